@@ -4534,8 +4534,9 @@ MAX_WORDS = 40_000_000  # unique words; counting them and learning from them tak
 
 
 class Words(NamedTuple):
-    """Words as a CSR array: word w is symbols[offsets[w] : offsets[w + 1]], and occurs counts[w]
-    times.
+    """Words as a CSR array: word w is symbols[offsets[w] : offsets[w + 1]].
+
+    It occurs counts[w] times.
 
     >>> words = Words.from_counts({b"ab": 3, b"c": 2**40})
     >>> words.symbols, words.offsets
@@ -4583,9 +4584,7 @@ class Words(NamedTuple):
     @property
     @interruptible
     def digest(self) -> str:
-        """A hash of the words and their counts that does not depend on their order: a SHA-256 in
-        hexadecimal.
-        """
+        """A SHA-256, in hexadecimal, of the words and their counts in any order."""
         hashes = np.sort(_hash_words(self.symbols, self.offsets, self.counts.astype(np.uint64)))
         return hashlib.sha256(hashes.astype("<u8").data).hexdigest()
 
@@ -4646,8 +4645,9 @@ def _decode_words(words: Words) -> tuple[np.ndarray, np.ndarray]:
 def _with_marks(
     code_points: np.ndarray, offsets: np.ndarray, step: Metaspace
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Apply a Metaspace to words of characters that do not begin a text; returns code points and
-    offsets.
+    """Apply a Metaspace to words of characters that do not begin a text.
+
+    Returns code points and offsets.
     """
     mark = ord(step.replacement)
     marked = np.where(code_points == 0x20, mark, code_points)
@@ -4661,8 +4661,9 @@ def _with_marks(
 def _split_at_unknown(
     symbols: np.ndarray, offsets: np.ndarray, counts: np.ndarray, alphabet: Sequence[bytes]
 ) -> Words:
-    """Split words at unknown symbols, which are -1; returns the parts, each with the count of its
-    word.
+    """Split words at unknown symbols, which are -1.
+
+    Returns the parts, each with the count of its word.
     """
     is_known = symbols >= 0
     begins_word = np.zeros(len(symbols) + 1, bool)
@@ -5313,11 +5314,10 @@ class Learned(NamedTuple):
 
 
 def _record(**fields: type) -> np.dtype:
-    """Make the type of the entries of a table: a record of these fields, which are attributes in
-    Python as well.
+    """Make the type of the entries of a table: a record of these fields.
 
-    A kernel that uses several fields of an entry then loads one cache line. With an array for each
-    field, learning took up to 1.4 times as long.
+    They are attributes in Python as well. A kernel that uses several fields of an entry then loads
+    one cache line. With an array for each field, learning took up to 1.4 times as long.
     """
     return np.dtype((np.record, list(fields.items())))
 
@@ -5355,8 +5355,9 @@ _NEIGHBOUR = _record(
 
 @struct
 class _Learner:
-    """The state of the merge loop. Kernels modify it in place, and replace arrays that are too
-    short.
+    """The state of the merge loop.
+
+    Kernels modify it in place, and replace arrays that are too short.
 
     All occurrences of a pair are created by the merge that makes its newer symbol. So each list of
     occurrences is written once, and a count only falls. When a and b are merged into ab, the count
@@ -5422,9 +5423,7 @@ def _size_of_pair(a, b, symbols):
 
 @kernel
 def _precedes(pair, other, learner):
-    """Compare two pairs of equal count by their left, then by their right symbols: does `pair` go
-    before `other`?
-    """
+    """Tell whether `pair` goes before `other`, of equal count: compare the left symbols first."""
     pairs = learner.pairs
     symbols = learner.symbols
     spelled = learner.spelled
@@ -5448,9 +5447,7 @@ def _precedes(pair, other, learner):
 
 @inline_kernel
 def _score(pair, learner):
-    """Return the score of a pair: 0 if it is rare, merged or forbidden, inf if the score is not a
-    number.
-    """
+    """Return the score of a pair: 0 if it is rare, merged or forbidden, inf if it is NaN."""
     if pair.count < learner.min_frequency or pair.start < 0:
         return 0.0
     if learner.by_count:
@@ -5465,8 +5462,9 @@ def _score(pair, learner):
 
 @inline_kernel
 def _goes_first(score, count, pair, other, learner):
-    """Compare a pair with a queued one: the greater score goes first, then the greater count, then
-    `_precedes`.
+    """Tell whether a pair goes before a queued one.
+
+    The greater score goes first, then the greater count; then `_precedes` decides.
     """
     if score != other.score:
         return score > other.score
@@ -5531,8 +5529,7 @@ def _pop(learner):
 
 @kernel
 def _refill_heap(learner):
-    """Set the threshold to half of the greatest score, and make the heap from all pairs at or above
-    it.
+    """Set the threshold to half of the greatest score, and make the heap of the pairs above it.
 
     Most pairs are rare and never enter the heap: it has some ten thousand pairs, not millions.
     """
@@ -5582,8 +5579,9 @@ def _reserve_pairs(n, learner):
 
 @kernel
 def _record_of(left, right, learner):
-    """Look up a pair, which gets a record if it never occurred; returns its number, since the table
-    may move.
+    """Look up a pair, which gets a record if it never occurred.
+
+    Returns its number, since the table may move.
     """
     pair = i64(learner.slots[_find_pair(left, right, learner.slots, learner.pairs)])
     if pair < 0:
@@ -5642,8 +5640,9 @@ def _count_neighbour(x, count, neighbours, distinct, n_distinct):
 
 @kernel
 def _replace(pair, c, occurrences, learner):
-    """Write c over a pair, drop stale occurrences, and count neighbours: returns the distinct ones,
-    left and right.
+    """Write c over a pair, drop stale occurrences, and count the neighbours.
+
+    Returns how many distinct neighbours there are, left and right.
 
     The occurrences then are the positions of c, as many as the length of the pair, and its count is
     that of c. They are read from left to right: in "aaa" the second occurrence of (a, a) is stale
@@ -5711,8 +5710,9 @@ def _beside(x, side, symbol):
 
 @kernel
 def _add_new_pairs(side, c, n_distinct, positions, learner):
-    """Add the pairs of symbol c, at these positions, and its neighbours on one side, which are
-    already counted.
+    """Add the pairs of symbol c, at these positions, and its neighbours on one side.
+
+    The neighbours are already counted.
     """
     _reserve_pairs(n_distinct, learner)
     symbols = learner.symbols
@@ -5835,8 +5835,9 @@ def _link_pairs(learner):
 
 @kernel
 def _push_again(symbol, learner):
-    """Push the pairs of a symbol whose total has changed, since their scores may have risen; unlink
-    the rare pairs.
+    """Push the pairs of a symbol whose total has changed, and unlink the rare ones.
+
+    Their scores may have risen.
     """
     pairs = learner.pairs
     heads = learner.heads
@@ -5892,10 +5893,10 @@ def _apply_merge(number, learner):
 
 @kernel
 def _merge_until(goal, learner):
-    """Merge the best pair until there are `goal` symbols, or no pair is left, or the next score is
-    inf.
+    """Merge the best pair until there are `goal` symbols, if nothing stops it.
 
-    Returns the next pair: its symbols, its count and its score; -1, -1, 0, 0 if there is none.
+    It also stops if no pair is left, or if the next score is inf. Returns the next pair: its
+    symbols, its count and its score; -1, -1, 0, 0 if there is none.
     """
     while True:
         # a heap this large is mostly outdated
@@ -6016,8 +6017,9 @@ def _copy_words(symbols, offsets, order, cells):
 
 
 def _make_cells(words: Words, index_dtype: type) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Sort the words by count, and write them into cells; returns `cells`, `class_of` and
-    `classes`.
+    """Sort the words by count, and write them into cells.
+
+    Returns `cells`, `class_of` and `classes`.
     """
     order = np.argsort(-words.counts, kind="stable")
     cells = np.full(1 + len(words.symbols) + len(order), WORD_END, np.int32)
@@ -6035,8 +6037,9 @@ def _make_cells(words: Words, index_dtype: type) -> tuple[np.ndarray, np.ndarray
 
 
 def _make_symbols(words: Words, n_symbols: int, tie_break: str) -> tuple[np.ndarray, np.ndarray]:
-    """Make the table of symbols, filled with the alphabet and with room for `n_symbols`; and the
-    alphabet's bytes.
+    """Make the table of symbols, which has the alphabet and room for `n_symbols`.
+
+    Also returns the bytes of the alphabet.
     """
     alphabet = words.alphabet
     a = len(alphabet)
@@ -6055,8 +6058,9 @@ def _make_symbols(words: Words, n_symbols: int, tie_break: str) -> tuple[np.ndar
 
 
 def _check_words(words: Words, n_symbols: int) -> tuple[int, int]:
-    """Return the numbers of symbols in the words and in their alphabet; raises InputError for
-    unusable words.
+    """Return the numbers of symbols in the words and in their alphabet.
+
+    Raises InputError for unusable words.
     """
     n = len(words.symbols)
     a = len(words.alphabet)
@@ -6125,8 +6129,9 @@ class Pair(NamedTuple):
 
 
 class Learner:
-    """Words on which you choose the merges, for training algorithms of your own. `learn` merges the
-    best pair again and again.
+    """Words on which you choose the merges, for training algorithms of your own.
+
+    `learn` merges the best pair again and again.
 
     words          the words of a corpus, which stay as they are
     n_symbols      how many symbols there may be, including the alphabet
@@ -6290,9 +6295,7 @@ class Learner:
         return self._run(_count_pair, self._check_symbol(left), self._check_symbol(right))
 
     def merge_best(self, n_symbols: int, *, progress: bool = False) -> None:
-        """Merge the best pair again and again, until there are `n_symbols` symbols or no best pair
-        is left.
-        """
+        """Merge the best pair again and again, until there are `n_symbols`, or none is left."""
         self._check_room(n_symbols)
         done = self.n_symbols
         with Engine(progress=progress).progress_bar("learn", n_symbols - done, " merges") as bar:
@@ -6302,8 +6305,9 @@ class Learner:
                 done = self.n_symbols if pair else n_symbols
 
     def split(self, symbol: int, parts: Sequence[int]) -> int:
-        """Replace a symbol by others that have its bytes together, wherever it is; returns how
-        often it was in the corpus.
+        """Replace a symbol, wherever it is, by others that have its bytes together.
+
+        Returns how often it was in the corpus.
 
         A symbol of the alphabet cannot be split. A single part may be another symbol of the same
         bytes. Each split reads all words.
@@ -6324,8 +6328,9 @@ class Learner:
         return self._run(_split_symbol, int(symbol), parts)
 
     def words(self) -> Words:
-        """Return the words as they are now, over the alphabet of all symbols; the most frequent
-        word is the first.
+        """Return the words as they are now, over the alphabet of all symbols.
+
+        The most frequent word is the first.
         """
         self.token(0)
         # Without INTERIOR, each symbol of two cells or more has two, and only the first is kept.
@@ -6337,7 +6342,10 @@ class Learner:
         return Words(kept[kept >= 0], offsets, -np.sort(-self._counts), list(self._tokens))
 
     def learned(self) -> Learned:
-        """Return the merges, with their counts."""
+        """Return the merges, with their counts.
+
+        After a split the merges alone do not cut words as this learner has cut them.
+        """
         a = len(self.alphabet)
         n = self.n_symbols
         new = self._symbols[a:n]
@@ -6386,10 +6394,10 @@ def learn(
     min_frequency: int = 1,
     progress: bool = False,
 ) -> Learned:
-    """Merge the best pair again and again, until there are `n_symbols` symbols, including the
-    alphabet.
+    """Merge the best pair again and again, until there are `n_symbols` symbols.
 
-    The options are those of a `Learner`, which see; by default the most frequent pair merges.
+    The alphabet is included. The options are those of a `Learner`, which see; by default the most
+    frequent pair merges.
 
     The time is proportional to the number of merged occurrences, not to the length of the words.
     Raises InputError if there are no words, or if a symbol is not in the alphabet.
