@@ -2976,8 +2976,7 @@ class _SpecialTable:
     ids: np.ndarray  # int64[S]
     sizes: np.ndarray  # int64[S]      in bytes
     leads: np.ndarray  # bool[256]     whether a token begins with this byte
-    prefix: int  # up to 8 bytes that all tokens begin with, as a uint64
-    prefix_mask: int  # the bits of these bytes
+    lead: int  # the byte that all tokens begin with, or -1
     flags: np.ndarray  # uint8[S]      SINGLE_WORD, LSTRIP, RSTRIP
     char_kinds: np.ndarray  # uint8[0x110000], WORD or SPACE; empty if no token has flags
     longest: int  # bytes of the longest token
@@ -3018,7 +3017,7 @@ def _special_table(
         tokens[token] = name
     tokens.pop(b"", None)
     flagged = [flags.get(name, AddedToken()) for name in tokens.values()]
-    prefix = os.path.commonprefix([*tokens])[:8] or b""  # noqa: RUF071
+    first_bytes = {token[0] for token in tokens}
     bits = [sum(itertools.compress((SINGLE_WORD, LSTRIP, RSTRIP), flag)) for flag in flagged]
     char_kinds = np.zeros(0, np.uint8)
     if any(bits):  # \w and \s as in Hugging Face, which uses the regular expressions of Rust here
@@ -3028,9 +3027,8 @@ def _special_table(
         make_trie(dict(enumerate(tokens))),
         np.array([ids[name] for name in tokens.values()], np.int64),
         np.array([*map(len, tokens)], np.int64),
-        np.isin(np.arange(256), [token[0] for token in tokens]),
-        u64(int.from_bytes(prefix, "little")),
-        u64(2 ** (8 * len(prefix)) - 1),
+        np.isin(np.arange(256), [*first_bytes]),
+        first_bytes.pop() if len(first_bytes) == 1 else -1,
         np.array(bits, np.uint8),
         char_kinds,
         max(map(len, tokens), default=0),
@@ -3074,17 +3072,14 @@ def _find_byte(text, position, stop, byte):
 def _next_special(text, position, special):
     """Find the first special token at or after a position; returns its start, or the text's end."""
     leads = special.leads
-    prefix = special.prefix
-    mask = special.prefix_mask
+    lead = special.lead
     stop = len(text) - PADDING
     while position < stop:
-        if mask:
-            position = _find_byte(text, position, stop, i64(prefix & u64(0xFF)))
+        if lead >= 0:
+            position = _find_byte(text, position, stop, lead)
         while position < stop and not leads[text[position]]:
             position += 1
-        # HTML tables take half the time
-        has_prefix = (load_u64(text, position) ^ prefix) & mask == 0
-        if has_prefix and position < stop and _special_at(text, position, special) >= 0:
+        if position < stop and _special_at(text, position, special) >= 0:
             return position
         position += 1
     return stop
@@ -5723,6 +5718,8 @@ def _add_new_pairs(side, c, n_distinct, positions, learner):
     beside = learner.beside[side]
     distinct = learner.distinct[side]
     occurrences = learner.occurrences
+    by_count = learner.by_count
+    threshold = learner.threshold
     a = symbols[c].left
     part = i64(a if side == LEFT else symbols[c].right)
     for k in range(n_distinct):
@@ -5744,7 +5741,8 @@ def _add_new_pairs(side, c, n_distinct, positions, learner):
         neighbour.offset = symbols[x].width if side == LEFT else 0
         stop += neighbour.n_occurrences
         neighbour.n_occurrences = neighbour.count = 0
-        _push_if_due(pair, new, learner)
+        if not by_count or new.count >= threshold:
+            _push_if_due(pair, new, learner)
     learner.n_occurrences = stop
     for k in range(len(positions)):
         if beside[k] != WORD_END:

@@ -4394,7 +4394,7 @@ def test_an_empty_name_and_added_tokens_stay_where_they_were(tmp_path):
         model, ["<end>"], pre_tokenizer=ByteLevel(False), decoder=D.ByteLevel()
     )
     theirs.save(str(tmp_path / "tokenizer.json"))
-    with pytest.warns(UserWarning, match="unknown letters are left out"):
+    with pytest.warns(UserWarning, match="it leaves out unknown letters"):
         bpe.Tokenizer.load(tmp_path).save(tmp_path / "again", "huggingface")
     assert_written_as_read(tmp_path, tmp_path / "again")
 
@@ -4647,7 +4647,7 @@ def test_a_failed_save_leaves_nothing(tokenizer, tmp_path, monkeypatch):
 def test_dropped_characters_give_a_warning(tmp_path):
     theirs = huggingface_tokenizer(tokenizers.models.BPE({"a": 0, "b": 1, "ab": 2}, [("a", "b")]))
     theirs.save(str(tmp_path / "tokenizer.json"))
-    with pytest.warns(UserWarning, match="unknown letters are left out"):
+    with pytest.warns(UserWarning, match="it leaves out unknown letters"):
         ours = bpe.Tokenizer.load(tmp_path)
     assert ours.encode("xa\nbé") == theirs.encode("xa\nbé").ids == [2]
     assert list(ours.encode_iterable(["a", "x", "b"])) == [2]
@@ -4713,7 +4713,7 @@ def test_an_unmerged_name_of_other_text_is_an_ordinary_token(tmp_path):
     (tmp_path / "vocab.json").write_text(
         json.dumps(vocab | {f"<{k}>": 260 + k for k in range(100)})
     )
-    with pytest.warns(UserWarning, match="102 names are made by no merge.*belong together"):
+    with pytest.warns(UserWarning, match="no merge makes 102 names.*belong together"):
         bpe.Tokenizer.load(tmp_path)
     assert ours.special_tokens == {"<é>": 256, "<|end|>": 257}
     assert ours.encode("Ġhi") == list("Ġhi".encode()) and ours.decode([256, 258, 259]) == "<é> hiéé"
