@@ -6604,6 +6604,8 @@ def test_the_algorithms_of_the_page_on_research_run(library, tmp_path, monkeypat
     learner, symbols = names["learn_picky"](words, 400, 0.6)
     assert len(symbols) <= 400 < learner.n_symbols and learner.has_split
     assert learner.words().to_counts() == words.to_counts()
+    cuts = dict(names["list_cuts"](learner))
+    assert sum(len(cuts[word]) * n for word, n in words.to_counts().items()) == learner.n_tokens
     learner, hidden = names["learn_scaffold"](words, 400)
     assert hidden and learner.n_symbols - len(hidden) == 400
     assert learner.learned().merges == bpe.learn(words, learner.n_symbols, tie_break="ids").merges
