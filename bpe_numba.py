@@ -1790,27 +1790,7 @@ def _streaming_transducer(
         return transitions
 
     ends, following = _number_states((0, (), FRESH), row)
-    return _minimized(np.maximum(following, 0), ends)
-
-
-def _minimized(following: np.ndarray, ends: np.ndarray) -> np.ndarray:
-    """Merge the states of a transducer that no text tells apart; returns its entries.
-
-    This is Moore's algorithm: states stay in one group while they agree in the ends that they emit
-    and in the groups that follow them. GPT-2's pattern keeps 14 of 71 states, and scanning takes
-    0.9 of the time.
-    """
-    n_groups = 0
-    group_of = np.zeros(len(ends), np.int64)
-    while group_of.max() >= n_groups:
-        n_groups = group_of.max() + 1
-        rows = np.column_stack([group_of[following], ends])
-        _, firsts, group_of = np.unique(rows, axis=0, return_index=True, return_inverse=True)
-        group_of = group_of.reshape(-1)
-    order = np.argsort(firsts)  # by its first state, so that state 0 stays the first one
-    number_of = np.argsort(order)
-    firsts = firsts[order]
-    return number_of[group_of[following[firsts]]] << 8 | ends[firsts]
+    return np.maximum(following, 0) << 8 | ends
 
 
 def _utf8_table(entries: np.ndarray, letter_of: np.ndarray) -> np.ndarray:
