@@ -12731,19 +12731,11 @@ def _encode_command(
     if no_special:
         options["allowed_special"] = "none"
     options["progress"] &= out != "-"
-    engine = call_with(Engine, **options)
-    with stage("load"):
-        loaded = call_with(load_model, model, **options)
-    with stage("compile"):
-        tables = functools.partial(compile_tables, loaded.kind)
-        pretokenizing = functools.partial(compile_pretokenizing, Pattern(loaded.pattern))
-        compile_side_by_side([tables, pretokenizing], engine)
-    with stage("load"):
-        tokenizer = Tokenizer.from_model(loaded)
+    tokenizer = call_with(open_model, model, **options)
     if tokenizer.pattern.warning:
         warnings.warn(tokenizer.pattern.warning, stacklevel=2)
     with stage("compile"):
-        compile_side_by_side([tokenizer.compile_kernels], engine)
+        compile_side_by_side([tokenizer.compile_kernels], call_with(Engine, **options))
     with stage("encode") as spent:
         encoded = call_with(encode_files, tokenizer, inputs, out, **options)
         spent.n_bytes = encoded.bytes
