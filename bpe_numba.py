@@ -10429,18 +10429,14 @@ class Tokenizer:
         require(not is_one, "encode_batch takes a list of texts: use encode for one text")
         if not isinstance(allowed_special, str):
             allowed_special = list(allowed_special)
-        batches = _batched_by_size(texts, _text_size, BLOCK_BYTES)
+        batches = _batched_by_size(texts, _text_size, PART_BYTES)
         encode = functools.partial(self.encode_texts, allowed_special=allowed_special)
-        ids = np.empty(0, np.uint32)
-        n = 0
+        ids = [np.zeros(0, np.uint32)]
         sizes = [np.zeros(1, np.int64)]
         for new_ids, offsets in Engine(threads).map(encode, batches, threads=True):
-            ids = _with_room(ids, n, len(new_ids))
-            ids[n : n + len(new_ids)] = new_ids
-            n += len(new_ids)
+            ids.append(new_ids)
             sizes.append(np.diff(offsets))
-        ids.resize(n, refcheck=False)
-        return ids, np.cumsum(np.concatenate(sizes))
+        return np.concatenate(ids), np.cumsum(np.concatenate(sizes))
 
     def encode_iterable(
         self, iterable: Iterable[Text], allowed_special: Allowed = "all"
