@@ -263,14 +263,13 @@ def _struct_type(module: str, name: str, fields: tuple):
         return numba.types.Opaque(f"{module}.{name}")
 
 
-def _file_time(module: str) -> int:
-    """Return the time at which the file of a module changed."""
+def _source_digest(module: str) -> str:
+    """Return a digest of a module's file; "" for a notebook or a frozen program."""
     try:
-        return os.stat(sys.modules[module].__file__).st_mtime_ns
-    except AttributeError:  # a notebook: its classes may change at any time
-        return time.time_ns()
-    except OSError:  # a frozen program
-        return 0
+        source = Path(sys.modules[module].__file__).read_bytes()
+    except (AttributeError, OSError):
+        return ""
+    return f"{zlib.crc32(source):08x}"
 
 
 def struct(fields: type) -> type:
@@ -284,8 +283,9 @@ def struct(fields: type) -> type:
     if not COMPILES:
         return dataclasses.dataclass(eq=False)(fields)
     module = fields.__module__
-    # the caches of other files know the type by its name, so a changed file needs another name
-    type_name = f"{fields.__name__}Type{_file_time(module)}"
+    # The caches of other files know the type by its name, so a changed file needs another name. A
+    # file whose time alone changed needs the same one: Numba still uses its kernels.
+    type_name = f"{fields.__name__}Type{_source_digest(module)}"
 
     def reduce(struct_type):
         return _struct_type, (module, type_name, tuple(struct_type.field_dict.items()))
@@ -301,7 +301,7 @@ def struct(fields: type) -> type:
     def new(*values):
         return proxy(*values)
 
-    new.__qualname__ = f"{fields.__name__}.new"  # the name of its file in the cache
+    new.__qualname__ = f"{type_name}.new"  # the name of its file in the cache
     create = kernel(new)
     proxy.__new__ = lambda cls, *values: create(*values)
     return proxy

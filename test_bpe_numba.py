@@ -616,18 +616,44 @@ def test_the_cache_can_be_read_without_the_file_of_a_kind(monkeypatch):
     assert pickle.loads(pickled) != numba_type
 
 
-@pytest.mark.skipif(not bpe.COMPILES, reason="structs have no Numba types")
-def test_kernels_for_a_struct_of_a_file_that_has_changed_are_not_used(tmp_path, monkeypatch):
-    monkeypatch.syspath_prepend(tmp_path)
-    file = tmp_path / "changing.py"
-    names = []
-    for seconds in (1, 1, 2):
-        file.write_text("import bpe_numba\n@bpe_numba.struct\nclass Tables:\n    n: int\n")
+SUMS = """
+import sys
+import numpy as np
+from bpe_numba import kernel, struct
+
+@struct
+class Box:
+    array: np.ndarray
+
+@kernel
+def total(box):
+    return box.array.sum() + 0
+
+boxes = {"int": Box(np.arange(9)), "float": Box(np.arange(9) / 2)}
+print([total(boxes[name]) for name in sys.argv[1:]])
+"""
+
+
+@pytest.mark.skipif(not bpe.COMPILES, reason="nothing is cached")
+def test_cached_kernels_serve_a_file_until_its_text_changes(tmp_path):
+    file = tmp_path / "sums.py"
+    environment = os.environ | {
+        "NUMBA_CACHE_DIR": str(tmp_path / "cache"),
+        "PYTHONPATH": os.path.dirname(MODULE),
+    }
+
+    def run_file(text, seconds, *names):
+        file.write_text(text)
         os.utime(file, (seconds, seconds))
-        sys.modules.pop("changing", None)
-        tables = importlib.import_module("changing").Tables
-        names.append(tables.numba_type([("n", numba.int64)]).name)
-    assert names[0] == names[1] != names[2]
+        command = [sys.executable, "-c", "import sums", *names]
+        options = {"cwd": tmp_path, "env": environment, "timeout": 100, "check": True}
+        printed = subprocess.run(command, stdout=subprocess.PIPE, **options).stdout
+        return printed.decode().strip()
+
+    assert run_file(SUMS, 1, "int", "float") == "[36, 18.0]"
+    assert run_file(SUMS, 2, "int") == "[36]"
+    assert run_file(SUMS, 2, "float") == "[18.0]"
+    assert run_file(SUMS.replace("+ 0", "+ 1"), 2, "float", "int") == "[19.0, 37]"
 
 
 # ─── Running ──────────────────────────────────────────────────────────────────────────────────────
