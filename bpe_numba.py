@@ -217,8 +217,9 @@ if not COMPILES:
 #
 # With NUMBA_DISABLE_JIT=1 all of them are plain Python, and give the same results.
 #
-# A kernel that is called for each word has one exit, and its loops have no break. Otherwise Numba
-# counts the references to its arrays, and that takes longer than the work on a short word.
+# Numba counts the references to arrays and structs wherever it cannot prove that this is needless,
+# and that takes longer than the work on a short word. So a kernel that is called for each word has
+# one exit, its loops have no break, and an inline kernel uses its arrays on every path.
 
 UNSAVED: set[str] = set()  # kernels that each process compiles again
 
@@ -5514,8 +5515,12 @@ def _refill_heap(learner):
         greatest = max(greatest, _score(pairs[pair], learner))
     learner.threshold = max(greatest / 2, LEAST_SCORE)
     learner.heap_size = 0
+    by_count = learner.by_count
+    threshold = learner.threshold
     for pair in range(learner.n_pairs):
-        _push_if_due(pair, pairs[pair], learner)
+        # Passing the learner counts a reference to it: most pairs need no score.
+        if not by_count or pairs[pair].count >= threshold:
+            _push_if_due(pair, pairs[pair], learner)
 
 
 @inline_kernel
@@ -5605,9 +5610,8 @@ def _list_occurrences(pair, learner):
 def _count_neighbour(x, count, neighbours, distinct, n_distinct):
     """Count a neighbour; returns the number of distinct neighbours."""
     neighbour = neighbours[x]
-    if neighbour.n_occurrences == 0:
-        distinct[n_distinct] = x
-        n_distinct += 1
+    distinct[n_distinct] = x  # also if it is not kept: see "Compiling" on references
+    n_distinct += neighbour.n_occurrences == 0
     neighbour.n_occurrences += 1
     neighbour.count += count
     return n_distinct
