@@ -4839,13 +4839,13 @@ def _store_key(table, entries, long_words, slot, low, high, text, start):
     Both must have room. The arrays are those of the table. The caller passes them, since reading a
     field would count a reference.
     """
+    first = table.n_long_bytes
+    size = i64(high & ~LONG) * i64(high >= LONG)  # 0 for a short word
     entries[slot, 0] = low
     entries[slot, 1] = high
+    entries[slot, MORE] = u64(first)
     table.n_words += 1
-    if high >= LONG:
-        first = table.n_long_bytes
-        entries[slot, MORE] = u64(first)
-        table.n_long_bytes = _copy_bytes(text, start, start + i64(high & ~LONG), long_words, first)
+    table.n_long_bytes = _copy_bytes(text, start, start + size, long_words, first)
 
 
 @kernel
