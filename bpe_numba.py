@@ -1205,9 +1205,9 @@ def _build_trie(text, ends, ids):
     start = 0
     for t in range(len(ids)):
         node = i64(0)
+        while 2 * (n_nodes + ends[t] - start) >= len(edges):
+            edges = _grow_edges(edges)
         for k in range(start, ends[t]):
-            if 2 * n_nodes >= len(edges):
-                edges = _grow_edges(edges)
             key = u64(node) << u64(8) | u64(text[k])
             slot = _trie_slot(key, edges)
             if not edges[slot]:
@@ -5504,6 +5504,18 @@ def _pop(learner):
 
 
 @kernel
+def _push_due_pairs(first, learner):
+    """Push the pairs from number `first` on, unless their scores are below the threshold."""
+    pairs = learner.pairs
+    by_count = learner.by_count
+    threshold = learner.threshold
+    for number in range(first, learner.n_pairs):
+        # Passing the learner counts a reference to it: most pairs need no score.
+        if not by_count or pairs[number].count >= threshold:
+            _push_if_due(number, pairs[number], learner)
+
+
+@kernel
 def _refill_heap(learner):
     """Set the threshold to half of the greatest score, and make the heap of the pairs above it.
 
@@ -5515,12 +5527,7 @@ def _refill_heap(learner):
         greatest = max(greatest, _score(pairs[pair], learner))
     learner.threshold = max(greatest / 2, LEAST_SCORE)
     learner.heap_size = 0
-    by_count = learner.by_count
-    threshold = learner.threshold
-    for pair in range(learner.n_pairs):
-        # Passing the learner counts a reference to it: most pairs need no score.
-        if not by_count or pairs[pair].count >= threshold:
-            _push_if_due(pair, pairs[pair], learner)
+    _push_due_pairs(0, learner)
 
 
 @inline_kernel
@@ -5702,8 +5709,6 @@ def _add_new_pairs(side, c, n_distinct, positions, learner):
     beside = learner.beside[side]
     distinct = learner.distinct[side]
     occurrences = learner.occurrences
-    by_count = learner.by_count
-    threshold = learner.threshold
     a = symbols[c].left
     part = i64(a if side == LEFT else symbols[c].right)
     for k in range(n_distinct):
@@ -5725,8 +5730,6 @@ def _add_new_pairs(side, c, n_distinct, positions, learner):
         neighbour.offset = symbols[x].width if side == LEFT else 0
         stop += neighbour.n_occurrences
         neighbour.n_occurrences = neighbour.count = 0
-        if not by_count or new.count >= threshold:
-            _push_if_due(pair, new, learner)
     learner.n_occurrences = stop
     for k in range(len(positions)):
         if beside[k] != WORD_END:
@@ -5876,8 +5879,10 @@ def _apply_merge(number, learner):
     # makes the array longer only after splits
     n_occurrences = learner.n_occurrences + 2 * len(positions)
     learner.occurrences = _reserve(learner.occurrences, n_occurrences)
+    first_new = learner.n_pairs
     _add_new_pairs(LEFT, c, n_left, positions, learner)
     _add_new_pairs(RIGHT, c, n_right, positions, learner)
+    _push_due_pairs(first_new, learner)
     learner.pairs[number].count = 0  # "aaaa" has lowered the count of (a, a) below 0
     if len(learner.heads):
         _link_pairs(learner)
