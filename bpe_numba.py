@@ -1081,6 +1081,31 @@ INVALID_BYTE = 0xFF
 HIGH_BITS = u64(0x8080808080808080)
 
 
+def _lone_surrogate_message(error: UnicodeEncodeError, start: int = 0) -> str:
+    """Tell where a text has half a surrogate pair; `start` is added to the index."""
+    code_point = ord(error.object[error.start])
+    index = start + error.start
+    return f"U+{code_point:04X} at index {index} of the text is half a surrogate pair, not text"
+
+
+def _text_size(text: Text) -> int:
+    """Return the number of bytes or characters of a text; or raise InputError."""
+    if not isinstance(text, (str, bytes)):
+        raise InputError(f"a text is str or bytes, not {type(text).__name__}")
+    return len(text)
+
+
+def _text_bytes(text: Text, start: int = 0) -> bytes:
+    """Return a text as UTF-8; `start` is its index in a longer one, for messages."""
+    if isinstance(text, bytes):
+        return text
+    _text_size(text)
+    try:
+        return text.encode()
+    except UnicodeEncodeError as error:
+        raise InputError(_lone_surrogate_message(error, start)) from None
+
+
 def _with_padding(data: bytes | np.ndarray) -> np.ndarray:
     """Copy bytes, or an array of them, into an array of uint8 that ends with PADDING."""
     text = np.zeros(len(data) + PADDING, np.uint8)
@@ -1272,13 +1297,17 @@ class Split(NamedTuple):
         if self.behavior in ("isolated", "removed"):
             return self.regex
         character = self.regex.removesuffix("+")
-        rule = f"a Split that is {self.behavior} looks for one character, or a run of it"
-        require(_is_one_character(character), f"{rule}: {self.regex!r} is not supported")
-        one = f"(?:{character})"
+        require(
+            _is_one_character(character),
+            f"a Split that is {self.behavior} looks for one character, or a run of it: "
+            f"{self.regex!r} is not supported",
+        )
+        match = f"(?:{character})"
         other = rf"(?:(?!{character})[\s\S])"
+        if self.behavior == "contiguous" or self.regex.endswith("+"):
+            match += "+"
         if self.behavior == "contiguous":
-            return f"{one}+"
-        match = f"{one}+" if self.regex.endswith("+") else one
+            return match
         if (self.behavior == "merged_with_previous") != self.invert:
             return f"{other}*{match}|{other}+"
         return f"{match}{other}*|{other}+"
@@ -1298,7 +1327,7 @@ class Metaspace(NamedTuple):
     replacement: str = "▁"
     prepend_scheme: str = "always"
 
-    # It is a stage as well; see _Stage.
+    # A Metaspace is a stage as well; see _Stage.
     table = None
     warning = ""
 
@@ -1310,8 +1339,7 @@ class Metaspace(NamedTuple):
 
 
 PREPEND_SCHEMES = ("never", "first", "always")
-# Their positions, for kernels.
-NEVER = 0
+NEVER = 0  # for kernels, the position in PREPEND_SCHEMES
 ALWAYS = 2
 
 # Punctuation as in `tokenizers`, which uses Rust's crate unicode_categories: the printable
@@ -1518,7 +1546,7 @@ def _code_points_matching(source: str) -> np.ndarray:
         is_negated = listed[1] == "^"
         return matches != is_negated
     try:
-        for match in regex.finditer(f"(?:{source})+", _all_code_points(), timeout=REGEX_SECONDS):
+        for match in regex.finditer(f"(?:{source})+", _all_characters(), timeout=REGEX_SECONDS):
             matches[match.start() : match.end()] = True
     except TimeoutError:
         raise Unsupported(
@@ -1527,8 +1555,9 @@ def _code_points_matching(source: str) -> np.ndarray:
     return matches
 
 
-@functools.lru_cache(maxsize=1)
-def _all_code_points() -> str:
+@functools.cache
+def _all_characters() -> str:
+    """Join the characters of all code points."""
     return "".join(map(chr, range(N_CODE_POINTS)))
 
 
@@ -1575,8 +1604,8 @@ class _Dfa:
 
     def step(self, state: tuple[int, ...], char_class: int) -> tuple[bool, tuple[int, ...]]:
         """Check whether a match ends before a character of this class, and find the next state."""
-        seen: set[int] = set()
-        after: dict[int, None] = {}
+        seen = set()
+        after = {}  # the threads of the next state, in their order
         waiting = list(reversed(state))
         while waiting:
             pc = waiting.pop()
@@ -1598,7 +1627,7 @@ class _Dfa:
         return False, tuple(after)
 
     def row(self, state: tuple[int, ...]) -> list[tuple[bool, tuple[int, ...]]]:
-        """List `step` for each class, and for END."""
+        """List the results of `step` for each class, and for END."""
         if self.n_steps > MAX_STEPS:
             raise Unsupported(f"a pattern of more than {MAX_STEPS:,} steps")
         return [self.step(state, c) for c in range(self.n_classes + 1)]
@@ -1608,9 +1637,7 @@ MAX_STATES = 20_000
 MAX_ENTRIES = 1_000_000  # states times classes; they take 5 s
 
 
-def _number_states(
-    first: tuple, row: Callable[[tuple], list[tuple[object, tuple]]]
-) -> tuple[np.ndarray, np.ndarray]:
+def _number_states(first: tuple, row: Callable) -> tuple[np.ndarray, np.ndarray]:
     """Number the states of a machine in the order in which they are reached; the first state is 0.
 
     row(state) lists, for each letter, the output of the machine and the next state. Returns two
@@ -1707,12 +1734,10 @@ def _must_split_pairs(next_state: np.ndarray, accepts: np.ndarray) -> np.ndarray
 
     Each state after an x must accept before a y and before END, and must not take the y.
     """
-    n = next_state.shape[1] - 1
-    splits = accepts[:, :n] & (next_state[:, :n] < 0) & accepts[:, n:]
+    splits = (accepts & (next_state < 0) & accepts[:, -1:])[:, :-1]
     rows = []
-    for after in next_state.T[:n]:  # the states after an x, or -1
-        states = after[after >= 0]
-        rows.append((after[0] >= 0) & splits[states].all(axis=0))
+    for after in next_state.T[:-1]:  # the states after an x, or -1
+        rows.append((after[0] >= 0) & splits[after[after >= 0]].all(axis=0))
     return np.array(rows)
 
 
@@ -1860,7 +1885,8 @@ def _sure_starts(table: ScanTable) -> np.ndarray | None:
 def _is_one_character(source: str) -> bool:
     """Check whether an expression matches single characters."""
     with contextlib.suppress(Unsupported, regex.error):
-        return _takes_one_character(regex.compile(source) and _RegexParser(source).parse()[:-1])
+        regex.compile(source)
+        return _takes_one_character(_RegexParser(source).parse()[:-1])
     return False
 
 
@@ -1885,8 +1911,9 @@ def _compile_regex(source: str) -> regex.Pattern:
     s and 300 MB.
     """
     shown = repr(source[:200])
+    group_counts = re.findall(r"(?<=[)?*+}])\{(?:\d*,)?(\d+),?\}", source)
     try:
-        if math.prod(map(int, re.findall(r"(?<=[)?*+}])\{(?:\d*,)?(\d+),?\}", source))) > 10**6:
+        if math.prod(map(int, group_counts)) > 10**6:
             raise ValueError("its counts of groups multiply to more than 1,000,000")
         compiled = regex.compile(source)
         source.encode()  # a file of a model could not hold a lone surrogate
@@ -1997,24 +2024,17 @@ class Pattern:
             sources,
             "a pattern is a name, a regular expression, or a list of these: the list is empty",
         )
-        self.steps = steps = tuple(itertools.chain.from_iterable(map(_named_steps, sources)))
+        self.parts = list(map(_entry_of_name, sources))
+        self.steps = steps = tuple(itertools.chain.from_iterable(map(_plain_steps, self.parts)))
         self.source = steps[0] if len(steps) == 1 else steps
         self.name = PATTERN_NAMES.get(steps)
-        parts: list[PatternStep] = []
-        for step in sources:
-            if isinstance(step, dict):
-                parts.append(step)
+        self.stages = []
+        runs = itertools.groupby(steps, lambda step: isinstance(step, Metaspace))
+        for is_metaspace, group in runs:
+            if is_metaspace:
+                self.stages += group
             else:
-                parts += _named_steps(step)
-        self.parts = _named_parts(parts)
-        self.stages: list[_Stage | Metaspace] = []
-        for is_metaspace, group in itertools.groupby(
-            steps, lambda step: isinstance(step, Metaspace)
-        ):
-            run = tuple(group)
-            if not is_metaspace:
-                run = _compile_stages(run)
-            self.stages += run
+                self.stages += _compile_stages(tuple(group))
         self.warning = "; ".join(stage.warning for stage in self.stages if stage.warning)
         self.is_compiled = not self.warning
         if not self.table:
@@ -2039,10 +2059,10 @@ class Pattern:
         Where the first expression always cuts, the whole pattern does: later steps only add cuts.
         """
         first = self.stages[0]
-        n_spaces = int(isinstance(first, Metaspace))
-        table = self.stages[n_spaces].table or Pattern("none").table
+        has_mark = isinstance(first, Metaspace)
+        table = self.stages[int(has_mark)].table or Pattern("none").table
         class_of = table.class_of.copy()
-        if n_spaces:  # a space is cut like its replacement
+        if has_mark:  # a space is cut like its replacement
             class_of[0x20] = class_of[ord(first.replacement)]
         return class_of, table.must_split
 
@@ -2083,11 +2103,15 @@ PatternSource = PatternStep | Sequence[PatternStep]
 _LIKE_A_NAME = regex.compile(r"[A-Za-z][A-Za-z\d_-]+")
 
 
-def _named_steps(step: PatternStep) -> tuple[PatternStep, ...]:
-    """Look up the steps of a name or of JSON, and check other steps.
+def _entry_of_name(step: PatternStep) -> PatternStep:
+    """Look up a name in PATTERNS; any other step stays."""
+    if isinstance(step, str):
+        return PATTERNS.get(step, step)
+    return step
 
-    A Split that isolates becomes its expression.
-    """
+
+def _plain_steps(step: PatternStep) -> tuple[PatternStep, ...]:
+    """Make the steps of JSON, and check other steps; a Split that isolates becomes its regex."""
     if isinstance(step, dict):
         return _pre_tokenizer_steps(json.dumps(step))
     if isinstance(step, Split):
@@ -2098,17 +2122,15 @@ def _named_steps(step: PatternStep) -> tuple[PatternStep, ...]:
         return (Split(source),) if _LIKE_A_NAME.fullmatch(source) else (source,)
     if isinstance(step, Metaspace):
         require_known("prepend scheme", step.prepend_scheme, PREPEND_SCHEMES)
-        is_character = isinstance(step.replacement, str) and len(step.replacement) == 1
         require(
-            is_character, f"Metaspace writes one character for a space, not {step.replacement!r}"
+            isinstance(step.replacement, str) and len(step.replacement) == 1,
+            f"Metaspace writes one character for a space, not {step.replacement!r}",
         )
         return (step,)
     require(
         isinstance(step, str),
         f"a step of a pattern is a str, Split, Metaspace or dict, not {type(step).__name__}",
     )
-    if step in PATTERNS:
-        return _named_steps(PATTERNS[step])
     if _LIKE_A_NAME.fullmatch(step):
         raise InputError(
             f"no pattern is named {step!r}; there are {', '.join(PATTERNS)}, or a regular "
@@ -2173,15 +2195,18 @@ def _read_regex(text: str) -> str:
     """
     rewritten = ""
     doubtful = []
-    replacements = [*_ONIGURUMA_PARTS.values()]
+    replacements = list(_ONIGURUMA_PARTS.values())
     for part in _ONIGURUMA_PART.finditer(text):
         replacement = replacements[part.lastindex - 1]
         if replacement is None:
             doubtful.append(part[0])
         rewritten += replacement or _replace_escapes(part[0], _FROM_ONIGURUMA)
     if doubtful:
-        note = f"Hugging Face's engine may read {doubtful[0]} in the pattern {text[:200]!r}"
-        warnings.warn(f"{note} differently: some ids may differ", stacklevel=5)
+        warnings.warn(
+            f"Hugging Face's engine may read {doubtful[0]} in the pattern {text[:200]!r} "
+            "differently: some ids may differ",
+            stacklevel=5,
+        )
     return rewritten
 
 
@@ -2205,11 +2230,11 @@ def _flattened(part: object, key: str) -> list[dict]:
         part = part[key]
     if isinstance(part, (list, tuple)):
         return [step for one in part for step in _flattened(one, key)]
-    note = (
+    require(
+        isinstance(step_type, str) and step_type != "Sequence",
         f"a step without a type, or a Sequence without {key}, is not supported: "
-        f"{json.dumps(part)[:100]}"
+        f"{json.dumps(part)[:100]}",
     )
-    require(isinstance(step_type, str) and step_type != "Sequence", note)
     return [part]
 
 
@@ -2266,7 +2291,7 @@ def _byte_level_steps(
 # The function that makes the steps of a pattern for a type of pre-tokenizer; its parameters are the
 # fields. Rust's \s and \w are the same as here, except for characters that are newer than its
 # Unicode 16.
-_PRE_TOKENIZERS: dict[str, Callable[..., Sequence[PatternStep]]] = {
+_PRE_TOKENIZERS = {
     "BertPreTokenizer": lambda: (Split(r"\s", "removed"), PUNCTUATION),
     "Whitespace": lambda: (Split(r"\w+|[^\w\s]+", "removed", invert=True),),
     "WhitespaceSplit": lambda: (Split(r"\s", "removed"),),
@@ -2292,37 +2317,19 @@ def _pre_tokenizer_steps(pre_tokenizer: str) -> tuple[PatternStep, ...]:
         if is_of_bytes and part == _DIGITS:
             continue
         for step in _make_steps("pre_tokenizer", _PRE_TOKENIZERS, part):
-            steps += _named_steps(step)
+            steps += _plain_steps(step)
         is_of_bytes = is_of_bytes or part["type"] == "ByteLevel"
     if all(isinstance(step, Metaspace) for step in steps):
         steps.append(PATTERNS["none"])
     return tuple(steps)
 
 
-PATTERN_NAMES = {_named_steps(name): name for name in PATTERNS}
-
-
-def _named_parts(parts: Sequence[PatternStep]) -> list[PatternStep]:
-    """Replace the steps of a name by its entry in PATTERNS, which may be JSON."""
-    rest = list(parts)
-    named = []
-    while rest:
-        for steps, name in PATTERN_NAMES.items():
-            if tuple(rest[: len(steps)]) == steps:
-                named.append(PATTERNS[name])
-                del rest[: len(steps)]
-                break
-        else:
-            named.append(rest.pop(0))
-    return named
+PATTERN_NAMES = {_plain_steps(entry): name for name, entry in PATTERNS.items()}
 
 
 @functools.lru_cache(maxsize=64)
 def _compile_stages(steps: tuple[str | Split, ...]) -> tuple[_Stage, ...]:
-    """Compile consecutive Splits.
-
-    Those of a named pattern are one machine, whose table is cached on the disk.
-    """
+    """Compile consecutive Splits; the table of a named pattern is cached on the disk."""
     name = PATTERN_NAMES.get(steps)
     if name:
         return (_Stage(_cached_on_disk(name, steps)),)
@@ -2332,21 +2339,22 @@ def _compile_stages(steps: tuple[str | Split, ...]) -> tuple[_Stage, ...]:
 def _compile_splits(steps: tuple[str | Split, ...]) -> tuple[_Stage, ...]:
     """Compile consecutive Splits; if all search for single characters, they become one machine."""
     splits = [step if isinstance(step, Split) else Split(step) for step in steps]
-    kept_or_dropped = all(
-        split.behavior in ("isolated", "removed") and not split.invert for split in splits
+    are_one_machine = len(splits) > 1 and all(
+        split.behavior in ("isolated", "removed")
+        and not split.invert
+        and _is_one_character(split.regex)
+        for split in splits
     )
-    if (
-        len(splits) > 1
-        and kept_or_dropped
-        and all(_is_one_character(split.regex) for split in splits)
-    ):
-        table = _compile_pattern("|".join(split.regex for split in splits))
-        dropped = np.zeros(len(table.must_split), bool)
-        for split in splits:
-            if split.behavior == "removed":
-                dropped[table.class_of[_code_points_matching(split.regex)]] = True
-        return (_Stage(table._replace(dropped=dropped[: len(dropped) * dropped.any()])),)
-    return tuple(map(_compile_split, splits))
+    if not are_one_machine:
+        return tuple(map(_compile_split, splits))
+    table = _compile_pattern("|".join(split.regex for split in splits))
+    dropped = np.zeros(len(table.must_split), bool)
+    for split in splits:
+        if split.behavior == "removed":
+            dropped[table.class_of[_code_points_matching(split.regex)]] = True
+    if dropped.any():
+        table = table._replace(dropped=dropped)
+    return (_Stage(table),)
 
 
 def _compile_split(split: Split) -> _Stage:
@@ -2356,14 +2364,12 @@ def _compile_split(split: Split) -> _Stage:
     try:
         table = _compile_pattern(split.pieces)
     except Unsupported as error:
-        is_plain = split.behavior == "isolated"
         require(
-            is_plain, f"a Split that is {split.behavior} by {shown!r} is not supported: {error}"
+            split.behavior == "isolated",
+            f"a Split that is {split.behavior} by {shown!r} is not supported: {error}",
         )
-        warning = (
-            f"the pattern is left to the `regex` package, which is some 50 times slower: {error}"
-        )
-        return _Stage(None, compiled, warning)
+        warning = "the pattern is left to the `regex` package, which is some 50 times slower"
+        return _Stage(None, compiled, f"{warning}: {error}")
     if split.behavior == "removed":
         starts = _sure_starts(table)
         require(
@@ -2985,18 +2991,21 @@ class AddedToken(NamedTuple):
     literal: bool = False  # not normalized itself, as SentencePiece's symbols; ours alone
 
 
+NO_FLAGS = AddedToken()
+
+
 def _special_table(
     ids: Mapping[str, int], flags: Mapping[str, AddedToken], normalizer: Normalizer | None = None
 ) -> _SpecialTable:
     """Make the table of some special tokens, for text that a normalizer has changed or not."""
-    tokens = {}  # the bytes that are searched for -> the name
+    tokens = {}  # the bytes in the text -> the name
     for name in ids:
         token = name.encode()
-        if normalizer and not flags.get(name, AddedToken()).literal:
+        if normalizer and not flags.get(name, NO_FLAGS).literal:
             token = normalizer.normalize(token)
         tokens[token] = name
     tokens.pop(b"", None)
-    flagged = [flags.get(name, AddedToken()) for name in tokens.values()]
+    flagged = [flags.get(name, NO_FLAGS) for name in tokens.values()]
     first_bytes = {token[0] for token in tokens}
     bits = [sum(itertools.compress((SINGLE_WORD, LSTRIP, RSTRIP), flag)) for flag in flagged]
     char_kinds = np.zeros(0, np.uint8)
@@ -3006,8 +3015,8 @@ def _special_table(
     return _SpecialTable(
         make_trie(dict(enumerate(tokens))),
         np.array([ids[name] for name in tokens.values()], np.int64),
-        np.array([*map(len, tokens)], np.int64),
-        np.isin(np.arange(256), [*first_bytes]),
+        np.array(list(map(len, tokens)), np.int64),
+        np.isin(np.arange(256), list(first_bytes)),
         first_bytes.pop() if len(first_bytes) == 1 else -1,
         np.array(bits, np.uint8),
         char_kinds,
@@ -3126,7 +3135,7 @@ def _cut_at_special(text, scanned, meanings, special):
         flags = special.flags[number]
         if not (flags & SINGLE_WORD and _is_beside(WORD, text, start, position, char_kinds)):
             start, end = _with_spaces(text, n_copied, start, position, flags, char_kinds)
-            # a token may lie in the white space that belongs to the token before it
+            # A token may lie in the white space that belongs to the token before it.
             if n_copied < start:
                 n_out = _copy_bytes(text, n_copied, start, out, n_out)
             new_meanings = _reserve(new_meanings, n + 1 + len(meanings))
@@ -3770,6 +3779,32 @@ class Normalizer:
         return classes, splits
 
 
+_BERT = {
+    "type": "BertNormalizer",
+    "clean_text": True,
+    "handle_chinese_chars": True,
+    "strip_accents": None,
+}
+NORMALIZERS = {
+    name.lower(): {"type": name} for name in ("NFC", "NFD", "NFKC", "NFKD", "Lowercase", "Nmt")
+} | {
+    "strip-accents": {"type": "StripAccents"},
+    "bert": _BERT | {"lowercase": True},
+    "bert-cased": _BERT | {"lowercase": False},
+}
+
+
+def _named_normalizer(normalizer: str | Sequence[str | dict]) -> list[dict]:
+    """Look up the steps of a normalizer by their names."""
+    steps = []
+    for step in [normalizer] if isinstance(normalizer, str) else normalizer:
+        if isinstance(step, str):
+            require_known("normalizer", step, NORMALIZERS)
+            step = NORMALIZERS[step]
+        steps.append(step)
+    return steps
+
+
 # ─── Pretokenizing ────────────────────────────────────────────────────────────────────────────────
 #
 # Texts -> one flat text, which is then scanned with the table of the last step of the pattern:
@@ -3799,11 +3834,12 @@ class Pretokenizer:
     ):
         self.pattern = pattern
         self.normalizer = normalizer or Normalizer()
-        first, second = {}, {}
-        for token, number in special_tokens.items():
-            is_normalized = flags.get(token, AddedToken()).normalized
-            ids = second if is_normalized else first
-            ids[token] = number
+        first = dict(special_tokens)
+        second = {
+            token: first.pop(token)
+            for token in special_tokens
+            if flags.get(token, NO_FLAGS).normalized
+        }
         if not self.normalizer and not first:  # one search is enough
             first, second = second, first
         self.special = _special_table(first, flags)
@@ -4032,12 +4068,6 @@ def _record_text(record: object, text_field: str) -> bytes:
     if isinstance(record, dict) and isinstance(record.get(text_field), str):
         return _text_bytes(record[text_field])
     raise InputError(f"no text in the field {text_field!r} (`text_field` names another)")
-
-
-def _lone_surrogate_message(error: UnicodeEncodeError, start: int = 0) -> str:
-    code_point = ord(error.object[error.start])
-    index = start + error.start
-    return f"U+{code_point:04X} at index {index} of the text is half a surrogate pair, not text"
 
 
 class Block(NamedTuple):
@@ -6570,16 +6600,16 @@ class Model:
         self.vocab = _validate_vocab(self.vocab)
         _assign_special_ids(self)
         if self.merges is not None:
-            self.merges = [*map(tuple, self.merges)]
-            kinds = {*map(type, itertools.chain.from_iterable(self.merges))}
+            self.merges = list(map(tuple, self.merges))
+            types = set(map(type, itertools.chain.from_iterable(self.merges)))
             require(
-                {*map(len, self.merges)} <= {2} and kinds <= {bytes},
+                set(map(len, self.merges)) <= {2} and types <= {bytes},
                 "merges are pairs of bytes, as (b'a', b'b')",
             )
         self.flags = {
             text: flags
             for text, flags in (self.flags or {}).items()
-            if text in self.special_tokens and flags != AddedToken()
+            if text in self.special_tokens and flags != NO_FLAGS
         }
         self.normalizer = tuple(self.normalizer)
         self.decoder = tuple(self.decoder)
@@ -6596,7 +6626,11 @@ class Model:
     @functools.cached_property
     def special_ids(self) -> set[int]:
         """The ids whose bytes are the text of a special token."""
-        return {id for text, id in self.special_tokens.items() if self.vocab[id] == text.encode()}
+        return {
+            token_id
+            for text, token_id in self.special_tokens.items()
+            if self.vocab[token_id] == text.encode()
+        }
 
     @functools.cached_property
     def merged_special_ids(self) -> set[int]:
@@ -6607,35 +6641,38 @@ class Model:
         were added with `special: false`.
         """
         end = self.added_from if self.scores is None else len(self.scores)
-        special = {self.vocab[id]: id for id in self.special_ids if id < end}
-        for id, token in self.vocab.items():
-            if special.get(token, id) != id:
+        special = {
+            self.vocab[token_id]: token_id for token_id in self.special_ids if token_id < end
+        }
+        for token_id, token in self.vocab.items():
+            if special.get(token, token_id) != token_id:
                 del special[token]
         if self.kind == "bpe":
-            merged = special.keys() & itertools.starmap(bytes.__add__, self.merges or ())
-            return {special[token] for token in merged} | {
-                *_letters(special, self.alphabet).values()
-            }
-        texts = {token.decode(): id for token, id in special.items()}
-        return {id for text, id in texts.items() if not self.flags.get(text, AddedToken()).special}
+            letters = _letters(special, self.alphabet).values()
+            merged = special.keys() & map(b"".join, self.merges or ())
+            return {special[token] for token in merged}.union(letters)
+        return {
+            token_id
+            for token, token_id in special.items()
+            if not self.flags.get(token.decode(), NO_FLAGS).special
+        }
 
     @functools.cached_property
     def ordinary(self) -> list[int]:
         """The ids that text can become without special tokens, in ascending order."""
         others = (self.special_ids - self.merged_special_ids).union(self.unused)
-        return [id for id in sorted(self.vocab) if id not in others]
+        return [token_id for token_id in sorted(self.vocab) if token_id not in others]
 
     @functools.cached_property
     def ids(self) -> dict[bytes, int]:
         """The id of each token; of several ids with the same bytes, the ordinary one."""
-        others = self.special_ids.union(self.unused)
-        ordinary_last = {id: self.vocab[id] for id in others} | self.vocab
-        return dict(zip(ordinary_last.values(), ordinary_last, strict=True))
+        ids = {token: token_id for token_id, token in self.vocab.items()}
+        return ids | {self.vocab[token_id]: token_id for token_id in self.ordinary}
 
     @functools.cached_property
     def ordinary_ids(self) -> dict[bytes, int]:
         """The id of each ordinary token; without merges, none for tokens of unknown characters."""
-        ids = {self.vocab[id]: id for id in self.ordinary}
+        ids = {self.vocab[token_id]: token_id for token_id in self.ordinary}
         if self.merges is None:
             for token in fallback_tokens(self):
                 ids.pop(token, None)
@@ -6696,24 +6733,24 @@ def _letters(ids: Mapping[bytes, int], alphabet: str) -> dict[int, int]:
     if alphabet == "bytes":
         return {token[0]: ids[token] for token in BYTES if token in ids}
     return {
-        ord(text): id
-        for token, id in ids.items()
+        ord(text): token_id
+        for token, token_id in ids.items()
         if len(token) <= 4 and len(text := token.decode()) == 1
     }
 
 
-def _is_id(id: object) -> bool:
+def _is_id(token_id: object) -> bool:
     """Check whether an id is a whole number in the range of ids."""
-    return type(id) is int and 0 <= id < MAX_ID
+    return type(token_id) is int and 0 <= token_id < MAX_ID
 
 
 def _validate_vocab(vocab: Mapping[int, bytes]) -> dict[int, bytes]:
     """Check the types and ranges of ids and tokens, and return a copy of the vocabulary."""
-    for id, token in vocab.items():
-        if not _is_id(id):
-            raise InputError(f"the token {token!r} has the id {id!r}: {_ID_RANGE}")
+    for token_id, token in vocab.items():
+        if not _is_id(token_id):
+            raise InputError(f"the token {token!r} has the id {token_id!r}: {_ID_RANGE}")
         if type(token) is not bytes or not token:
-            raise InputError(f"a token is bytes, at least one: id {id} has {token!r}")
+            raise InputError(f"a token is bytes, at least one: id {token_id} has {token!r}")
     return dict(vocab)
 
 
@@ -6724,39 +6761,46 @@ def _assign_special_ids(model: Model) -> None:
     if isinstance(given, Mapping):
         ids = dict(given)
     else:
-        ids_of_tokens = {token: id for id, token in model.vocab.items()}
+        ids_of_tokens = {token: token_id for token_id, token in model.vocab.items()}
         next_ids = itertools.count(max(model.vocab, default=-1) + 1)
         ids = {}
         for text in texts:
-            id = ids_of_tokens.get(text.encode())
-            ids[text] = next(next_ids) if id is None else id
-    for text, id in ids.items():
-        require(_is_id(id), f"the special token {text!r} has the id {id!r}: {_ID_RANGE}")
-        token = model.vocab.setdefault(id, text.encode())
+            token_id = ids_of_tokens.get(text.encode())
+            if token_id is None:
+                token_id = next(next_ids)
+            ids[text] = token_id
+    for text, token_id in ids.items():
+        require(
+            _is_id(token_id), f"the special token {text!r} has the id {token_id!r}: {_ID_RANGE}"
+        )
+        token = model.vocab.setdefault(token_id, text.encode())
         # The id may have a second text, and the text may be the GPT-2 name of the bytes.
-        has_text = ids.get(token.decode("utf-8", "replace")) == id
+        has_text = ids.get(token.decode("utf-8", "replace")) == token_id
         if not has_text and gpt2_name(token) != text:
             raise InputError(
-                f"the special token {text!r} has the id {id}, which belongs to {readable(token)!r}"
+                f"the special token {text!r} has the id {token_id}, which belongs to "
+                f"{readable(token)!r}"
             )
     model.special_tokens = ids
 
 
 def _validate_special_tokens(model: Model) -> None:
     """Check that no control token is a single byte, and warn if text can become one by merges."""
-    for text, id in model.special_tokens.items():
-        if id in model.merged_special_ids and model.flags.get(text, AddedToken()).special:
+    for text, token_id in model.special_tokens.items():
+        if token_id in model.merged_special_ids and model.flags.get(text, NO_FLAGS).special:
             forged = f"the special token {text!r} can be produced from ordinary text"
-            require(len(model.vocab[id]) > 1, f"{forged}: it is a single byte")
+            require(len(model.vocab[token_id]) > 1, f"{forged}: it is a single byte")
             warnings.warn(f"{forged}: merges make it from its letters", stacklevel=5)
 
 
 def _validate_distinct(model: Model) -> None:
     """Check that no two ordinary tokens have the same bytes."""
-    tokens = [model.vocab[id] for id in model.ordinary]
+    tokens = [model.vocab[token_id] for token_id in model.ordinary]
     if len({*tokens}) < len(tokens):
         token = _repeated(tokens)
-        first, second, *_ = [id for id in model.ordinary if model.vocab[id] == token]
+        first, second, *_ = [
+            token_id for token_id in model.ordinary if model.vocab[token_id] == token
+        ]
         raise InputError(f"the ids {first} and {second} have the same bytes, {readable(token)!r}")
 
 
@@ -6782,15 +6826,16 @@ def _validate_scores(model: Model) -> None:
         scores.dtype in (np.float32, np.float64),
         f"scores are of type float32 or float64, not {scores.dtype}",
     )
-    for id in np.flatnonzero(~(scores < np.inf)).tolist():  # a token of -inf is never chosen
+    for token_id in np.flatnonzero(~(scores < np.inf)).tolist():  # a token of -inf is never chosen
         raise InputError(
-            f"the score of {model.vocab.get(id)!r}, id {id}, is {scores[id]}, which is not a number"
+            f"the score of {model.vocab.get(token_id)!r}, id {token_id}, is {scores[token_id]}, "
+            "which is not a number"
         )
     last = max(model.ordinary, default=-1)
-    n = len(scores)
     require(
-        last < n,
-        f"the token {model.vocab.get(last)!r}, id {last}, has no score: there are {n} scores",
+        last < len(scores),
+        f"the token {model.vocab.get(last)!r}, id {last}, has no score: there are {len(scores)} "
+        "scores",
     )
 
 
@@ -6804,9 +6849,11 @@ def _validate_characters(model: Model) -> None:
             f"the token {readable(error.object)!r} is not UTF-8, but the alphabet is characters"
         ) from None
     unknown = model.unk_token
-    has_unknown = unknown is None or str(unknown) in texts
-    require(has_unknown, f"the unk_token {unknown!r} is not in the vocabulary")
-    for name in sorted({*map(bytes.decode, fallback_tokens(model))} - texts):
+    require(
+        unknown is None or str(unknown) in texts,
+        f"the unk_token {unknown!r} is not in the vocabulary",
+    )
+    for name in sorted(set(map(bytes.decode, fallback_tokens(model))) - texts):
         raise InputError(
             f"{name} is not in the vocabulary: byte_fallback needs a token for each byte"
         )
@@ -6849,10 +6896,11 @@ def build_vocabulary(
     tokens = learned.tokens
     n_letters = len(learned.alphabet)
     order = BYTE_ORDER if tuple(learned.alphabet) == BYTES else range(n_letters)
-    in_order = [*map(str.encode, byte_tokens), *(tokens[k] for k in order), *tokens[n_letters:]]
+    letters = [tokens[k] for k in order]
+    in_order = [*map(str.encode, byte_tokens), *letters, *tokens[n_letters:]]
     ends = {"first": 0, "after-bytes": len(byte_tokens) + n_letters, "last": len(in_order)}
     at = ends[special_tokens_at]
-    in_order[at:at] = [text.encode() for text in special_tokens]
+    in_order[at:at] = map(str.encode, special_tokens)
     return dict(enumerate(in_order)), learned.merges
 
 
@@ -8553,7 +8601,7 @@ class Encoding(NamedTuple):
 
 def _specials(names: Mapping[int, str]) -> dict[str, int]:
     """Write the names of special tokens as <|name|>."""
-    return {f"<|{name}|>": id for id, name in names.items()}
+    return {f"<|{name}|>": token_id for token_id, name in names.items()}
 
 
 def _llama3_specials(names: Mapping[int, str]) -> dict[str, int]:
@@ -8654,14 +8702,16 @@ def read_vocab(
 ) -> dict[int, bytes]:
     """Read a vocabulary, name -> id; names that are in `texts` are plain text in any alphabet."""
     require(isinstance(names, dict), "its vocabulary is not an object of tokens and ids")
-    for name, id in names.items():
-        if not _is_id(id):
-            raise InputError(f"{name!r} has the id {json.dumps(id)}: {_ID_RANGE}")
-    names = {name: id for name, id in names.items() if name}  # no text becomes an empty token
+    for name, token_id in names.items():
+        if not _is_id(token_id):
+            raise InputError(f"{name!r} has the id {json.dumps(token_id)}: {_ID_RANGE}")
+    names = {
+        name: token_id for name, token_id in names.items() if name
+    }  # no text becomes an empty token
     tokens = {text: text.encode("utf-8", "surrogatepass") for text in texts}
     others = [name for name in names if name not in tokens]
     tokens.update(zip(others, _read_names(others, alphabet), strict=True))
-    vocab = {id: tokens[name] for name, id in names.items()}
+    vocab = {token_id: tokens[name] for name, token_id in names.items()}
     if len(vocab) < len(names):
         raise InputError(f"several tokens have the id {_repeated(names.values())}")
     return vocab
@@ -8696,14 +8746,14 @@ def vocab_names(model: Model) -> dict[str, int]:
     ordinary = set(model.ordinary)
     name_of = _name_of(model)
     names: dict[str, int] = {}
-    for id, token in sorted(model.vocab.items()):
-        name = name_of(token) if id in ordinary else token.decode()
+    for token_id, token in sorted(model.vocab.items()):
+        name = name_of(token) if token_id in ordinary else token.decode()
         if name in names:
-            ids = f"{names[name]} and {id}"
+            ids = f"{names[name]} and {token_id}"
             raise InputError(
                 f"the ids {ids} would both be {name!r} there: rename the special token"
             )
-        names[name] = id
+        names[name] = token_id
     return names
 
 
@@ -8717,11 +8767,11 @@ def _names_without_added(model: Model) -> dict[str, int]:
     end = model.added_from
     if max(model.ordinary, default=-1) >= end or end == MAX_ID:
         return names
-    added = [id for id in names.values() if id >= end]
+    added = [token_id for token_id in names.values() if token_id >= end]
     missing = set(range(end)).difference(names.values())
     if added != [*range(end, end + len(added))] or len(missing) > 1:
         return names
-    names = {name: id for name, id in names.items() if id < end}
+    names = {name: token_id for name, token_id in names.items() if token_id < end}
     return names | dict(zip([""], missing, strict=False))
 
 
@@ -8740,7 +8790,7 @@ def _last_merges(model: Model) -> tuple[list[Merge], list[bytes]]:
     vocab = model.vocab
     ids, pairs = last_merges(model)
     merges = [(vocab[left], vocab[right]) for left, right in pairs.tolist() if left >= 0]
-    return merges, [vocab[id] for id in ids[pairs[:, 0] < 0].tolist()]
+    return merges, [vocab[token_id] for token_id in ids[pairs[:, 0] < 0].tolist()]
 
 
 def _merges_by_score(model: Model) -> list[Merge]:
@@ -8749,7 +8799,9 @@ def _merges_by_score(model: Model) -> list[Merge]:
     On a tie the longest left token comes first, as in transformers' converters. So runs of spaces,
     which have equal scores in Llama 2, grow from the left, as SentencePiece merges them.
     """
-    scores = {token.decode(): model.scores[id] for token, id in model.ordinary_ids.items()}
+    scores = {
+        token.decode(): model.scores[token_id] for token, token_id in model.ordinary_ids.items()
+    }
     splits = []
     for name, score in scores.items():
         for n in range(1, len(name)):
@@ -8839,8 +8891,9 @@ def _gpt2_model(
     if not isinstance(special_tokens, Mapping):
         special_tokens = texts
     vocab = read_vocab(names, "bytes", texts)
-    lacks_bytes = not {*BYTES} <= {*vocab.values()}
-    return Model(vocab, merges, special_tokens, pattern, drops_unknown=lacks_bytes)
+    return Model(
+        vocab, merges, special_tokens, pattern, drops_unknown=not {*BYTES} <= {*vocab.values()}
+    )
 
 
 def _names_text(name: str) -> bool:
@@ -8874,8 +8927,10 @@ def _read_gpt2_pair(
 def write_gpt2(model: Model) -> dict[str, str]:
     """Write vocab.json and merges.txt; with the same pattern, `read_gpt2` gives the same ids."""
     marks = any(isinstance(step, Metaspace) for step in Pattern(model.pattern).steps)
-    of_bytes = model.alphabet == "bytes" and not marks
-    require(of_bytes, "its tokens are made of characters, or its pattern replaces or adds spaces")
+    require(
+        model.alphabet == "bytes" and not marks,
+        "its tokens are made of characters, or its pattern replaces or adds spaces",
+    )
     names = vocab_names(model)
     merges, _ = _as_merges(model)
     pairs = [f"{gpt2_name(left)} {gpt2_name(right)}" for left, right in merges]
@@ -8903,16 +8958,17 @@ def read_tiktoken(
     """
     data = data.rstrip() + b"\n"
     n_good = data.count(b"\n", 0, re.match(b"(?:" + _RANK + b")*+", data).end())
-    is_good = n_good == data.count(b"\n")
-    require(is_good, f"{file}, line {n_good + 1}: not a token in base64 and its id")
+    require(
+        n_good == data.count(b"\n"), f"{file}, line {n_good + 1}: not a token in base64 and its id"
+    )
     fields = data.split()
     ids = [*map(int, fields[1::2])]
     vocab = dict(zip(ids, map(binascii.a2b_base64, fields[::2]), strict=True))
     if len(vocab) < len(ids):
-        id = _repeated(ids)
-        line = len(ids) - ids[::-1].index(id)
-        raise InputError(f"{file}, line {line}: the id {id} appears twice")
-    vocab = {id: token for id, token in vocab.items() if token}
+        token_id = _repeated(ids)
+        line = len(ids) - ids[::-1].index(token_id)
+        raise InputError(f"{file}, line {line}: the id {token_id} appears twice")
+    vocab = {token_id: token for token_id, token in vocab.items() if token}
     sidecar = file.with_name(file.name + ".json")
     published = {}
     if encoding is None and pattern is None and sidecar.is_file():
@@ -8948,7 +9004,7 @@ def _find_encoding(data: bytes, file: Path, has_specials: bool) -> str:
 @naming_file("tiktoken cannot represent this tokenizer")
 def tiktoken_ranks(model: Model) -> dict[bytes, int]:
     """Return the ranks with which tiktoken gives the same ids; raises ValueError if none do."""
-    ranks = {model.vocab[id]: id for id in model.ordinary}
+    ranks = {model.vocab[token_id]: token_id for token_id in model.ordinary}
     pattern = Pattern(model.pattern)
     require(ranks.keys() >= {*BYTES}, "some byte is not a token")
     require(isinstance(pattern.source, str), "it has several patterns")
@@ -8956,7 +9012,7 @@ def tiktoken_ranks(model: Model) -> dict[bytes, int]:
         pattern.matches_everything,
         "its pattern may leave text unmatched, which tiktoken would drop",
     )
-    vocab = {id: token for token, id in ranks.items()}
+    vocab = {token_id: token for token, token_id in ranks.items()}
     _require_same(model, Model(vocab, None, model.special_tokens, model.pattern))
     return ranks
 
@@ -8964,7 +9020,9 @@ def tiktoken_ranks(model: Model) -> dict[bytes, int]:
 def write_tiktoken(model: Model) -> dict[str, str]:
     """Write a rank file, and a .json file with the pattern and the special tokens."""
     ranks = tiktoken_ranks(model)
-    lines = [f"{base64.b64encode(token).decode()} {id}\n" for token, id in ranks.items()]
+    lines = [
+        f"{base64.b64encode(token).decode()} {token_id}\n" for token, token_id in ranks.items()
+    ]
     sidecar = {"pattern": Pattern(model.pattern).source, "special_tokens": model.special_tokens}
     return {
         "tokenizer.tiktoken": "".join(lines),
@@ -8999,14 +9057,18 @@ def read_bpe(data: dict, added: Sequence[str], alphabet: str) -> dict:
         require(not data.get(key), f"a model with {key} is not supported")
     names = data.get("vocab")
     pairs = data.get("merges")
-    is_whole = isinstance(names, dict) and isinstance(pairs, list)
-    require(is_whole, "its BPE has no vocabulary, or no list of merges")
+    require(
+        isinstance(names, dict) and isinstance(pairs, list),
+        "its BPE has no vocabulary, or no list of merges",
+    )
     of_bytes = alphabet == "bytes"
     suffix = data.get("end_of_word_suffix") or ""
     looks_up = bool(data.get("ignore_merges"))
     byte_fallback = bool(data.get("byte_fallback")) and not of_bytes
-    is_supported = not (suffix and (looks_up or byte_fallback))
-    require(is_supported, "end_of_word_suffix with ignore_merges or byte_fallback is not supported")
+    require(
+        not (suffix and (looks_up or byte_fallback)),
+        "end_of_word_suffix with ignore_merges or byte_fallback is not supported",
+    )
     # Some names do not stand for bytes, so no text becomes these tokens. Cohere's are emoji, beside
     # the tokens of their bytes.
     texts = {name for name in names if of_bytes and not _BYTE_NAMES.issuperset(name)}
@@ -9051,8 +9113,10 @@ _WORDPIECE_FIELDS = {
 def write_wordpiece(model: Model) -> dict:
     """Write the "model" object of a WordPiece; one over bytes has no unknown words."""
     size = model.max_word_chars
-    is_exact = model.alphabet == "characters" or size >= MAX_ID
-    require(is_exact, f"max_word_chars {size} counts characters, but a tokenizer.json counts bytes")
+    require(
+        model.alphabet == "characters" or size >= MAX_ID,
+        f"max_word_chars {size} counts characters, but a tokenizer.json counts bytes",
+    )
     fields = {key: getattr(model, field) for field, (key, _) in _WORDPIECE_FIELDS.items()}
     return {
         "type": "WordPiece",
@@ -9073,8 +9137,10 @@ def read_wordpiece(data: dict, added: Sequence[str], alphabet: str) -> dict:
         fields[field] = value
     vocab = read_vocab(data.get("vocab"), alphabet, added)
     if alphabet == "bytes":
-        unlimited = not fields["subword_prefix"] and fields["max_word_chars"] >= MAX_ID
-        require(unlimited, "ByteLevel with WordPiece is not supported")
+        require(
+            not fields["subword_prefix"] and fields["max_word_chars"] >= MAX_ID,
+            "ByteLevel with WordPiece is not supported",
+        )
     if fields["unk_token"] not in data["vocab"]:
         fields["unk_token"] = None
     return fields | {"vocab": vocab, "merges": None}
@@ -9101,14 +9167,16 @@ def read_wordlevel(data: dict, added: Sequence[str], alphabet: str) -> dict:
 def write_unigram(model: Model) -> dict:
     """Write the "model" object of a Unigram, whose tokens must be numbered from 0 without gaps."""
     names = dict(itertools.islice(vocab_names(model).items(), len(model.scores)))
-    gapless = [*names.values()] == [*range(len(names))]
-    require(gapless, "a tokenizer.json numbers the tokens of a Unigram from 0 on, without gaps")
+    require(
+        [*names.values()] == [*range(len(names))],
+        "a tokenizer.json numbers the tokens of a Unigram from 0 on, without gaps",
+    )
     # The names of bytes have the score -inf, which JSON cannot hold.
     scores = np.where(np.isinf(model.scores), 0, model.scores).tolist()
     return {
         "type": "Unigram",
         "unk_id": names.get(model.unk_token),
-        "vocab": [[name, scores[id]] for name, id in names.items()],
+        "vocab": [[name, scores[token_id]] for name, token_id in names.items()],
         "byte_fallback": model.byte_fallback,
     }
 
@@ -9127,8 +9195,10 @@ def read_unigram(data: dict, added: Sequence[str], alphabet: str) -> dict:
     names = [name for name, _ in pairs]
     unknown = None
     if unk_id is not None:
-        is_known = _is_id(unk_id) and unk_id < len(names)
-        require(is_known, f"the unk_id {unk_id!r} is not in the vocabulary of {len(names)}")
+        require(
+            _is_id(unk_id) and unk_id < len(names),
+            f"the unk_id {unk_id!r} is not in the vocabulary of {len(names)}",
+        )
         unknown = names[unk_id]
     return {
         "vocab": dict(enumerate(_read_names(names, alphabet))),
@@ -9147,10 +9217,10 @@ def _number_added(file_ids: Mapping[str, object], names: Mapping[str, int]) -> d
     """
     following = itertools.count(len(names))
     ids = {}
-    for text, id in file_ids.items():
+    for text, token_id in file_ids.items():
         own_id = names[text] if text in names else next(following)
-        if id != own_id:
-            both = f"{own_id} and {json.dumps(id)}"
+        if token_id != own_id:
+            both = f"{own_id} and {json.dumps(token_id)}"
             raise InputError(f"the added token {text!r} has the ids {both}: rename it")
         ids[text] = own_id
     return ids
@@ -9162,16 +9232,18 @@ def write_huggingface(model: Model) -> dict[str, str]:
     has_ties = False
     if model.kind == "bpe" and model.scores is not None:
         tokens = model.ordinary_ids.items()
-        scores = [model.scores[id] for token, id in tokens if len({*token.decode()}) > 1]
+        scores = [
+            model.scores[token_id] for token, token_id in tokens if len({*token.decode()}) > 1
+        ]
         has_ties = len({*scores}) < len(scores)
     has_charsmap = any(step.get("charsmap") for step in model.normalizer)
     has_symbols = _USER_SYMBOL in model.flags.values()
     if has_ties or has_charsmap or has_symbols or model.sums_in_single:
-        note = (
+        warnings.warn(
             "in a tokenizer.json some ids may differ: Hugging Face normalizes, adds scores, orders "
-            "merges and finds symbols differently"
+            "merges and finds symbols differently",
+            stacklevel=4,
         )
-        warnings.warn(note, stacklevel=4)
     roles = {name: token for name, token in model.config.items() if name.endswith("_token")}
     config = {"tokenizer_class": "PreTrainedTokenizerFast", "clean_up_tokenization_spaces": False}
     config |= model.config | _bert_config(model)
@@ -9187,27 +9259,27 @@ def _token_names(written: dict) -> dict[str, int]:
     vocab = written["vocab"]
     if isinstance(vocab, dict):
         return vocab
-    return {name: id for id, (name, _) in enumerate(vocab)}
+    return {name: token_id for token_id, (name, _) in enumerate(vocab)}
 
 
 def _to_tokenizer_json(model: Model) -> dict:
     """Make the content of a tokenizer.json, as the `tokenizers` package writes it."""
     written = KINDS[model.kind].write(model)
     texts: dict[int, str] = {}
-    for text, id in sorted(model.special_tokens.items(), key=lambda item: item[1]):
-        if texts.setdefault(id, text) != text:
-            note = (
+    for text, token_id in sorted(model.special_tokens.items(), key=lambda item: item[1]):
+        if texts.setdefault(token_id, text) != text:
+            warnings.warn(
                 f"a tokenizer.json has one text for each id: {text!r}, the second text of "
-                f"{id}, is left out"
+                f"{token_id}, is left out",
+                stacklevel=3,
             )
-            warnings.warn(note, stacklevel=3)
-    _number_added({text: id for id, text in texts.items()}, _token_names(written))
+    _number_added({text: token_id for token_id, text in texts.items()}, _token_names(written))
     added = []
-    for id, text in texts.items():
-        flags = model.flags.get(text, AddedToken())
+    for token_id, text in texts.items():
+        flags = model.flags.get(text, NO_FLAGS)
         if flags.literal:  # a symbol of SentencePiece gets the flags of transformers' converters
             flags = AddedToken(special=False)
-        added.append({"id": id, "content": text, **dict(zip(_FLAGS, flags, strict=False))})
+        added.append({"id": token_id, "content": text, **dict(zip(_FLAGS, flags, strict=False))})
     decoder = model.decoder
     if not decoder:
         decoder = [_BYTE_LEVEL if model.alphabet == "bytes" else {"type": "Fuse"}]
@@ -9267,10 +9339,10 @@ def _check_after_bytes(parts: Sequence[dict], kind: str, fields: dict) -> None:
     is_plain = kind == "bpe" and not any(map(fields.get, options))
     for part in parts:
         shown = json.dumps(part)[:99]
-        note = (
-            f"a ByteLevel that is not the last pre_tokenizer, but before {shown}, is not supported"
+        require(
+            is_plain and part in (_DIGITS, _THREE_DIGITS),
+            f"a ByteLevel that is not the last pre_tokenizer, but before {shown}, is not supported",
         )
-        require(is_plain and part in (_DIGITS, _THREE_DIGITS), note)
     if _DIGITS in parts:
         fields["merges"] = [
             (left, right)
@@ -9335,8 +9407,10 @@ def read_huggingface(content: dict) -> Model:
     kind = _read_kind(written)
     batching = {key: content[key] for key in _BATCHING if content.get(key)}
     if batching:
-        note = f"{' and '.join(batching)} of a tokenizer.json: kept, but not applied by `encode`"
-        warnings.warn(note, stacklevel=5)
+        warnings.warn(
+            f"{' and '.join(batching)} of a tokenizer.json: kept, but not applied by `encode`",
+            stacklevel=5,
+        )
     normalizer = [content["normalizer"]] if content.get("normalizer") else []
     Normalizer(normalizer)
     pattern = Pattern(content.get("pre_tokenizer") or "none")
@@ -9416,8 +9490,10 @@ def _read_added_tokens(added: object) -> tuple[dict[str, object], dict[str, Adde
     except (AttributeError, KeyError, TypeError):
         raise InputError("added_tokens is not a list of tokens") from None
     for text in _check_texts(ids):
-        are_booleans = {*map(type, flags[text])} == {bool}
-        require(are_booleans, f"the flags of {text!r} are odd: each must be true or false")
+        require(
+            {*map(type, flags[text])} == {bool},
+            f"the flags of {text!r} are odd: each must be true or false",
+        )
     return ids, flags
 
 
@@ -9464,9 +9540,9 @@ def read_sentencepiece(data: bytes) -> Model:
     types = np.array([piece.type for piece in proto.pieces])
     scores = np.array([piece.score for piece in proto.pieces], np.float32)
     special_ids = np.flatnonzero((types == _UNKNOWN) | (types == _CONTROL)).tolist()
-    controls = {id: names[id] for id in special_ids}
+    controls = {token_id: names[token_id] for token_id in special_ids}
     symbol_ids = np.flatnonzero(types == _USER_DEFINED).tolist()
-    symbols = [names[id] for id in symbol_ids]
+    symbols = [names[token_id] for token_id in symbol_ids]
     charsmap = base64.b64encode(spec.precompiled_charsmap).decode()
     normalizer = {
         "type": "SentencePiece",
@@ -9496,7 +9572,7 @@ def read_sentencepiece(data: bytes) -> Model:
     return Model(
         dict(enumerate(map(str.encode, names))),
         [] if trainer.model_type == 4 else None,
-        {names[id]: id for id in sorted(special_ids)},
+        {names[token_id]: token_id for token_id in sorted(special_ids)},
         "none",
         kind,
         flags=flags,
@@ -9507,7 +9583,9 @@ def read_sentencepiece(data: bytes) -> Model:
         unk_token=names[types.tolist().index(_UNKNOWN)],
         byte_fallback=trainer.byte_fallback,
         fuse_unk=True,
-        config={role: controls[id] for role, id in roles.items() if id in controls},
+        config={
+            role: controls[token_id] for role, token_id in roles.items() if token_id in controls
+        },
     )
 
 
@@ -9554,7 +9632,7 @@ def read_bert(data: bytes, file: Path, config: Mapping[str, object]) -> Model:
     `config` or, without an entry, the tokens without brackets tell whether it is in lower case.
     """
     names = [line.removesuffix("\r") for line in _decode_utf8(data, str(file)).split("\n")]
-    ids = {name: id for id, name in enumerate(names) if name}
+    ids = {name: token_id for token_id, name in enumerate(names) if name}
     if len(ids) < sum(map(bool, names)):
         name = _repeated(filter(None, names))
         note = f"{name!r} appears twice: the last line counts"
@@ -9570,7 +9648,9 @@ def read_bert(data: bytes, file: Path, config: Mapping[str, object]) -> Model:
     model = read_huggingface(
         {
             "model": {"type": "WordPiece", "vocab": ids},
-            "added_tokens": [{"content": text, "id": id} for text, id in specials.items()],
+            "added_tokens": [
+                {"content": text, "id": token_id} for text, token_id in specials.items()
+            ],
             "normalizer": normalizer,
             "pre_tokenizer": {"type": "BertPreTokenizer"},
             "decoder": {"type": "WordPiece", "prefix": "##", "cleanup": True},
@@ -9656,15 +9736,19 @@ def transformers_config(
     fields: dict = {role: text for role, text in roles.items() if text is not None}
     texts = ", ".join(special_tokens) or "it has none"
     for role, text in fields.items():
-        note = f"`{role}` {text!r} is not a special token of this tokenizer: {texts}"
-        require(text in special_tokens, note)
+        require(
+            text in special_tokens,
+            f"`{role}` {text!r} is not a special token of this tokenizer: {texts}",
+        )
     if model_max_length is not None:
         n = model_max_length
         require(n >= 1, f"`model_max_length` is {n}: it must be at least 1")
         fields["model_max_length"] = n
     if chat_template == "chatml":
-        has_both = {"<|im_start|>", "<|im_end|>"} <= {*special_tokens}
-        require(has_both, "ChatML needs the special tokens '<|im_start|>' and '<|im_end|>'")
+        require(
+            {"<|im_start|>", "<|im_end|>"} <= {*special_tokens},
+            "ChatML needs the special tokens '<|im_start|>' and '<|im_end|>'",
+        )
         fields["chat_template"] = CHATML
     elif chat_template is not None:
         template = _read_limited(Path(chat_template))
@@ -9732,8 +9816,9 @@ def load_model(
     )
     options = {"encoding": encoding, "pattern": pattern, "special_tokens": special_tokens}
     for name in options.keys() - inspect.signature(form.read).parameters.keys():
-        is_omitted = options[name] is None
-        require(is_omitted, f"{file}: a file like {form.file} has its own: omit `{name}`")
+        require(
+            options[name] is None, f"{file}: a file like {form.file} has its own: omit `{name}`"
+        )
     with naming_file(file):
         model = call_with(form.read, data=data, file=file, config=config, **options)
     model.config |= {name: config[name] for name in CONFIG_KEYS if name in config}
@@ -10299,8 +10384,10 @@ class Tokenizer:
         """
         ids = self.encode(text, allowed_special)
         tokens = decode_each(self, ids)
-        is_same = b"".join(tokens) == _text_bytes(text)
-        require(is_same, "the tokens differ from the text: there are no offsets")
+        require(
+            b"".join(tokens) == _text_bytes(text),
+            "the tokens differ from the text: there are no offsets",
+        )
         return ids, [*itertools.accumulate(map(len, tokens), initial=0)][:-1]
 
     def encode_ordinary(self, text: Text) -> list[int]:
@@ -10388,8 +10475,10 @@ class Tokenizer:
             KINDS[kind].sample,
             f"a {kind} has only one way to cut a word: there is nothing to sample",
         )
-        is_sound = math.isfinite(alpha) and (0 <= alpha <= 1 or kind == "unigram")
-        require(is_sound, f"alpha is a probability, not {alpha}")
+        require(
+            math.isfinite(alpha) and (0 <= alpha <= 1 or kind == "unigram"),
+            f"alpha is a probability, not {alpha}",
+        )
         scan = _new_scan()
         flat, _ = self._pretokenizer(allowed_special).apply(scan, [_text_bytes(text)])
         flat = flat.rewritten(_write_cuts, self.pattern.table, *scan)  # an END after each word
@@ -10578,24 +10667,6 @@ def _unpickle(pickled: bytes, config: dict) -> Tokenizer:
     tokenizer.model = copy.copy(tokenizer.model)
     tokenizer.model.config = dict(config)
     return tokenizer
-
-
-def _text_size(text: Text) -> int:
-    """Return the number of bytes or characters of a text; raises InputError if it is none."""
-    if not isinstance(text, (str, bytes)):
-        raise InputError(f"a text is str or bytes, not {type(text).__name__}")
-    return len(text)
-
-
-def _text_bytes(text: Text, start: int = 0) -> bytes:
-    """Return a text as UTF-8; `start` is its index in a longer one, for messages."""
-    if isinstance(text, bytes):
-        return text
-    _text_size(text)
-    try:
-        return text.encode()
-    except UnicodeEncodeError as error:
-        raise InputError(_lone_surrogate_message(error, start)) from None
 
 
 def _id_array(ids: Iterable[int]) -> np.ndarray:
@@ -11097,19 +11168,6 @@ FAMILIES = {
 }
 COVERAGE = 0.9995  # of a text by the characters that become tokens; that of SentencePiece
 BYTE_TOKENS = tuple(token.decode() for token in _FALLBACK_TOKENS)
-_BERT = {
-    "type": "BertNormalizer",
-    "clean_text": True,
-    "handle_chinese_chars": True,
-    "strip_accents": None,
-}
-NORMALIZERS = {
-    name.lower(): {"type": name} for name in ("NFC", "NFD", "NFKC", "NFKD", "Lowercase", "Nmt")
-} | {
-    "strip-accents": {"type": "StripAccents"},
-    "bert": _BERT | {"lowercase": True},
-    "bert-cased": _BERT | {"lowercase": False},
-}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -11319,10 +11377,14 @@ def complete(recipe: Recipe) -> Recipe:
     alphabet = recipe.alphabet or family.alphabet
     require_known("alphabet", alphabet, ALPHABETS)
     if alphabet == "bytes":
-        is_plain = recipe.coverage in (None, 1) and not recipe.byte_fallback and not recipe.mark
-        require(is_plain, "`coverage`, `byte_fallback` and `mark` go with the alphabet characters")
-        has_bytes = family.alphabet == "bytes"
-        require(has_bytes, f"a model of the family {recipe.model} is made of characters")
+        require(
+            recipe.coverage in (None, 1) and not recipe.byte_fallback and not recipe.mark,
+            "`coverage`, `byte_fallback` and `mark` go with the alphabet characters",
+        )
+        require(
+            family.alphabet == "bytes",
+            f"a model of the family {recipe.model} is made of characters",
+        )
         fields = {"mark": "", "coverage": 1.0, "unk_token": None}
         pattern = recipe.pattern or family.pattern
         recipe = dataclasses.replace(recipe, alphabet=alphabet, pattern=pattern, **fields)
@@ -11344,8 +11406,9 @@ def _complete_characters(recipe: Recipe, family: Family) -> Recipe:
     mark = recipe.mark
     if mark is None:
         mark = family.mark
-    is_mark = len(mark) <= 1 and not mark.isspace()
-    require(is_mark, f"a mark is one character, not white space: {mark!r}")
+    require(
+        len(mark) <= 1 and not mark.isspace(), f"a mark is one character, not white space: {mark!r}"
+    )
     pattern = family.pattern
     if mark not in ("", MARK):
         pattern = "whitespace-split"
@@ -11353,8 +11416,9 @@ def _complete_characters(recipe: Recipe, family: Family) -> Recipe:
     special_tokens = recipe.special_tokens
     if recipe.byte_fallback and family.kind != "unigram":
         require(family.kind == "bpe", "`byte_fallback` is for bpe and unigram")
-        is_open = recipe.unk_token is None
-        require(is_open, "with `byte_fallback` nothing is unknown: omit `unk_token`")
+        require(
+            recipe.unk_token is None, "with `byte_fallback` nothing is unknown: omit `unk_token`"
+        )
     else:  # a Unigram always has an unknown token
         unk_token = recipe.unk_token or family.unk_token
         special_tokens = [*dict.fromkeys([*special_tokens, unk_token])]
@@ -11375,8 +11439,9 @@ def _complete_from(recipe: Recipe) -> Recipe:
     base = recipe.from_
     if not isinstance(base, Model):
         base = load_model(base)
-    is_bpe = base.kind == "bpe"
-    require(is_bpe, f"only a BPE has merges that training can continue, not a {base.kind}")
+    require(
+        base.kind == "bpe", f"only a BPE has merges that training can continue, not a {base.kind}"
+    )
     require(not base.word_suffix, "training cannot continue a model whose words end in a suffix")
     pattern = recipe.pattern or base.pattern
     if Pattern(pattern).steps == Pattern(base.pattern).steps:
@@ -11403,17 +11468,6 @@ def _complete_from(recipe: Recipe) -> Recipe:
     )
 
 
-def _named_normalizer(normalizer: str | Sequence[str | dict]) -> list[dict]:
-    """Look up the steps of a normalizer by their names."""
-    steps = []
-    for step in [normalizer] if isinstance(normalizer, str) else normalizer:
-        if isinstance(step, str):
-            require_known("normalizer", step, NORMALIZERS)
-            step = NORMALIZERS[step]
-        steps.append(step)
-    return steps
-
-
 def words_of_model(model: Model, words: Words) -> Words:
     """Segment words over the single bytes into the tokens of a BPE.
 
@@ -11429,7 +11483,7 @@ def words_of_model(model: Model, words: Words) -> Words:
     """
     require(words.alphabet == BYTES, "only words over the 256 bytes can be segmented by a model")
     fallback = fallback_tokens(model)
-    token_ids = [id for id in model.ordinary if model.vocab[id] not in fallback]
+    token_ids = [token_id for token_id in model.ordinary if model.vocab[token_id] not in fallback]
     symbol_of = np.full(MAX_ID + 1, -1, np.int32)
     symbol_of[token_ids] = np.arange(len(token_ids))
     ids = np.empty(len(words.symbols) + 2, np.uint32)
@@ -11454,7 +11508,7 @@ def extend_model(model: Model, learned: Learned) -> Model:
     >>> extended.merges, extended.vocab[3], extended.vocab[4]
     ([(b'a', b'b'), (b'ab', b'ab')], b'ab', b'abab')
     """
-    old_tokens = {model.vocab[id] for id in model.ordinary}
+    old_tokens = {model.vocab[token_id] for token_id in model.ordinary}
     new = (token for token in learned.tokens[len(learned.alphabet) :] if token not in old_tokens)
     vocab = model.vocab | dict(enumerate(new, max(model.vocab, default=-1) + 1))
     return dataclasses.replace(model, vocab=vocab, merges=[*model.merges, *learned.merges])
@@ -11754,9 +11808,10 @@ def prepare(
     counted, settings = zip(*map(load_counts, files), strict=True)
     saved = dict(settings[0])
     types = {"Split": Split, "Metaspace": Metaspace}
-    saved["pattern"] = [
+    steps = [
         step if isinstance(step, str) else types[step[0]](*step[1:]) for step in saved["pattern"]
     ]
+    saved["pattern"] = PATTERN_NAMES.get(tuple(steps), steps)
     saved["special_tokens"] = [t for t in saved["special_tokens"] if t not in BYTE_TOKENS]
     open_fields = {name: value for name, value in saved.items() if not getattr(recipe, name)}
     recipe = complete(dataclasses.replace(recipe, **open_fields))
@@ -12379,7 +12434,7 @@ def inspect_model(
             learned, _ = load_learned(path, tokenizer.model)
     model = tokenizer.model
     decoded = decoded_tokens(model.vocab, model.decoder_steps)[1]
-    tokens = {id: decoded[id] for id in model.ordinary if decoded[id]}
+    tokens = {token_id: decoded[token_id] for token_id in model.ordinary if decoded[token_id]}
     require(tokens, "the model has only special tokens: there is nothing to inspect")
     with stage("search"):
         unreachable = unreachable_tokens(tokenizer)
