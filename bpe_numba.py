@@ -6467,7 +6467,7 @@ _ID_RANGE = f"an id is a whole number from 0 to {MAX_ID - 1:,}"
 _BYTES_TO_UNICODE = dict(zip(BYTE_ORDER, [*_VISIBLE, *range(0x100, 0x144)], strict=True))
 # A character that names no byte has the entry -1. The last entry is for all later characters.
 _UNICODE_TO_BYTES = np.full(0x145, -1)
-_UNICODE_TO_BYTES[[*_BYTES_TO_UNICODE.values()]] = [*_BYTES_TO_UNICODE]
+_UNICODE_TO_BYTES[list(_BYTES_TO_UNICODE.values())] = list(_BYTES_TO_UNICODE)
 _BYTE_NAMES = frozenset(map(chr, _BYTES_TO_UNICODE.values()))
 
 
@@ -6613,7 +6613,7 @@ class Model:
         }
         self.normalizer = tuple(self.normalizer)
         self.decoder = tuple(self.decoder)
-        self.unused = sorted(self.vocab.keys() & {*self.unused})
+        self.unused = sorted(self.vocab.keys() & set(self.unused))
         _validate_special_tokens(self)
         if self.alphabet != "bytes":
             _validate_characters(self)
@@ -6796,7 +6796,7 @@ def _validate_special_tokens(model: Model) -> None:
 def _validate_distinct(model: Model) -> None:
     """Check that no two ordinary tokens have the same bytes."""
     tokens = [model.vocab[token_id] for token_id in model.ordinary]
-    if len({*tokens}) < len(tokens):
+    if len(set(tokens)) < len(tokens):
         token = _repeated(tokens)
         first, second, *_ = [
             token_id for token_id in model.ordinary if model.vocab[token_id] == token
@@ -8726,7 +8726,7 @@ def _read_merges(
         parts = pair
         if isinstance(pair, str):
             parts = pair.split(" ")
-        if not (isinstance(parts, list) and [*map(type, parts)] == [str, str] and all(parts)):
+        if not (isinstance(parts, list) and list(map(type, parts)) == [str, str] and all(parts)):
             raise InputError(
                 f"merge {number}: {pair!r} is not a merge, two tokens with a space between them"
             )
@@ -8769,7 +8769,7 @@ def _names_without_added(model: Model) -> dict[str, int]:
         return names
     added = [token_id for token_id in names.values() if token_id >= end]
     missing = set(range(end)).difference(names.values())
-    if added != [*range(end, end + len(added))] or len(missing) > 1:
+    if added != list(range(end, end + len(added))) or len(missing) > 1:
         return names
     names = {name: token_id for name, token_id in names.items() if token_id < end}
     return names | dict(zip([""], missing, strict=False))
@@ -8820,7 +8820,7 @@ def _require_same(model: Model, other: Model) -> None:
     """
     # The flag `normalized` does nothing without a normalizer.
     normalized = [AddedToken(normalized=True)] * len(model.special_tokens)
-    if not model.normalizer_steps and [*model.flags.values()] == normalized:
+    if not model.normalizer_steps and list(model.flags.values()) == normalized:
         model = dataclasses.replace(model, flags={})
     for field in ("kind", "alphabet", "vocab", "special_tokens", "flags", "normalizer_steps",
                   "unk_token", "byte_fallback", "fuse_unk", "word_suffix", "pattern"):  # fmt: skip
@@ -8846,8 +8846,8 @@ def _merging(model: Model) -> list[Merge]:
     """
     last, whole_words = _last_merges(model)
     merges, looks_up = _as_merges(model)
-    made = {*last}
-    result = [*dict.fromkeys(pair for pair in merges if pair in made)]
+    made = set(last)
+    result = list(dict.fromkeys(pair for pair in merges if pair in made))
     if looks_up:
         result += [(token, b"") for token in whole_words]
     return result
@@ -8892,7 +8892,7 @@ def _gpt2_model(
         special_tokens = texts
     vocab = read_vocab(names, "bytes", texts)
     return Model(
-        vocab, merges, special_tokens, pattern, drops_unknown=not {*BYTES} <= {*vocab.values()}
+        vocab, merges, special_tokens, pattern, drops_unknown=not set(BYTES) <= set(vocab.values())
     )
 
 
@@ -8962,7 +8962,7 @@ def read_tiktoken(
         n_good == data.count(b"\n"), f"{file}, line {n_good + 1}: not a token in base64 and its id"
     )
     fields = data.split()
-    ids = [*map(int, fields[1::2])]
+    ids = list(map(int, fields[1::2]))
     vocab = dict(zip(ids, map(binascii.a2b_base64, fields[::2]), strict=True))
     if len(vocab) < len(ids):
         token_id = _repeated(ids)
@@ -9006,7 +9006,7 @@ def tiktoken_ranks(model: Model) -> dict[bytes, int]:
     """Return the ranks with which tiktoken gives the same ids; raises ValueError if none do."""
     ranks = {model.vocab[token_id]: token_id for token_id in model.ordinary}
     pattern = Pattern(model.pattern)
-    require(ranks.keys() >= {*BYTES}, "some byte is not a token")
+    require(ranks.keys() >= set(BYTES), "some byte is not a token")
     require(isinstance(pattern.source, str), "it has several patterns")
     require(
         pattern.matches_everything,
@@ -9083,7 +9083,7 @@ def read_bpe(data: dict, added: Sequence[str], alphabet: str) -> dict:
     }
     vocab = read_vocab(names, alphabet, texts | special)
     letters = {byte + end for byte in BYTES for end in (b"", suffix.encode())}
-    knows_all = of_bytes and letters <= {*vocab.values()}
+    knows_all = of_bytes and letters <= set(vocab.values())
     unknown = data.get("unk_token")
     drops_unknown = unknown is None and not (knows_all or byte_fallback)
     # Hugging Face, too, reads a model whose unk_token is missing, and refuses unknown text.
@@ -9168,7 +9168,7 @@ def write_unigram(model: Model) -> dict:
     """Write the "model" object of a Unigram, whose tokens must be numbered from 0 without gaps."""
     names = dict(itertools.islice(vocab_names(model).items(), len(model.scores)))
     require(
-        [*names.values()] == [*range(len(names))],
+        list(names.values()) == list(range(len(names))),
         "a tokenizer.json numbers the tokens of a Unigram from 0 on, without gaps",
     )
     # The names of bytes have the score -inf, which JSON cannot hold.
@@ -9233,9 +9233,9 @@ def write_huggingface(model: Model) -> dict[str, str]:
     if model.kind == "bpe" and model.scores is not None:
         tokens = model.ordinary_ids.items()
         scores = [
-            model.scores[token_id] for token, token_id in tokens if len({*token.decode()}) > 1
+            model.scores[token_id] for token, token_id in tokens if len(set(token.decode())) > 1
         ]
-        has_ties = len({*scores}) < len(scores)
+        has_ties = len(set(scores)) < len(scores)
     has_charsmap = any(step.get("charsmap") for step in model.normalizer)
     has_symbols = _USER_SYMBOL in model.flags.values()
     if has_ties or has_charsmap or has_symbols or model.sums_in_single:
@@ -9306,7 +9306,7 @@ def _written_normalizer(model: Model) -> Sequence[dict]:
 def _in_sequence(steps: Sequence[dict], key: str) -> dict | None:
     """Write several steps as a Sequence, a single one as it is, and none as None."""
     if len(steps) > 1:
-        return {"type": "Sequence", key: [*steps]}
+        return {"type": "Sequence", key: list(steps)}
     return next(iter(steps), None)
 
 
@@ -9491,7 +9491,7 @@ def _read_added_tokens(added: object) -> tuple[dict[str, object], dict[str, Adde
         raise InputError("added_tokens is not a list of tokens") from None
     for text in _check_texts(ids):
         require(
-            {*map(type, flags[text])} == {bool},
+            set(map(type, flags[text])) == {bool},
             f"the flags of {text!r} are odd: each must be true or false",
         )
     return ids, flags
@@ -9746,7 +9746,7 @@ def transformers_config(
         fields["model_max_length"] = n
     if chat_template == "chatml":
         require(
-            {"<|im_start|>", "<|im_end|>"} <= {*special_tokens},
+            {"<|im_start|>", "<|im_end|>"} <= set(special_tokens),
             "ChatML needs the special tokens '<|im_start|>' and '<|im_end|>'",
         )
         fields["chat_template"] = CHATML
@@ -10184,7 +10184,7 @@ class Tokenizer:
             merges = merges.learned()
         if not isinstance(merges, Learned):
             tokens = dict.fromkeys([*BYTES, *map(b"".join, merges)])
-            merges = SimpleNamespace(tokens=[*tokens], merges=merges, alphabet=BYTES)
+            merges = SimpleNamespace(tokens=list(tokens), merges=merges, alphabet=BYTES)
         vocab, pairs = build_vocabulary(merges, special_tokens, special_tokens_at)
         if tuple(merges.alphabet) != BYTES:
             fields = {"alphabet": "characters", **fields}
@@ -10388,7 +10388,7 @@ class Tokenizer:
             b"".join(tokens) == _text_bytes(text),
             "the tokens differ from the text: there are no offsets",
         )
-        return ids, [*itertools.accumulate(map(len, tokens), initial=0)][:-1]
+        return ids, list(itertools.accumulate(map(len, tokens), initial=0))[:-1]
 
     def encode_ordinary(self, text: Text) -> list[int]:
         """Encode a text as ordinary text, without special tokens."""
@@ -10640,7 +10640,7 @@ class Tokenizer:
         parts = []
         runs = itertools.groupby(ids.tolist(), lambda key: self.vocab[key] in _FALLBACK_TOKENS)
         for is_byte, run in runs:
-            run_ids = [*run]
+            run_ids = list(run)
             data = self.decode_bytes(run_ids, continues=len(parts) > 0)
             part = data.decode("utf-8", "replace")
             if is_byte and part.encode() != data:
@@ -10679,7 +10679,7 @@ def _id_array(ids: Iterable[int]) -> np.ndarray:
             return np.require(ids, np.uint32, ["C", "W"])
         ids = ids.tolist()
     try:
-        return np.frombuffer(array("I", [*ids]), np.uint32)
+        return np.frombuffer(array("I", list(ids)), np.uint32)
     except (OverflowError, TypeError) as error:
         raise InputError(
             f"{reprlib.repr(ids)} is not a list of ids ({error}): {_ID_RANGE}"
@@ -11421,7 +11421,7 @@ def _complete_characters(recipe: Recipe, family: Family) -> Recipe:
         )
     else:  # a Unigram always has an unknown token
         unk_token = recipe.unk_token or family.unk_token
-        special_tokens = [*dict.fromkeys([*special_tokens, unk_token])]
+        special_tokens = list(dict.fromkeys([*special_tokens, unk_token]))
     return dataclasses.replace(
         recipe,
         special_tokens=special_tokens,
@@ -11446,8 +11446,8 @@ def _complete_from(recipe: Recipe) -> Recipe:
     pattern = recipe.pattern or base.pattern
     if Pattern(pattern).steps == Pattern(base.pattern).steps:
         pattern = base.pattern  # it may be JSON
-    special_tokens = [*dict.fromkeys([*base.special_tokens, *recipe.special_tokens])]
-    if special_tokens != [*base.special_tokens]:
+    special_tokens = list(dict.fromkeys([*base.special_tokens, *recipe.special_tokens]))
+    if special_tokens != list(base.special_tokens):
         base = dataclasses.replace(base, special_tokens=special_tokens)
     changes = {"merges": _as_merges(base)[0], "scores": None, "ignore_merges": False}
     base = dataclasses.replace(base, pattern=pattern, **changes)
@@ -11569,7 +11569,9 @@ class Training:
         rows.append(
             ("tokens", f"{len(model.vocab):,}, {len(model.special_tokens)} of them special")
         )
-        unseen = sorted({*model.special_tokens} - {model.unk_token} - counted.special_tokens.keys())
+        unseen = sorted(
+            set(model.special_tokens) - {model.unk_token} - counted.special_tokens.keys()
+        )
         if unseen:
             rows.append(("not in text", ", ".join(unseen)))
         rows += [(name, f"{spent.seconds:.2f} s") for name, spent in self.timings.items()]
@@ -11658,7 +11660,7 @@ def count_files(
     engine = Engine(workers, progress, executor)
     require(out.suffix == ".npz", f"{out}: name a .npz file for the words")
     check_writable(out.parent)
-    special_tokens = [*check_special_tokens(special_tokens)]
+    special_tokens = list(check_special_tokens(special_tokens))
     if byte_fallback:
         special_tokens += BYTE_TOKENS
     source = Source(
@@ -11804,7 +11806,9 @@ def prepare(
         not others,
         f"{_name_some(others)}: text and words files cannot be mixed: run `count` on these, too",
     )
-    require(len({*files}) == len(files), "a words file is named twice: its words would count twice")
+    require(
+        len(set(files)) == len(files), "a words file is named twice: its words would count twice"
+    )
     counted, settings = zip(*map(load_counts, files), strict=True)
     saved = dict(settings[0])
     types = {"Split": Split, "Metaspace": Metaspace}
@@ -12151,7 +12155,7 @@ class EncodedWords(NamedTuple):
 def encode_words(tokenizer: Tokenizer, words: Words) -> EncodedWords:
     """Encode each of the words of a corpus once."""
     words = _in_order(words)  # words in the order of their hash would fill the cache slowly
-    texts = [*words.to_counts()]
+    texts = list(words.to_counts())
     ids, offsets = tokenizer.encode_batch_to_numpy(texts, "none")
     return EncodedWords(texts, words.counts, ids, offsets)
 
@@ -12242,7 +12246,7 @@ def measure(encoded: EncodedWords, ids: Collection[int]) -> dict[str, float | No
     n_words = encoded.n_pretokens
     n_encoded = int(encoded.counts.sum())
     n_single = int(encoded.counts[np.diff(encoded.offsets) == 1].sum())
-    p = np.sort(encoded.frequencies(max(ids) + 1)[[*ids]])[::-1] / n
+    p = np.sort(encoded.frequencies(max(ids) + 1)[list(ids)])[::-1] / n
     p = p[p > 0]
     return {
         "tokens": n,
@@ -12389,7 +12393,7 @@ class Inspection(Report):
         title = f"Tokens that no text can reach: {len(self.unreachable):,}"
         tables.append(Table(title, ("id", "token", "becomes"), rows))
         if self.measures:
-            tables.append(Table("Measures", ("measure", "value"), [*self.measures.items()]))
+            tables.append(Table("Measures", ("measure", "value"), list(self.measures.items())))
         if self.glitches is not None:
             rows = []
             for token_id, n_made, n_used, taken in self.glitches[:ROWS]:
@@ -12443,7 +12447,7 @@ def inspect_model(
     glitches = None
     if inputs is not None:
         encoded = encode_corpus(tokenizer, inputs, text_field=text_field, engine=engine)
-        possible = {*model.ordinary}
+        possible = set(model.ordinary)
         if model.unk_token and not model.byte_fallback:
             possible.add(model.ids[model.unk_token.encode()])
         frequencies = encoded.frequencies(max(model.vocab) + 1)
@@ -12478,7 +12482,7 @@ class Curve(Report):
         header = ("vocabulary", "tokens", "bytes/token", "% that 1,000 more save")
         for name, columns in self.columns.items():
             is_shown = np.isin(columns[0], [*columns[0][[0, -1]], *_SIZES])
-            tables.append(Table(name, header, [*np.array(columns, object)[:, is_shown].T]))
+            tables.append(Table(name, header, list(np.array(columns, object)[:, is_shown].T)))
         return tables
 
     def plot(self, path: PathName) -> None:
@@ -12556,10 +12560,10 @@ class Comparison(Report):
 
     def tables(self) -> list[Table]:
         header = ("model", *self.corpora)
-        rates = [*zip(self.models, *self.bytes_per_token.T, strict=True)]
+        rates = list(zip(self.models, *self.bytes_per_token.T, strict=True))
         tables = [Table("Bytes per token", header, rates)]
         if len(self.corpora) > 1:
-            rows = [*zip(self.models, *self.premiums.T, self.gini, strict=True)]
+            rows = list(zip(self.models, *self.premiums.T, self.gini, strict=True))
             title = f"Premium: tokens for each token of {self.corpora[0]}; only for parallel text"
             tables.append(Table(title, (*header, "Gini"), rows))
         words = []
@@ -12609,7 +12613,7 @@ def compare(
     tokenizers = {name: open_model(model) for name, model in _by_name(tokenizers).items()}
     corpora = _by_name(corpora)
     require(tokenizers and corpora, "a comparison needs at least one model and one corpus")
-    special_tokens = sorted({*itertools.chain(*(t.special_tokens for t in tokenizers.values()))})
+    special_tokens = sorted(set(itertools.chain(*(t.special_tokens for t in tokenizers.values()))))
     counts: Counter[bytes] = Counter()
     for corpus in corpora.values():
         source = Source(find_files(corpus), Pattern(r"\s?\S+"), special_tokens, text_field)
@@ -12626,7 +12630,7 @@ def compare(
         sizes.append([(corpus.n_bytes, corpus.n_tokens) for corpus in encoded])
         batch = tokenizer.encode_batch(words, "none")
         splits.append(
-            [[*filter(None, map(bytes.strip, decode_each(tokenizer, ids)))] for ids in batch]
+            [list(filter(None, map(bytes.strip, decode_each(tokenizer, ids)))) for ids in batch]
         )
     differences = []
     for word, *pieces in zip(words, *splits, strict=True):
@@ -12639,8 +12643,8 @@ def compare(
     gini = np.sort(n_tokens) @ np.arange(1 - n, n, 2) / (n * n_tokens.sum(1))
     return Comparison(
         "Models compared",
-        [*tokenizers],
-        [*corpora],
+        list(tokenizers),
+        list(corpora),
         n_bytes / n_tokens,
         n_tokens / n_tokens[:, :1],
         gini,
