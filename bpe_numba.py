@@ -2238,11 +2238,11 @@ def _flattened(part: object, key: str) -> list[dict]:
     return [part]
 
 
-def _make_steps(part: str, makers: Mapping[str, Callable[..., Iterable]], step: dict) -> list:
+def _call_step(part: str, functions: Mapping[str, Callable], step: dict, *arguments) -> list:
     """Call the function for the type of a step of a tokenizer.json, with its other fields."""
     fields = {name: field for name, field in step.items() if name != "type"}
     try:
-        return list(makers[step["type"]](**fields))
+        return list(functions[step["type"]](*arguments, **fields))
     except (AttributeError, KeyError, OverflowError, TypeError, ValueError) as error:
         raise InputError(f"the {part} {json.dumps(step)[:100]} is not supported: {error}") from None
 
@@ -2316,7 +2316,7 @@ def _pre_tokenizer_steps(pre_tokenizer: str) -> tuple[PatternStep, ...]:
     for part in _flattened(json.loads(pre_tokenizer), "pretokenizers"):
         if is_of_bytes and part == _DIGITS:
             continue
-        for step in _make_steps("pre_tokenizer", _PRE_TOKENIZERS, part):
+        for step in _call_step("pre_tokenizer", _PRE_TOKENIZERS, part):
             steps += _plain_steps(step)
         is_of_bytes = is_of_bytes or part["type"] == "ByteLevel"
     if all(isinstance(step, Metaspace) for step in steps):
@@ -3709,7 +3709,7 @@ def _normalizer_passes(steps: str) -> list[_MapPass | _TextPass]:
     flat = _flattened(json.loads(steps), "normalizers")
     passes = []
     parts = itertools.chain.from_iterable(
-        _make_steps("normalizer", _NORMALIZERS, step) for step in flat
+        _call_step("normalizer", _NORMALIZERS, step) for step in flat
     )
     for by_character, group in itertools.groupby(
         parts, lambda part: isinstance(part, _CharacterStep)
@@ -8846,8 +8846,8 @@ def _merging(model: Model) -> list[Merge]:
     """
     last, whole_words = _last_merges(model)
     merges, looks_up = _as_merges(model)
-    made = set(last)
-    result = list(dict.fromkeys(pair for pair in merges if pair in made))
+    last_merges = set(last)
+    result = list(dict.fromkeys(filter(last_merges.__contains__, merges)))
     if looks_up:
         result += [(token, b"") for token in whole_words]
     return result
@@ -8867,13 +8867,15 @@ def read_gpt2(
     where = f"{vocab_path}, {merges_path.name}"
     text = _decode_utf8(_read_limited(merges_path), str(merges_path)).rstrip()
     with naming_file(where):
-        model = _gpt2_model(
-            names, re.sub(r"\A#version.*\s*", "", text).splitlines(), special_tokens, pattern
-        )
+        lines = re.sub(r"\A#version.*\s*", "", text).splitlines()
+        model = _gpt2_model(names, lines, special_tokens, pattern)
     n = len(model.special_tokens)
     if special_tokens is None and n > len(names) // 8:
-        note = f"no merge makes {n:,} names, so they became special tokens"
-        warnings.warn(f"{where}: {note}: do these files belong together?", stacklevel=3)
+        warnings.warn(
+            f"{where}: no merge makes {n:,} names, so they became special tokens: "
+            "do these files belong together?",
+            stacklevel=3,
+        )
     return model
 
 
@@ -8901,8 +8903,7 @@ def _names_text(name: str) -> bool:
     if not _BYTE_NAMES.issuperset(name):
         return False
     data = _read_names([name])[0]
-    text = data.decode("utf-8", "ignore")
-    return text.encode() == data and text not in ("", name)
+    return data != name.encode() and data.decode("utf-8", "replace").encode() == data
 
 
 def _read_gpt2_pair(
@@ -8957,6 +8958,27 @@ def read_tiktoken(
     Its pattern and special tokens are given, published, or in the .json file that `save` wrote.
     """
     data = data.rstrip() + b"\n"
+    vocab = _parse_ranks(data, file)
+    sidecar = file.with_name(file.name + ".json")
+    published = {}
+    if encoding is None and pattern is None and sidecar.is_file():
+        published = _read_beside(sidecar)
+        require(
+            isinstance(published.get("pattern"), str)
+            and isinstance(published.get("special_tokens"), dict),
+            f"{sidecar}: the pattern or the special tokens are missing",
+        )
+    elif encoding is not None or pattern is None:
+        encoding = encoding or _find_encoding(data, file, special_tokens is not None)
+        require_known("encoding", encoding, ENCODINGS)
+        published = ENCODINGS[encoding]._asdict()
+    if special_tokens is None:
+        special_tokens = published.get("special_tokens")
+    return Model(vocab, None, special_tokens, pattern or published["pattern"])
+
+
+def _parse_ranks(data: bytes, file: Path) -> dict[int, bytes]:
+    """Read the tokens of a rank file by their ids, without an empty one."""
     n_good = data.count(b"\n", 0, re.match(b"(?:" + _RANK + b")*+", data).end())
     require(
         n_good == data.count(b"\n"), f"{file}, line {n_good + 1}: not a token in base64 and its id"
@@ -8968,21 +8990,7 @@ def read_tiktoken(
         token_id = _repeated(ids)
         line = len(ids) - ids[::-1].index(token_id)
         raise InputError(f"{file}, line {line}: the id {token_id} appears twice")
-    vocab = {token_id: token for token_id, token in vocab.items() if token}
-    sidecar = file.with_name(file.name + ".json")
-    published = {}
-    if encoding is None and pattern is None and sidecar.is_file():
-        published = _read_beside(sidecar)
-        has_pattern = isinstance(published.get("pattern"), str)
-        is_complete = has_pattern and isinstance(published.get("special_tokens"), dict)
-        require(is_complete, f"{sidecar}: the pattern or the special tokens are missing")
-    elif encoding is not None or pattern is None:
-        encoding = encoding or _find_encoding(data, file, special_tokens is not None)
-        require_known("encoding", encoding, ENCODINGS)
-        published = ENCODINGS[encoding]._asdict()
-    if special_tokens is None:
-        special_tokens = published.get("special_tokens")
-    return Model(vocab, None, special_tokens, pattern or published["pattern"])
+    return {token_id: token for token_id, token in vocab.items() if token}
 
 
 def _find_encoding(data: bytes, file: Path, has_specials: bool) -> str:
@@ -8992,19 +9000,25 @@ def _find_encoding(data: bytes, file: Path, has_specials: bool) -> str:
     """
     digest = hashlib.sha256(data.replace(b"\r\n", b"\n")).hexdigest()
     names = [name for name, encoding in ENCODINGS.items() if encoding.digest == digest]
-    advice = f"name it (`pattern`), or the encoding (`encoding`): {', '.join(ENCODINGS)}"
-    require(names, f"{file}: a rank file does not say its pattern: {advice}")
+    require(
+        names,
+        f"{file}: a rank file does not say its pattern: name it (`pattern`), or the encoding "
+        f"(`encoding`): {', '.join(ENCODINGS)}",
+    )
     if has_specials or all(ENCODINGS[name] == ENCODINGS[names[0]] for name in names):
         return names[0]
-    differ = f"{' and '.join(names)} have the same ranks but different special tokens"
-    require(file.stem in names, f"{file}: {differ}: name one (`encoding`)")
+    require(
+        file.stem in names,
+        f"{file}: {' and '.join(names)} have the same ranks but different special tokens: name one "
+        "(`encoding`)",
+    )
     return file.stem
 
 
 @naming_file("tiktoken cannot represent this tokenizer")
 def tiktoken_ranks(model: Model) -> dict[bytes, int]:
     """Return the ranks with which tiktoken gives the same ids; raises ValueError if none do."""
-    ranks = {model.vocab[token_id]: token_id for token_id in model.ordinary}
+    ranks = model.ordinary_ids
     pattern = Pattern(model.pattern)
     require(ranks.keys() >= set(BYTES), "some byte is not a token")
     require(isinstance(pattern.source, str), "it has several patterns")
@@ -9012,7 +9026,7 @@ def tiktoken_ranks(model: Model) -> dict[bytes, int]:
         pattern.matches_everything,
         "its pattern may leave text unmatched, which tiktoken would drop",
     )
-    vocab = {token_id: token for token, token_id in ranks.items()}
+    vocab = {token_id: model.vocab[token_id] for token_id in model.ordinary}
     _require_same(model, Model(vocab, None, model.special_tokens, model.pattern))
     return ranks
 
@@ -9076,13 +9090,10 @@ def read_bpe(data: dict, added: Sequence[str], alphabet: str) -> dict:
     require(len(set(merges)) == len(merges), "a merge appears twice")
     # An added token is plain text, unless it is the name of a token that text can become.
     merged = {*map(b"".join, merges), *BYTES}
-    special = {
-        text
-        for text in added
-        if not _BYTE_NAMES.issuperset(text) or not (looks_up or _read_names([text])[0] in merged)
-    }
-    vocab = read_vocab(names, alphabet, texts | special)
-    letters = {byte + end for byte in BYTES for end in (b"", suffix.encode())}
+    byte_names = filter(_BYTE_NAMES.issuperset, added)
+    ordinary = {name for name in byte_names if looks_up or _read_names([name])[0] in merged}
+    vocab = read_vocab(names, alphabet, texts.union(added) - ordinary)
+    letters = {*BYTES, *(byte + suffix.encode() for byte in BYTES)}
     knows_all = of_bytes and letters <= set(vocab.values())
     unknown = data.get("unk_token")
     drops_unknown = unknown is None and not (knows_all or byte_fallback)
@@ -9226,19 +9237,24 @@ def _number_added(file_ids: Mapping[str, object], names: Mapping[str, int]) -> d
     return ids
 
 
+def _differs_in_huggingface(model: Model) -> bool:
+    """Check whether a model has features of SentencePiece that a tokenizer.json lacks."""
+    if model.kind == "bpe" and model.scores is not None:
+        # Runs of one character may have equal scores, as in Llama 2; see _merges_by_score.
+        ids = [
+            token_id
+            for token, token_id in model.ordinary_ids.items()
+            if len(set(token.decode())) > 1
+        ]
+        if len(set(model.scores[ids])) < len(ids):
+            return True
+    has_charsmap = any(step.get("charsmap") for step in model.normalizer)
+    return has_charsmap or _USER_SYMBOL in model.flags.values() or model.sums_in_single
+
+
 def write_huggingface(model: Model) -> dict[str, str]:
     """Write the three files of a tokenizer for transformers."""
-    # Runs of one character may have equal scores, as in Llama 2; see _merges_by_score.
-    has_ties = False
-    if model.kind == "bpe" and model.scores is not None:
-        tokens = model.ordinary_ids.items()
-        scores = [
-            model.scores[token_id] for token, token_id in tokens if len(set(token.decode())) > 1
-        ]
-        has_ties = len(set(scores)) < len(scores)
-    has_charsmap = any(step.get("charsmap") for step in model.normalizer)
-    has_symbols = _USER_SYMBOL in model.flags.values()
-    if has_ties or has_charsmap or has_symbols or model.sums_in_single:
+    if _differs_in_huggingface(model):
         warnings.warn(
             "in a tokenizer.json some ids may differ: Hugging Face normalizes, adds scores, orders "
             "merges and finds symbols differently",
@@ -9338,10 +9354,10 @@ def _check_after_bytes(parts: Sequence[dict], kind: str, fields: dict) -> None:
     options = ("ignore_merges", "word_suffix", "unk_token")
     is_plain = kind == "bpe" and not any(map(fields.get, options))
     for part in parts:
-        shown = json.dumps(part)[:99]
         require(
             is_plain and part in (_DIGITS, _THREE_DIGITS),
-            f"a ByteLevel that is not the last pre_tokenizer, but before {shown}, is not supported",
+            f"a ByteLevel that is not the last pre_tokenizer, but before {json.dumps(part)[:99]}, "
+            "is not supported",
         )
     if _DIGITS in parts:
         fields["merges"] = [
@@ -9374,8 +9390,9 @@ def _pre_tokenizers(model: Model) -> list[dict]:
 
 def _has_byte_level(part: PatternStep) -> bool:
     """Check whether a part of a pattern is JSON with a ByteLevel."""
-    steps = _flattened(part, "pretokenizers") if isinstance(part, dict) else []
-    return any(step["type"] == "ByteLevel" for step in steps)
+    if not isinstance(part, dict):
+        return False
+    return any(step["type"] == "ByteLevel" for step in _flattened(part, "pretokenizers"))
 
 
 def _pre_tokenizer(part: PatternStep) -> dict:
@@ -9411,16 +9428,14 @@ def read_huggingface(content: dict) -> Model:
             f"{' and '.join(batching)} of a tokenizer.json: kept, but not applied by `encode`",
             stacklevel=5,
         )
-    normalizer = [content["normalizer"]] if content.get("normalizer") else []
-    Normalizer(normalizer)
+    normalizer = list(filter(None, [content.get("normalizer")]))
+    Normalizer(normalizer)  # checks the steps
     pattern = Pattern(content.get("pre_tokenizer") or "none")
     parts = _flattened(content.get("pre_tokenizer") or [], "pretokenizers")
-    steps = _flattened(normalizer, "normalizers")
-    changes_start = sorted({step["type"] for step in steps} & _CHANGING_THE_START)
-    if changes_start and any(part.get("prepend_scheme") == "first" for part in parts):
-        raise InputError(
-            f"Metaspace with prepend_scheme first after {changes_start[0]} is not supported"
-        )
+    if any(part.get("prepend_scheme") == "first" for part in parts):
+        types = {step["type"] for step in _flattened(normalizer, "normalizers")}
+        for name in sorted(types & _CHANGING_THE_START):
+            raise InputError(f"Metaspace with prepend_scheme first after {name} is not supported")
     types = [part["type"] for part in parts]
     alphabet = "bytes" if "ByteLevel" in types else "characters"
     ids, flags = _read_added_tokens(content.get("added_tokens") or [])
@@ -9428,7 +9443,7 @@ def read_huggingface(content: dict) -> Model:
     if alphabet == "bytes":
         _check_after_bytes(parts[types.index("ByteLevel") + 1 :], kind, fields)
     names = _token_names(written)
-    is_gapless = max(names.values(), default=-1) < len(names)
+    has_gaps = max(names.values(), default=-1) >= len(names)
     model = Model(
         **fields,
         special_tokens=_number_added(ids, names),
@@ -9440,14 +9455,16 @@ def read_huggingface(content: dict) -> Model:
         decoder=_read_decoder(content.get("decoder"), alphabet),
         post_processor=content.get("post_processor"),
         batching=batching,
-        added_from=len(names) if is_gapless else MAX_ID,
+        added_from=MAX_ID if has_gaps else len(names),
     )
     if model.ignore_merges:
         # Hugging Face would find such a control token as a whole pretoken even where it is not a
         # single word.
         for text in names.keys() & flags.keys():
-            is_hidden = flags[text].single_word and ids[text] not in model.ordinary
-            require(not is_hidden, f"single_word {text!r} with ignore_merges is not supported")
+            require(
+                not flags[text].single_word or ids[text] in model.ordinary,
+                f"single_word {text!r} with ignore_merges is not supported",
+            )
     return model
 
 
@@ -9467,9 +9484,11 @@ def _read_decoder(part: object, alphabet: str) -> list[dict | None]:
     """Check a decoder, which must be ByteLevel for an alphabet of bytes, and put it into a list."""
     steps = _flattened(part or [], "decoders")
     for step in steps:
-        fits = (step["type"] == "ByteLevel") == (alphabet == "bytes")
-        shown = json.dumps(step)[:100]
-        require(fits, f"a decoder ByteLevel goes with a pre_tokenizer ByteLevel, not {shown}")
+        require(
+            (step["type"] == "ByteLevel") == (alphabet == "bytes"),
+            "a decoder ByteLevel goes with a pre_tokenizer ByteLevel, not "
+            f"{json.dumps(step)[:100]}",
+        )
     if alphabet != "bytes":
         decoded_tokens({}, steps)
     return [part]
@@ -9516,14 +9535,30 @@ def _sentencepiece_steps(normalizer: Mapping) -> list[dict]:
 
     The fields are the parameters of `_sentencepiece_passes`. Symbols are not kept from changing.
     """
-    charsmap = normalizer["charsmap"]
-    space = MARK if normalizer["escapes"] else " "
-    return [
-        *[{"type": "Precompiled", "precompiled_charsmap": charsmap}] * bool(charsmap),
-        *[_STRIP, _SPACES_TO_ONE] * normalizer["squeezes"],
-        *[{"type": "Prepend", "prepend": space}] * normalizer["prefix"],
-        *[_SPACES_TO_MARKS] * normalizer["escapes"],
-    ]
+    steps = []
+    if normalizer["charsmap"]:
+        steps.append({"type": "Precompiled", "precompiled_charsmap": normalizer["charsmap"]})
+    if normalizer["squeezes"]:
+        steps += [_STRIP, _SPACES_TO_ONE]
+    if normalizer["prefix"]:
+        steps.append({"type": "Prepend", "prepend": MARK if normalizer["escapes"] else " "})
+    if normalizer["escapes"]:
+        steps.append(_SPACES_TO_MARKS)
+    return steps
+
+
+def _sentencepiece_decoder(proto) -> list[dict]:
+    """List the steps of the decoder of a SentencePiece model, as Llama 2 has them."""
+    spec = proto.normalizer_spec
+    steps = []
+    if spec.escape_whitespaces:
+        steps.append(_MARKS_TO_SPACES)
+    if proto.trainer_spec.byte_fallback:
+        steps.append({"type": "ByteFallback"})
+    steps.append({"type": "Fuse"})
+    if spec.add_dummy_prefix or spec.remove_extra_whitespaces:
+        steps.append({"type": "Strip", "content": " ", "start": 1, "stop": 0})
+    return steps
 
 
 def read_sentencepiece(data: bytes) -> Model:
@@ -9561,13 +9596,6 @@ def read_sentencepiece(data: bytes) -> Model:
     else:
         special_ids += symbol_ids
         flags = dict.fromkeys(symbols, _USER_SYMBOL)
-    has_prefix = spec.add_dummy_prefix or spec.remove_extra_whitespaces
-    decoder = [  # as in Llama 2
-        *[_MARKS_TO_SPACES] * spec.escape_whitespaces,
-        *[{"type": "ByteFallback"}] * trainer.byte_fallback,
-        {"type": "Fuse"},
-        *[{"type": "Strip", "content": " ", "start": 1, "stop": 0}] * has_prefix,
-    ]
     roles = {role: getattr(trainer, f"{role[:3]}_id") for role in ROLES}
     return Model(
         dict(enumerate(map(str.encode, names))),
@@ -9579,7 +9607,7 @@ def read_sentencepiece(data: bytes) -> Model:
         alphabet="characters",
         scores=scores,
         normalizer=[normalizer],
-        decoder=decoder,
+        decoder=_sentencepiece_decoder(proto),
         unk_token=names[types.tolist().index(_UNKNOWN)],
         byte_fallback=trainer.byte_fallback,
         fuse_unk=True,
@@ -9635,8 +9663,10 @@ def read_bert(data: bytes, file: Path, config: Mapping[str, object]) -> Model:
     ids = {name: token_id for token_id, name in enumerate(names) if name}
     if len(ids) < sum(map(bool, names)):
         name = _repeated(filter(None, names))
-        note = f"{name!r} appears twice: the last line counts"
-        warnings.warn(f"{file}, line {ids[name] + 1}: {note}", stacklevel=5)
+        warnings.warn(
+            f"{file}, line {ids[name] + 1}: {name!r} appears twice: the last line counts",
+            stacklevel=5,
+        )
     specials = {text: ids[text] for text in _BERT_SPECIALS if text in ids}
     plain = [name for name in ids if not re.fullmatch(r"\[.*\]|<.*>", name)]
     normalizer = NORMALIZERS["bert"] | {"lowercase": all(name == name.lower() for name in plain)}
@@ -9732,8 +9762,8 @@ def transformers_config(
     >>> transformers_config(["<|end|>"], eos_token="<|end|>", model_max_length=1024)
     {'eos_token': '<|end|>', 'model_max_length': 1024}
     """
-    roles = dict(zip(ROLES, (bos_token, eos_token, pad_token, unk_token), strict=True))
-    fields: dict = {role: text for role, text in roles.items() if text is not None}
+    roles = zip(ROLES, (bos_token, eos_token, pad_token, unk_token), strict=True)
+    fields = {role: text for role, text in roles if text is not None}
     texts = ", ".join(special_tokens) or "it has none"
     for role, text in fields.items():
         require(
@@ -9741,9 +9771,11 @@ def transformers_config(
             f"`{role}` {text!r} is not a special token of this tokenizer: {texts}",
         )
     if model_max_length is not None:
-        n = model_max_length
-        require(n >= 1, f"`model_max_length` is {n}: it must be at least 1")
-        fields["model_max_length"] = n
+        require(
+            model_max_length >= 1,
+            f"`model_max_length` is {model_max_length}: it must be at least 1",
+        )
+        fields["model_max_length"] = model_max_length
     if chat_template == "chatml":
         require(
             {"<|im_start|>", "<|im_end|>"} <= set(special_tokens),
@@ -9807,13 +9839,13 @@ def load_model(
     require(file.is_file(), f"{path}: no such file or folder")
     data = _read_limited(file)
     config = _read_beside(file.with_name("tokenizer_config.json"))
-    matching = (form for form in FORMATS.values() if regex.match(form.sign, data))
-    form = next(matching, None)
+    matching = [form for form in FORMATS.values() if regex.match(form.sign, data)]
     require(
-        form,
+        matching,
         f"{file}: this is not a tokenizer.json, vocab.json, merges.txt, rank file, SentencePiece "
         "model or vocab.txt",
     )
+    form = matching[0]
     options = {"encoding": encoding, "pattern": pattern, "special_tokens": special_tokens}
     for name in options.keys() - inspect.signature(form.read).parameters.keys():
         require(
@@ -9823,8 +9855,11 @@ def load_model(
         model = call_with(form.read, data=data, file=file, config=config, **options)
     model.config |= {name: config[name] for name in CONFIG_KEYS if name in config}
     if model.drops_unknown:
-        note = "the model has no unknown token: it leaves out unknown letters, as Hugging Face does"
-        warnings.warn(f"{file}: {note}", stacklevel=3)
+        warnings.warn(
+            f"{file}: the model has no unknown token: it leaves out unknown letters, as Hugging "
+            "Face does",
+            stacklevel=3,
+        )
     return model
 
 
@@ -9864,8 +9899,9 @@ def save_model(model: Model, path: PathName, format: str | None = None) -> None:
     other_files = sorted({form.file for form in FORMATS.values()} - texts.keys())
     others = ", ".join(name for name in other_files if (folder / name).is_file())
     if others:
-        note = f"{others} may hold another model: remove outdated files"
-        warnings.warn(f"{folder}: {note}", stacklevel=3)
+        warnings.warn(
+            f"{folder}: {others} may hold another model: remove outdated files", stacklevel=3
+        )
 
 
 # ─── Kinds ────────────────────────────────────────────────────────────────────────────────────────
@@ -9951,26 +9987,46 @@ def _decode_wordpiece(token: str, is_first: bool, prefix: str, cleanup: bool) ->
     return token
 
 
+def _decode_metaspace(
+    token: str, is_first: bool, replacement: str, prepend_scheme: str = "always", **_
+) -> str:
+    """Replace the mark by a space, but not at the start of a text, where it was put."""
+    if is_first and prepend_scheme != "never":
+        return token.replace(replacement, "")
+    return token.replace(replacement, " ")
+
+
 def _decode_strip(token: str, is_first: bool, content: str, start: int, stop: int) -> str:
     """Remove a character up to `start` times from the start of a token, and `stop` from its end."""
     one = re.escape(content)
     return re.sub(rf"\A(?:{one}){{0,{start}}}|(?:{one}){{0,{stop}}}\Z", "", token)
 
 
-# The function that decodes a token, by the type of a step; its further parameters are the fields.
-# A BPEDecoder writes no space after the last token of a text, see `decode`.
-_DECODERS: dict[str, Callable[..., str]] = {
-    "BPEDecoder": lambda token, is_first, suffix: token.replace(suffix, " "),
-    "ByteFallback": lambda token, is_first: _BYTE_TOKEN.sub(
-        lambda match: bytes([int(match[1], 16)]).decode("utf-8", "surrogateescape"), token
+def _decode_byte(token: str, is_first: bool) -> str:
+    """Replace the name of a byte, such as <0xE4>, by the byte."""
+    match = _BYTE_TOKEN.match(token)
+    if not match:
+        return token
+    return bytes([int(match[1], 16)]).decode("utf-8", "surrogateescape")
+
+
+def _of_tokens(decode: Callable[..., str]) -> Callable[..., list[str]]:
+    """Turn a function of a token into a function of several."""
+    return lambda tokens, is_first, **fields: [decode(t, is_first, **fields) for t in tokens]
+
+
+# The function that decodes tokens, by the type of a step; its further parameters are the fields. A
+# BPEDecoder writes no space after the last token of a text, see `decode`.
+_DECODERS = {
+    "BPEDecoder": _of_tokens(lambda token, is_first, suffix: token.replace(suffix, " ")),
+    "ByteFallback": _of_tokens(_decode_byte),
+    "Fuse": lambda tokens, is_first: tokens,
+    "Metaspace": _of_tokens(_decode_metaspace),
+    "Replace": _of_tokens(
+        lambda token, is_first, pattern, content: token.replace(pattern["String"], content)
     ),
-    "Fuse": lambda token, is_first: token,
-    "Metaspace": lambda token, is_first, replacement, prepend_scheme="always", **_: token.replace(
-        replacement, "" if is_first and prepend_scheme != "never" else " "
-    ),
-    "Replace": lambda token, is_first, pattern, content: token.replace(pattern["String"], content),
-    "Strip": _decode_strip,
-    "WordPiece": _decode_wordpiece,
+    "Strip": _of_tokens(_decode_strip),
+    "WordPiece": _of_tokens(_decode_wordpiece),
 }
 
 
@@ -9995,22 +10051,14 @@ def decoded_tokens(
     as_later = as_first
     are_joined = False
     for step in _flattened(decoder, "decoders"):
-        fields = dict(step)
-        name = fields.pop("type")
-        try:
-            if are_joined:
-                is_separate = _decodes_separately(name, as_first, **fields)
-                require(is_separate, "it comes after a step that joins tokens")
-            decode = functools.partial(_DECODERS[name], **fields)
-            as_first = [decode(token, True) for token in as_first]
-            if not are_joined or name == "Replace":
-                as_later = [decode(token, False) for token in as_later]
-        except (AttributeError, KeyError, TypeError, ValueError) as error:
-            raise InputError(
-                f"the decoder {json.dumps(step)[:100]} is not supported: {error}"
-            ) from None
-        if name in ("ByteFallback", "Fuse"):
-            are_joined = True
+        require(
+            not are_joined or _decodes_separately(step, as_first),
+            f"the decoder {json.dumps(step)[:100]} is not supported after a step that joins tokens",
+        )
+        as_first = _call_step("decoder", _DECODERS, step, as_first, True)
+        if not are_joined or step["type"] == "Replace":
+            as_later = _call_step("decoder", _DECODERS, step, as_later, False)
+        are_joined = are_joined or step["type"] in ("ByteFallback", "Fuse")
     return _encoded_by_id(vocab, as_first), _encoded_by_id(vocab, as_later)
 
 
@@ -10020,15 +10068,15 @@ def _encoded_by_id(ids: Iterable[int], texts: Iterable[str]) -> dict[int, bytes]
     return dict(zip(ids, tokens, strict=True))
 
 
-def _decodes_separately(name: str, tokens: Sequence[str], **fields) -> bool:
-    """Return whether a step decodes joined tokens as it decodes each token on its own."""
-    if name == "Fuse":
-        return True
-    if name == "Replace":
-        replaced = fields["pattern"]["String"]
-        return len(replaced) == 1 and replaced.isascii()
-    if name == "Strip" and fields["content"].isascii():
-        return fields["start"] == 1 and fields["stop"] == 0 and all(tokens)
+def _decodes_separately(step: dict, tokens: Sequence[str]) -> bool:
+    """Check whether a step decodes joined tokens as it decodes each token on its own."""
+    match step:
+        case {"type": "Fuse"}:
+            return True
+        case {"type": "Replace", "pattern": {"String": str(replaced)}}:
+            return len(replaced) == 1 and replaced.isascii()
+        case {"type": "Strip", "content": str(content), "start": 1, "stop": 0}:
+            return content.isascii() and all(tokens)
     return False
 
 
@@ -10211,11 +10259,11 @@ class Tokenizer:
             if flags.normalized and not flags.literal:  # it is found, and decoded, as normalized
                 tokens[model.special_tokens[text]] = self._normalizer.normalize(text.encode())
         self._decoded = decoded_tokens(tokens, model.decoder_steps)
-        self._pretokenizers: dict[str, Pretokenizer] = {}
+        self._pretokenizers = {}  # for all special tokens, and for none
         for allowed in ("all", "none"):
             self._pretokenizers[allowed] = self._pretokenizer(allowed)
-        self._idle: list[_Encoder] = []  # encoders that no thread is using
-        self._sources: dict[tuple[str, ...], Source] = {}  # of texts, by special tokens
+        self._idle = []  # encoders that no thread is using
+        self._sources = {}  # of texts, by special tokens
 
     @property
     def vocab(self) -> dict[int, bytes]:
@@ -11207,9 +11255,7 @@ class Recipe:
     @property
     def byte_tokens(self) -> tuple[str, ...]:
         """The tokens of single bytes in a vocabulary of characters."""
-        if self.byte_fallback:
-            return BYTE_TOKENS
-        return ()
+        return BYTE_TOKENS * self.byte_fallback
 
     @property
     def options(self) -> dict:
@@ -11259,12 +11305,10 @@ class Recipe:
                 "prepend_scheme": "always",
                 "split": True,
             }
-            return [marks, *join] if self.byte_fallback else [marks]
+            return [marks, *join * self.byte_fallback]
         if prefix:
             return [{"type": "WordPiece", "prefix": prefix, "cleanup": True}]
-        if self.byte_fallback:
-            return join
-        return [{"type": "Fuse"}]
+        return join if self.byte_fallback else join[1:]
 
     def learn(self, words: Words, progress: bool = False) -> Learned:
         """Learn from words over bytes."""
@@ -11356,10 +11400,13 @@ def complete(recipe: Recipe) -> Recipe:
     >>> recipe.pattern, recipe.mark, recipe.unk_token, recipe.special_tokens
     ('gpt2', '▁', '<unk>', ['<s>', '<unk>'])
     """
-    n = recipe.min_frequency
-    require(0 <= n <= MAX_COUNT, f"`min_frequency` is {n}: it must be 0 to {MAX_COUNT:,}")
-    n = recipe.max_words
-    require(n >= 0, f"`max_words` is {n}: it must be 0 (no limit) or more")
+    require(
+        0 <= recipe.min_frequency <= MAX_COUNT,
+        f"`min_frequency` is {recipe.min_frequency}: it must be 0 to {MAX_COUNT:,}",
+    )
+    require(
+        recipe.max_words >= 0, f"`max_words` is {recipe.max_words}: it must be 0 (no limit) or more"
+    )
     require_known("family of models", recipe.model, FAMILIES)
     require_known("`special_tokens_at`", recipe.special_tokens_at, SPECIAL_TOKENS_AT)
     parameters = inspect.signature(recipe.learner).parameters.keys()
@@ -11377,17 +11424,7 @@ def complete(recipe: Recipe) -> Recipe:
     alphabet = recipe.alphabet or family.alphabet
     require_known("alphabet", alphabet, ALPHABETS)
     if alphabet == "bytes":
-        require(
-            recipe.coverage in (None, 1) and not recipe.byte_fallback and not recipe.mark,
-            "`coverage`, `byte_fallback` and `mark` go with the alphabet characters",
-        )
-        require(
-            family.alphabet == "bytes",
-            f"a model of the family {recipe.model} is made of characters",
-        )
-        fields = {"mark": "", "coverage": 1.0, "unk_token": None}
-        pattern = recipe.pattern or family.pattern
-        recipe = dataclasses.replace(recipe, alphabet=alphabet, pattern=pattern, **fields)
+        recipe = _complete_bytes(recipe, family)
         n_letters = 256
     else:
         recipe = _complete_characters(recipe, family)
@@ -11395,6 +11432,25 @@ def complete(recipe: Recipe) -> Recipe:
     n_fixed = n_letters + len(recipe.special_tokens) + len(recipe.byte_tokens)
     check_vocab_size(recipe.vocab_size, n_fixed)
     return recipe
+
+
+def _complete_bytes(recipe: Recipe, family: Family) -> Recipe:
+    """Fill in the open fields of a recipe for tokens of bytes."""
+    require(
+        recipe.coverage in (None, 1) and not recipe.byte_fallback and not recipe.mark,
+        "`coverage`, `byte_fallback` and `mark` go with the alphabet characters",
+    )
+    require(
+        family.alphabet == "bytes", f"a model of the family {recipe.model} is made of characters"
+    )
+    return dataclasses.replace(
+        recipe,
+        alphabet="bytes",
+        pattern=recipe.pattern or family.pattern,
+        mark="",
+        coverage=1.0,
+        unk_token=None,
+    )
 
 
 def _complete_characters(recipe: Recipe, family: Family) -> Recipe:
@@ -11449,12 +11505,14 @@ def _complete_from(recipe: Recipe) -> Recipe:
     special_tokens = list(dict.fromkeys([*base.special_tokens, *recipe.special_tokens]))
     if special_tokens != list(base.special_tokens):
         base = dataclasses.replace(base, special_tokens=special_tokens)
-    changes = {"merges": _as_merges(base)[0], "scores": None, "ignore_merges": False}
-    base = dataclasses.replace(base, pattern=pattern, **changes)
-    n = len(base.vocab)
+    merges, _ = _as_merges(base)
+    base = dataclasses.replace(
+        base, pattern=pattern, merges=merges, scores=None, ignore_merges=False
+    )
     require(
-        n < recipe.vocab_size <= MAX_ID,
-        f"the model already has {n:,} tokens: `vocab_size` must be larger, up to {MAX_ID:,}",
+        len(base.vocab) < recipe.vocab_size <= MAX_ID,
+        f"the model already has {len(base.vocab):,} tokens: `vocab_size` must be larger, up to "
+        f"{MAX_ID:,}",
     )
     return dataclasses.replace(
         recipe,
@@ -11508,9 +11566,9 @@ def extend_model(model: Model, learned: Learned) -> Model:
     >>> extended.merges, extended.vocab[3], extended.vocab[4]
     ([(b'a', b'b'), (b'ab', b'ab')], b'ab', b'abab')
     """
-    old_tokens = {model.vocab[token_id] for token_id in model.ordinary}
-    new = (token for token in learned.tokens[len(learned.alphabet) :] if token not in old_tokens)
-    vocab = model.vocab | dict(enumerate(new, max(model.vocab, default=-1) + 1))
+    learned_tokens = learned.tokens[len(learned.alphabet) :]
+    new_tokens = (token for token in learned_tokens if token not in model.ordinary_ids)
+    vocab = model.vocab | dict(enumerate(new_tokens, max(model.vocab, default=-1) + 1))
     return dataclasses.replace(model, vocab=vocab, merges=[*model.merges, *learned.merges])
 
 
@@ -11596,15 +11654,14 @@ def _warn_of_source(source: Source) -> None:
     if source.pattern.warning:
         warnings.warn(source.pattern.warning, stacklevel=5)
     if not _is_stream(source.files[0]):
-        names = re.findall(rb"<\|\w{1,40}\|>", _read_part(source.files[0], 0, BLOCK_BYTES))
-        counts = Counter(map(bytes.decode, names))
+        texts = re.findall(rb"<\|\w{1,40}\|>", _read_part(source.files[0], 0, BLOCK_BYTES))
+        counts = Counter(map(bytes.decode, texts))
         for name in source.special_tokens:
             del counts[name]
-        names = [name for name, n in counts.most_common(5) if n > 2]
+        names = ", ".join(name for name, n in counts.most_common(5) if n > 2)
         if names:
             warnings.warn(
-                f"{', '.join(names)} in the text: plain text, unless `special_tokens` names it",
-                stacklevel=5,
+                f"{names} in the text: plain text, unless `special_tokens` names it", stacklevel=5
             )
 
 
@@ -11660,13 +11717,11 @@ def count_files(
     engine = Engine(workers, progress, executor)
     require(out.suffix == ".npz", f"{out}: name a .npz file for the words")
     check_writable(out.parent)
-    special_tokens = list(check_special_tokens(special_tokens))
-    if byte_fallback:
-        special_tokens += BYTE_TOKENS
+    special_tokens = check_special_tokens(special_tokens)
     source = Source(
         find_files(inputs),
         Pattern(pattern),
-        special_tokens,
+        [*special_tokens, *BYTE_TOKENS * byte_fallback],
         text_field,
         normalizer=_named_normalizer(normalizer),
         skip_bad_lines=skip_bad_lines,
@@ -11810,15 +11865,7 @@ def prepare(
         len(set(files)) == len(files), "a words file is named twice: its words would count twice"
     )
     counted, settings = zip(*map(load_counts, files), strict=True)
-    saved = dict(settings[0])
-    types = {"Split": Split, "Metaspace": Metaspace}
-    steps = [
-        step if isinstance(step, str) else types[step[0]](*step[1:]) for step in saved["pattern"]
-    ]
-    saved["pattern"] = PATTERN_NAMES.get(tuple(steps), steps)
-    saved["special_tokens"] = [t for t in saved["special_tokens"] if t not in BYTE_TOKENS]
-    open_fields = {name: value for name, value in saved.items() if not getattr(recipe, name)}
-    recipe = complete(dataclasses.replace(recipe, **open_fields))
+    recipe = complete(_with_settings(recipe, settings[0]))
     for name, expected in recipe.source([], None).settings.items():
         for file, saved in zip(files, settings, strict=True):
             if sorted(map(str, saved[name])) != sorted(map(str, expected)):
@@ -11829,6 +11876,23 @@ def prepare(
     return recipe, files, counted
 
 
+def _with_settings(recipe: Recipe, settings: Mapping) -> Recipe:
+    """Take from the settings of a words file what a recipe leaves open."""
+    types = {"Split": Split, "Metaspace": Metaspace}
+    steps = []
+    for step in settings["pattern"]:
+        if not isinstance(step, str):
+            step = types[step[0]](*step[1:])
+        steps.append(step)
+    fields = {
+        "pattern": PATTERN_NAMES.get(tuple(steps), steps),
+        "special_tokens": [t for t in settings["special_tokens"] if t not in BYTE_TOKENS],
+        "normalizer": settings["normalizer"],
+    }
+    open_fields = {name: value for name, value in fields.items() if not getattr(recipe, name)}
+    return dataclasses.replace(recipe, **open_fields)
+
+
 def train_recipe(
     recipe: Recipe,
     files: Sequence[Path | Texts],
@@ -11837,17 +11901,16 @@ def train_recipe(
     engine: Engine,
 ) -> Training:
     """Train by a complete recipe on files or on the counts of words files; see `prepare`."""
-    timings: dict[str, Timing] = {}
+    timings = {}
     with stage("compile") as timings["compile"]:
         source = recipe.source([], text_field)
         if not counts:
             source = recipe.source(files, text_field)
             _warn_of_source(source)
-        words = Words.from_counts({b"aa": 1})
-        # They also fail for wrong options, before the scan.
+        # To learn from one word also tells wrong options before the scan.
         jobs = [
             functools.partial(compile_counting, source.pattern),
-            functools.partial(recipe.learn_symbols, words, 257),
+            functools.partial(recipe.learn_symbols, Words.from_counts({b"aa": 1}), 257),
             functools.partial(compile_pretokenizing, source.pattern),
             functools.partial(compile_tables, FAMILIES[recipe.model].kind),
         ]
