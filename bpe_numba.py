@@ -1565,6 +1565,9 @@ MAX_SETS = 60  # sets of characters: one bit each, below the bits for the number
 MAX_STEPS = 10_000_000  # steps of threads; they take 4 s, and o200k needs 19,000
 
 
+State = tuple[int, ...]  # threads, the preferred one first
+
+
 class _Dfa:
     """The deterministic machine of a pattern over classes of code points.
 
@@ -1602,7 +1605,7 @@ class _Dfa:
         }
         self.class_accepts["END"] = [*[False] * self.n_classes, True]
 
-    def step(self, state: tuple[int, ...], char_class: int) -> tuple[bool, tuple[int, ...]]:
+    def step(self, state: State, char_class: int) -> tuple[bool, State]:
         """Check whether a match ends before a character of this class, and find the next state."""
         seen = set()
         after = {}  # the threads of the next state, in their order
@@ -1626,7 +1629,7 @@ class _Dfa:
                     waiting.append(pc + 1)
         return False, tuple(after)
 
-    def row(self, state: tuple[int, ...]) -> list[tuple[bool, tuple[int, ...]]]:
+    def row(self, state: State) -> list[tuple[bool, State]]:
         """List the results of `step` for each class, and for END."""
         if self.n_steps > MAX_STEPS:
             raise Unsupported(f"a pattern of more than {MAX_STEPS:,} steps")
@@ -8745,13 +8748,13 @@ def vocab_names(model: Model) -> dict[str, int]:
     """Name the tokens as in files, in the order of ids; a special token is named by its text."""
     ordinary = set(model.ordinary)
     name_of = _name_of(model)
-    names: dict[str, int] = {}
+    names = {}
     for token_id, token in sorted(model.vocab.items()):
         name = name_of(token) if token_id in ordinary else token.decode()
         if name in names:
-            ids = f"{names[name]} and {token_id}"
             raise InputError(
-                f"the ids {ids} would both be {name!r} there: rename the special token"
+                f"the ids {names[name]} and {token_id} would both be {name!r} there: rename the "
+                "special token"
             )
         names[name] = token_id
     return names
@@ -8832,10 +8835,9 @@ def _require_same(model: Model, other: Model) -> None:
         if ours != theirs:
             name = field.removesuffix("_steps")
             raise InputError(f"it cannot represent the {name} {ours!r}, only {theirs!r}"[:300])
-    merges = itertools.zip_longest(_merging(model), _merging(other), fillvalue=(b"", b""))
-    for ours, theirs in merges:
+    for ours, theirs in itertools.zip_longest(_merging(model), _merging(other), fillvalue=()):
         if ours != theirs:
-            token = readable(b"".join(ours) or b"".join(theirs))
+            token = readable(b"".join(ours or theirs))
             raise InputError(f"it would make the token {token!r} differently or in another order")
 
 
@@ -9100,14 +9102,13 @@ def read_bpe(data: dict, added: Sequence[str], alphabet: str) -> dict:
     # Hugging Face, too, reads a model whose unk_token is missing, and refuses unknown text.
     if unknown not in names or knows_all:
         unknown = None
-    fuse_unk = bool(data.get("fuse_unk")) and not (of_bytes and unknown is None)
     return {
         "vocab": vocab,
         "merges": merges,
         "word_suffix": suffix,
         "unk_token": unknown,
         "drops_unknown": drops_unknown,
-        "fuse_unk": fuse_unk,
+        "fuse_unk": bool(data.get("fuse_unk")) and not (of_bytes and unknown is None),
         "byte_fallback": byte_fallback,
         "ignore_merges": looks_up,
         "unused": [names[text] for text in texts.difference(added, [unknown])],
@@ -9229,10 +9230,14 @@ def _number_added(file_ids: Mapping[str, object], names: Mapping[str, int]) -> d
     following = itertools.count(len(names))
     ids = {}
     for text, token_id in file_ids.items():
-        own_id = names[text] if text in names else next(following)
+        own_id = names.get(text)
+        if own_id is None:
+            own_id = next(following)
         if token_id != own_id:
-            both = f"{own_id} and {json.dumps(token_id)}"
-            raise InputError(f"the added token {text!r} has the ids {both}: rename it")
+            raise InputError(
+                f"the added token {text!r} has the ids {own_id} and {json.dumps(token_id)}: "
+                "rename it"
+            )
         ids[text] = own_id
     return ids
 
@@ -9281,7 +9286,7 @@ def _token_names(written: dict) -> dict[str, int]:
 def _to_tokenizer_json(model: Model) -> dict:
     """Make the content of a tokenizer.json, as the `tokenizers` package writes it."""
     written = KINDS[model.kind].write(model)
-    texts: dict[int, str] = {}
+    texts = {}
     for text, token_id in sorted(model.special_tokens.items(), key=lambda item: item[1]):
         if texts.setdefault(token_id, text) != text:
             warnings.warn(
@@ -9499,13 +9504,14 @@ _FLAGS = AddedToken._fields[:5]  # in a tokenizer.json
 
 def _read_added_tokens(added: object) -> tuple[dict[str, object], dict[str, AddedToken]]:
     """Read a list of added tokens; returns text -> id, unchecked, and text -> flags."""
+    ids = {}
+    flags = {}
     try:
-        tokens = {token["content"]: token for token in added if token["content"] != ""}
-        ids = {text: token.get("id") for text, token in tokens.items()}
-        flags = {
-            text: AddedToken(**{name: token[name] for name in _FLAGS if name in token})
-            for text, token in tokens.items()
-        }
+        for token in added:
+            text = token["content"]
+            if text != "":
+                ids[text] = token.get("id")
+                flags[text] = AddedToken(**{name: token[name] for name in _FLAGS if name in token})
     except (AttributeError, KeyError, TypeError):
         raise InputError("added_tokens is not a list of tokens") from None
     for text in _check_texts(ids):
@@ -10265,16 +10271,12 @@ class Tokenizer:
         self._idle = []  # encoders that no thread is using
         self._sources = {}  # of texts, by special tokens
 
-    @property
-    def vocab(self) -> dict[int, bytes]:
-        """The tokens by their ids, including special tokens."""
-        return self.model.vocab
-
-    @property
-    def merges(self) -> list[Merge] | None:
-        """The merges in order, or None if ids or scores decide."""
-        return self.model.merges
-
+    vocab = property(
+        attrgetter("model.vocab"), doc="The tokens by their ids, including special tokens."
+    )
+    merges = property(
+        attrgetter("model.merges"), doc="The merges in order, or None if ids or scores decide."
+    )
     special_tokens = property(
         attrgetter("model.special_tokens"), doc="The ids of the special tokens."
     )
@@ -10296,9 +10298,10 @@ class Tokenizer:
 
     def __repr__(self) -> str:
         pattern = Pattern(self.model.pattern)
-        shown = pattern.name or pattern.source
-        n_special = len(self.special_tokens)
-        return f"<Tokenizer: {len(self)} tokens, {n_special} special, pattern {shown}>"
+        return (
+            f"<Tokenizer: {len(self)} tokens, {len(self.special_tokens)} special, "
+            f"pattern {pattern.name or pattern.source}>"
+        )
 
     def __reduce__(self):
         return _unpickle, (self._pickled, self.model.config)
@@ -10388,8 +10391,7 @@ class Tokenizer:
 
     def to_tiktoken(self, name: str = "bpe_numba"):
         """Make a `tiktoken.Encoding` with the same ids; raises ValueError if that is impossible."""
-        encoding = import_optional("tiktoken").Encoding
-        return encoding(
+        return import_optional("tiktoken").Encoding(
             name,
             pat_str=self.pattern.source,
             mergeable_ranks=tiktoken_ranks(self.model),
@@ -11837,8 +11839,7 @@ def train(
         learner_options,
     )
     recipe, files, counts = prepare(recipe, inputs, texts)
-    engine = Engine(workers, progress, executor)
-    return train_recipe(recipe, files, counts, text_field, engine)
+    return train_recipe(recipe, files, counts, text_field, Engine(workers, progress, executor))
 
 
 def prepare(
@@ -12070,14 +12071,14 @@ def tabulate_timings(seconds: float) -> Table:
 
 def tabulate_counts(counted: CorpusCounts, title: str = "Pretokens") -> Table:
     """Tabulate the size of a corpus and its counts."""
-    documents = number_of(counted.n_documents, "document")
+    n_read = number_of(counted.n_read, "byte")
     rows = [
-        ("read", f"{number_of(counted.n_read, 'byte')} in {documents}"),
+        ("read", f"{n_read} in {number_of(counted.n_documents, 'document')}"),
         ("pretokens", f"{counted.n_pretokens:,}, {len(counted.words.counts):,} of them unique"),
     ]
     if counted.n_dropped:
-        error = f"counts are up to {counted.max_error:,} too small"
-        rows.append(("dropped", f"{counted.n_dropped:,} pretokens; {error}"))
+        error = f"{counted.n_dropped:,} pretokens; counts are up to {counted.max_error:,} too small"
+        rows.append(("dropped", error))
     return Table(title, ("what", "value"), rows)
 
 
@@ -12271,8 +12272,8 @@ def _count_words_between_spaces(source: Source, engine: Engine | None) -> int | 
     """Count the words of a corpus by reading it again; None if it can be read only once."""
     if source.total_bytes is None:
         return None
-    pattern = Pattern("whitespace-split")
-    return count(dataclasses.replace(source, pattern=pattern, normalizer=()), engine).n_pretokens
+    source = dataclasses.replace(source, pattern=Pattern("whitespace-split"), normalizer=())
+    return count(source, engine).n_pretokens
 
 
 RENYI_ORDER = 2.5  # Zouhar et al. found the best agreement with BLEU for this order
@@ -12413,17 +12414,16 @@ def find_glitches(
     """
     made = (-np.diff(learned.n_tokens)).tolist()
     n_letters = len(learned.alphabet)
-    tokens = learned.tokens[n_letters:]
     share = frequencies.sum() / learned.n_tokens[-1]
     glitches = {}
-    for symbol, (token, n) in enumerate(zip(tokens, made, strict=True), n_letters):
+    merges = zip(learned.tokens[n_letters:], made, learned.pairs.tolist(), strict=True)
+    for symbol, (token, n, pair) in enumerate(merges, n_letters):
+        for part in glitches.keys() & pair:
+            glitches[part].taken[token] += n * pair.count(part)
         if token in ids:
             used = int(frequencies[ids[token]])
             if max(used, 1) * RARE <= n * share:
                 glitches[symbol] = Glitch(ids[token], n, used, Counter())
-    for token, n, pair in zip(tokens, made, learned.pairs.tolist(), strict=True):
-        for symbol in glitches.keys() & pair:
-            glitches[symbol].taken[token] += n * pair.count(symbol)
     return sorted(glitches.values(), key=lambda glitch: -glitch.made)
 
 
@@ -12517,8 +12517,9 @@ def inspect_model(
         measures = measure(encoded, possible)
         if learned:
             glitches = find_glitches(learned, model.ids, frequencies)
-    n_special = len(model.special_tokens)
-    title = f"{len(model.vocab):,} tokens, {n_special:,} of them special, {model.kind}"
+    title = (
+        f"{len(model.vocab):,} tokens, {len(model.special_tokens):,} of them special, {model.kind}"
+    )
     kinds = Counter(map(_classify, tokens.values()))
     return Inspection(title, tokens, kinds, unreachable, measures, frequencies, glitches)
 
@@ -12633,9 +12634,21 @@ class Comparison(Report):
         for word, n, pieces in self.differences[:ROWS]:
             shown = ["|".join(map(readable, tokens)) for tokens in pieces]
             words.append((readable(word), n, *shown))
-        share = f"{100 * self.same:.1f} % of the {COMPARED_WORDS:,} most frequent, weighted"
-        title = f"Words split alike by all: {share}"
+        title = (
+            f"Words split alike by all: {100 * self.same:.1f} % of the {COMPARED_WORDS:,} most "
+            "frequent, weighted"
+        )
         return [*tables, Table(title, ("word", "count", *self.models), words)]
+
+
+def _most_frequent_words(sources: Iterable[Source], engine: Engine | None) -> dict[bytes, int]:
+    """Count the words of corpora, and keep the COMPARED_WORDS most frequent ones."""
+    counts = Counter()
+    for source in sources:
+        counts.update(count(source, engine).words.to_counts())
+    words = (word for word in counts if word.decode("utf-8", "replace").strip())
+    frequent = sorted(words, key=lambda word: (-counts[word], word))
+    return {word: counts[word] for word in frequent[:COMPARED_WORDS]}
 
 
 @checked
@@ -12676,31 +12689,26 @@ def compare(
     tokenizers = {name: open_model(model) for name, model in _by_name(tokenizers).items()}
     corpora = _by_name(corpora)
     require(tokenizers and corpora, "a comparison needs at least one model and one corpus")
-    special_tokens = sorted(set(itertools.chain(*(t.special_tokens for t in tokenizers.values()))))
-    counts: Counter[bytes] = Counter()
-    for corpus in corpora.values():
-        source = Source(find_files(corpus), Pattern(r"\s?\S+"), special_tokens, text_field)
-        counts.update(count(source, engine).words.to_counts())
-    frequent = sorted(counts, key=lambda word: (-counts[word], word))
-    words = [word for word in frequent if word.decode("utf-8", "replace").strip()][:COMPARED_WORDS]
+    special_tokens = set().union(*(tokenizer.special_tokens for tokenizer in tokenizers.values()))
+    sources = [
+        Source(find_files(files), Pattern(r"\s?\S+"), sorted(special_tokens), text_field)
+        for files in corpora.values()
+    ]
+    words = _most_frequent_words(sources, engine)
     sizes = []
     splits = []
     for tokenizer in tokenizers.values():
-        encoded = [
-            encode_corpus(tokenizer, files, text_field=text_field, engine=engine)
-            for files in corpora.values()
-        ]
-        sizes.append([(corpus.n_bytes, corpus.n_tokens) for corpus in encoded])
-        batch = tokenizer.encode_batch(words, "none")
-        splits.append(
-            [list(filter(None, map(bytes.strip, decode_each(tokenizer, ids)))) for ids in batch]
-        )
+        for files in corpora.values():
+            encoded = encode_corpus(tokenizer, files, text_field=text_field, engine=engine)
+            sizes.append((encoded.n_bytes, encoded.n_tokens))
+        tokens = (decode_each(tokenizer, ids) for ids in tokenizer.encode_batch(words, "none"))
+        splits.append([list(filter(None, map(bytes.strip, pieces))) for pieces in tokens])
     differences = []
     for word, *pieces in zip(words, *splits, strict=True):
         if len({tuple(map(len, tokens)) for tokens in pieces}) > 1:
-            differences.append((word, counts[word], pieces))
-    same = 1 - sum(n for _, n, _ in differences) / sum(map(counts.__getitem__, words))
-    n_bytes, n_tokens = np.array(sizes).transpose(2, 0, 1)
+            differences.append((word, words[word], pieces))
+    same = 1 - sum(n for _, n, _ in differences) / sum(words.values())
+    n_bytes, n_tokens = np.array(sizes).T.reshape(2, len(tokenizers), len(corpora))
     n = len(corpora)
     # In ascending order, cost k is the greater one in k pairs, and the smaller one in n - 1 - k.
     gini = np.sort(n_tokens) @ np.arange(1 - n, n, 2) / (n * n_tokens.sum(1))
