@@ -1766,12 +1766,9 @@ def _streaming_transducer(
         return sum(sizes[char] for char in chars)
 
     def advance(state, char):
-        """The next state, and the ends of pretokens, as bytes before the end of this character.
+        """Return the next state, and the ends of pretokens as bytes before the end of `char`.
 
-        Returns None if the state would have to remember too much. After a character that the
-        machine takes without a match before it, it waits. After a match before the character, the
-        character is pending, or begins a pretoken. Where the machine stops without a match, the
-        last match ends a pretoken; without one, the first pending character joins the gap.
+        Returns None if the state would have to remember too much.
         """
         inner, pending, status = state
         following = int(next_state[inner, char])
@@ -1779,10 +1776,12 @@ def _streaming_transducer(
         chars = (*pending, char)
         size = n_bytes(chars)
         if following >= 0 and not accepted:
+            # The machine goes on without a match before `char`, which waits.
             if len(set(chars)) > 1 or size >= MAX_PENDING_BYTES:
                 chars = MANY
             return (following, chars, status), []
         if accepted and (status != GAP or pending != MANY):
+            # A match ends before `char`; if a gap comes before the match, it is a pretoken.
             ends = [size] * (status == GAP)
             if following >= 0:
                 return (following, (char,), ACCEPTED), ends
@@ -1790,7 +1789,9 @@ def _streaming_transducer(
         if pending == MANY:
             return None
         if status == ACCEPTED:
+            # The machine stops: the last match is a pretoken, and the rest is read again.
             return restart(FRESH, chars, [size])
+        # The machine stops without a match: the first character joins the gap.
         return restart(GAP, chars[1:], [])
 
     def restart(status, chars, ends):
@@ -3018,7 +3019,7 @@ def _special_table(
     return _SpecialTable(
         make_trie(dict(enumerate(tokens))),
         np.array([ids[name] for name in tokens.values()], np.int64),
-        np.array(list(map(len, tokens)), np.int64),
+        np.fromiter(map(len, tokens), np.int64),
         np.isin(np.arange(256), list(first_bytes)),
         first_bytes.pop() if len(first_bytes) == 1 else -1,
         np.array(bits, np.uint8),
@@ -9475,6 +9476,11 @@ def read_huggingface(content: dict) -> Model:
 
 def _read_kind(written: dict) -> str:
     """Read the kind of a "model" object; in files from before 2022, other keys tell its type."""
+    for key in ("unk_token", "end_of_word_suffix"):
+        require(
+            isinstance(written.get(key), str | None),
+            f"the {key} of a model is a string, not {json.dumps(written.get(key))[:100]}",
+        )
     by_keys = (name for key, name in _TYPES_BY_KEYS.items() if key in written)
     name = str(written.get("type") or next(by_keys, ""))
     require(
@@ -10152,10 +10158,10 @@ def _working_pattern(model: Model) -> Pattern:
     """
     pattern = Pattern(model.pattern)
     exact_pattern = KINDS[model.kind].exact_pattern
-    takes_whole_texts = pattern.name == "none" or isinstance(pattern.steps[-1], Metaspace)
+    steps = [step for step in pattern.steps if step != PATTERNS["none"]]
+    takes_whole_texts = not steps or isinstance(steps[-1], Metaspace)
     if model.alphabet == "bytes" or not exact_pattern or not takes_whole_texts:
         return pattern
-    steps = [step for step in pattern.steps if step != PATTERNS["none"]]
     return Pattern([*steps, exact_pattern(model)])
 
 
@@ -10633,22 +10639,20 @@ class Tokenizer:
 
     def _allowed(self, allowed_special: Allowed) -> list[str]:
         """List the allowed special tokens; raises ValueError for unknown names."""
-        if not isinstance(allowed_special, str):
-            allowed = list(allowed_special)
-            names = ", ".join(self.special_tokens) or "it has none"
-            for token in allowed:
-                require(
-                    token in self.special_tokens,
-                    f"{token!r} is not a special token of this tokenizer: {names}",
-                )
-            return allowed
-        if allowed_special == "all":
-            return list(self.special_tokens)
-        require(
-            allowed_special == "none",
-            f"allowed_special is 'all', 'none' or a list of tokens, not {allowed_special!r}",
-        )
-        return []
+        if isinstance(allowed_special, str):
+            require(
+                allowed_special in ("all", "none"),
+                f"allowed_special is 'all', 'none' or a list of tokens, not {allowed_special!r}",
+            )
+            return list(self.special_tokens) * (allowed_special == "all")
+        allowed = list(allowed_special)
+        names = ", ".join(self.special_tokens) or "it has none"
+        for token in allowed:
+            require(
+                token in self.special_tokens,
+                f"{token!r} is not a special token of this tokenizer: {names}",
+            )
+        return allowed
 
     @interruptible
     def decode_bytes(self, ids: Iterable[int], *, continues: bool = False) -> bytes:
@@ -11250,11 +11254,6 @@ class Recipe:
             _check_type(name, getattr(self, name), hint)
 
     @property
-    def learner(self) -> Callable:
-        """The function that learns a vocabulary from words."""
-        return FAMILIES[self.model].learn
-
-    @property
     def byte_tokens(self) -> tuple[str, ...]:
         """The tokens of single bytes in a vocabulary of characters."""
         return BYTE_TOKENS * self.byte_fallback
@@ -11325,7 +11324,8 @@ class Recipe:
     def learn_symbols(self, words: Words, n_symbols: int, progress: bool = False) -> Learned:
         """Call the learner with those fields of the recipe that are its parameters."""
         options = vars(self) | self.learner_options
-        return call_with(self.learner, words, n_symbols, progress=progress, **options)
+        learn = FAMILIES[self.model].learn
+        return call_with(learn, words, n_symbols, progress=progress, **options)
 
     def build(self, learned: Learned) -> Model:
         """Make the model with the learnt tokens."""
@@ -11340,8 +11340,11 @@ class Recipe:
             score_of = dict(zip(learned.tokens, learned.scores.tolist(), strict=True))
             scores = np.array([score_of.get(token, 0.0) for token in vocab.values()])
         pattern = self.pattern
-        if self.mark:
-            pattern = [*Pattern(pattern).parts, self.metaspace]
+        if self.mark:  # a tokenizer.json has it before "none", if it has no other step
+            parts = [part for part in Pattern(pattern).parts if part != PATTERNS["none"]]
+            pattern = [*parts, self.metaspace]
+            if not parts:
+                pattern.append("none")
         if family.kind != "bpe":
             merges = None
         model = Model(
@@ -11385,16 +11388,6 @@ def check_special_tokens(special_tokens: Iterable[str]) -> list[str]:
     return special_tokens
 
 
-def check_vocab_size(vocab_size: int, least: int) -> None:
-    """Check that a vocabulary has room for the first tokens, and that its ids are in range."""
-    letters = "256 bytes" if least >= 256 else "one character"
-    require(
-        vocab_size >= least,
-        f"a vocabulary of {vocab_size} is too small: {letters} and the special tokens make {least}",
-    )
-    require(vocab_size <= MAX_ID, f"a vocabulary of {vocab_size} is too large: {_ID_RANGE}")
-
-
 def complete(recipe: Recipe) -> Recipe:
     """Fill in the open fields of a recipe; raises InputError for options that cannot be combined.
 
@@ -11411,7 +11404,8 @@ def complete(recipe: Recipe) -> Recipe:
     )
     require_known("family of models", recipe.model, FAMILIES)
     require_known("`special_tokens_at`", recipe.special_tokens_at, SPECIAL_TOKENS_AT)
-    parameters = inspect.signature(recipe.learner).parameters.keys()
+    family = FAMILIES[recipe.model]
+    parameters = inspect.signature(family.learn).parameters.keys()
     for name in {"tie_break", "score", "min_frequency"} - parameters:
         value = getattr(recipe, name)
         require(value == getattr(Recipe, name), f"`{name}` {value!r} is not for this kind of model")
@@ -11422,17 +11416,23 @@ def complete(recipe: Recipe) -> Recipe:
     recipe = dataclasses.replace(recipe, special_tokens=special_tokens, normalizer=normalizer)
     if recipe.from_ is not None:
         return _complete_from(recipe)
-    family = FAMILIES[recipe.model]
     alphabet = recipe.alphabet or family.alphabet
     require_known("alphabet", alphabet, ALPHABETS)
     if alphabet == "bytes":
         recipe = _complete_bytes(recipe, family)
-        n_letters = 256
+        letters = "256 bytes"
+        n_fixed = 256
     else:
         recipe = _complete_characters(recipe, family)
-        n_letters = 1
-    n_fixed = n_letters + len(recipe.special_tokens) + len(recipe.byte_tokens)
-    check_vocab_size(recipe.vocab_size, n_fixed)
+        letters = "one character"
+        n_fixed = 1
+    n_fixed += len(recipe.special_tokens) + len(recipe.byte_tokens)
+    size = f"a vocabulary of {recipe.vocab_size} is too"
+    require(
+        recipe.vocab_size >= n_fixed,
+        f"{size} small: {letters} and the special tokens make {n_fixed}",
+    )
+    require(recipe.vocab_size <= MAX_ID, f"{size} large: {_ID_RANGE}")
     return recipe
 
 
@@ -12441,30 +12441,36 @@ class Inspection(Report):
 
     def tables(self) -> list[Table]:
         tokens = self.tokens
-        shown = {token_id: (str(token_id), readable(token)) for token_id, token in tokens.items()}
         kinds = [(kind, n, 100 * n / len(tokens)) for kind, n in self.kinds.most_common()]
         longest = sorted(tokens, key=lambda token_id: -len(tokens[token_id]))[:ROWS]
-        rows = [(*shown[token_id], len(tokens[token_id])) for token_id in longest]
+        rows = [
+            (str(token_id), self.shown(token_id), len(tokens[token_id])) for token_id in longest
+        ]
         tables = [
             Table("Tokens by kind", ("kind", "tokens", "%"), kinds),
             Table("Longest tokens", ("id", "token", "bytes"), rows),
         ]
         rows = []
         for token_id, ids in itertools.islice(self.unreachable.items(), ROWS):
-            parts = [shown[part_id][1] for part_id in ids]
-            rows.append((*shown[token_id], "|".join(parts)))
+            rows.append((str(token_id), self.shown(token_id), "|".join(map(self.shown, ids))))
         title = f"Tokens that no text can reach: {len(self.unreachable):,}"
         tables.append(Table(title, ("id", "token", "becomes"), rows))
         if self.measures:
             tables.append(Table("Measures", ("measure", "value"), list(self.measures.items())))
         if self.glitches is not None:
             rows = []
-            for token_id, n_made, n_used, taken in self.glitches[:ROWS]:
-                shares = [f"{readable(t)} {100 * n // n_made} %" for t, n in taken.most_common(3)]
-                rows.append((*shown[token_id], n_made, n_used, ", ".join(shares)))
+            for token_id, made, used, taken in self.glitches[:ROWS]:
+                shares = [f"{readable(t)} {100 * n // made} %" for t, n in taken.most_common(3)]
+                rows.append((str(token_id), self.shown(token_id), made, used, ", ".join(shares)))
             title = f"Candidates for glitch tokens: {len(self.glitches):,}"
             tables.append(Table(title, ("id", "token", "made", "used", "now in"), rows))
         return tables
+
+    def shown(self, token_id: int) -> str:
+        """Write a token, or the id of a special token."""
+        if token_id not in self.tokens:
+            return f"<id {token_id}>"
+        return readable(self.tokens[token_id])
 
 
 @checked
