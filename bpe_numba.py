@@ -10640,11 +10640,13 @@ class Tokenizer:
     def _allowed(self, allowed_special: Allowed) -> list[str]:
         """List the allowed special tokens; raises ValueError for unknown names."""
         if isinstance(allowed_special, str):
+            if allowed_special == "all":
+                return list(self.special_tokens)
             require(
-                allowed_special in ("all", "none"),
+                allowed_special == "none",
                 f"allowed_special is 'all', 'none' or a list of tokens, not {allowed_special!r}",
             )
-            return list(self.special_tokens) * (allowed_special == "all")
+            return []
         allowed = list(allowed_special)
         names = ", ".join(self.special_tokens) or "it has none"
         for token in allowed:

@@ -6336,7 +6336,7 @@ def test_unreachable_tokens_are_those_of_no_text(merges):
 
 
 def test_a_token_that_becomes_the_unknown_token_is_listed_with_its_id():
-    vocab = {0: b"[UNK]", 1: b"a", 2: b"b" * 101}  # a word of a WordPiece has at most 100 characters
+    vocab = {0: b"[UNK]", 1: b"a", 2: b"b" * 101}  # words of more than 100 characters are unknown
     model = bpe.Model(vocab, None, ["[UNK]"], "bert", "wordpiece", alphabet="characters")
     model = dataclasses.replace(model, unk_token="[UNK]")
     assert "<id 0>" in str(bpe.inspect_model(bpe.Tokenizer.from_model(model)))
