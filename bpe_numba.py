@@ -1313,6 +1313,9 @@ class Split(NamedTuple):
         return f"{match}{other}*|{other}+"
 
 
+MARK = "▁"  # SentencePiece replaces spaces by it
+
+
 class Metaspace(NamedTuple):
     """A step of a Pattern that replaces spaces by a mark, and puts it before pretokens without it.
 
@@ -1324,7 +1327,7 @@ class Metaspace(NamedTuple):
     [b'_one', b'_two']
     """
 
-    replacement: str = "▁"
+    replacement: str = MARK
     prepend_scheme: str = "always"
 
     # A Metaspace is a stage as well; see _Stage.
@@ -6799,13 +6802,14 @@ def _validate_special_tokens(model: Model) -> None:
 
 def _validate_distinct(model: Model) -> None:
     """Check that no two ordinary tokens have the same bytes."""
-    tokens = [model.vocab[token_id] for token_id in model.ordinary]
-    if len(set(tokens)) < len(tokens):
-        token = _repeated(tokens)
-        first, second, *_ = [
-            token_id for token_id in model.ordinary if model.vocab[token_id] == token
-        ]
-        raise InputError(f"the ids {first} and {second} have the same bytes, {readable(token)!r}")
+    ids = {}
+    for token_id in model.ordinary:
+        token = model.vocab[token_id]
+        first = ids.setdefault(token, token_id)
+        if first != token_id:
+            raise InputError(
+                f"the ids {first} and {token_id} have the same bytes, {readable(token)!r}"
+            )
 
 
 def _repeated(items: Iterable) -> object:
@@ -9302,6 +9306,9 @@ def _to_tokenizer_json(model: Model) -> dict:
         if flags.literal:  # a symbol of SentencePiece gets the flags of transformers' converters
             flags = AddedToken(special=False)
         added.append({"id": token_id, "content": text, **dict(zip(_FLAGS, flags, strict=False))})
+    normalizer = model.normalizer
+    if normalizer and normalizer[0]["type"] == "SentencePiece":
+        normalizer = _sentencepiece_steps(normalizer[0])
     decoder = model.decoder
     if not decoder:
         decoder = [_BYTE_LEVEL if model.alphabet == "bytes" else {"type": "Fuse"}]
@@ -9309,20 +9316,12 @@ def _to_tokenizer_json(model: Model) -> dict:
         "version": "1.0",
         **{key: model.batching.get(key) for key in _BATCHING},
         "added_tokens": added,
-        "normalizer": _in_sequence(_written_normalizer(model), "normalizers"),
+        "normalizer": _in_sequence(normalizer, "normalizers"),
         "pre_tokenizer": _in_sequence(_pre_tokenizers(model), "pretokenizers"),
         "post_processor": model.post_processor,
         "decoder": _in_sequence(decoder, "decoders"),
         "model": written,
     }
-
-
-def _written_normalizer(model: Model) -> Sequence[dict]:
-    """List the steps of a normalizer for a tokenizer.json."""
-    steps = model.normalizer
-    if steps and steps[0]["type"] == "SentencePiece":
-        return _sentencepiece_steps(steps[0])
-    return steps
 
 
 def _in_sequence(steps: Sequence[dict], key: str) -> dict | None:
@@ -9530,10 +9529,10 @@ def _read_added_tokens(added: object) -> tuple[dict[str, object], dict[str, Adde
 
 # SentencePiece's .model, read with the same steps as in transformers
 
-MARK = "▁"  # SentencePiece replaces spaces by it
-# The types of its pieces.
+# The types of SentencePiece's pieces.
 _UNKNOWN, _CONTROL, _USER_DEFINED, _UNUSED, _BYTE = range(2, 7)
-# Its types of models: words are not supported, and characters are a BPE without merges.
+# The kinds of SentencePiece's types of models. Characters are a BPE without merges; words are not
+# supported.
 _SENTENCEPIECE_KINDS = {1: "unigram", 2: "bpe", 4: "bpe"}
 _MARKS_TO_SPACES = {"type": "Replace", "pattern": {"String": MARK}, "content": " "}
 _SPACES_TO_MARKS = {"type": "Replace", "pattern": {"String": " "}, "content": MARK}
@@ -11215,11 +11214,11 @@ class Family(NamedTuple):
 
 
 FAMILIES = {
-    "bpe": Family("bpe", "bytes", "gpt2", learn, mark="▁"),
+    "bpe": Family("bpe", "bytes", "gpt2", learn, mark=MARK),
     "wordpiece": Family(
         "wordpiece", "characters", "bert", learn_wordpiece, unk_token="[UNK]", subword_prefix="##"
     ),
-    "unigram": Family("unigram", "characters", "gpt2", learn_unigram, mark="▁"),
+    "unigram": Family("unigram", "characters", "gpt2", learn_unigram, mark=MARK),
     "longest": Family("wordpiece", "bytes", "gpt2", learn),
 }
 COVERAGE = 0.9995  # of a text by the characters that become tokens; that of SentencePiece
@@ -11326,8 +11325,8 @@ class Recipe:
     def learn_symbols(self, words: Words, n_symbols: int, progress: bool = False) -> Learned:
         """Call the learner with those fields of the recipe that are its parameters."""
         options = vars(self) | self.learner_options
-        learn = FAMILIES[self.model].learn
-        return call_with(learn, words, n_symbols, progress=progress, **options)
+        learner = FAMILIES[self.model].learn
+        return call_with(learner, words, n_symbols, progress=progress, **options)
 
     def build(self, learned: Learned) -> Model:
         """Make the model with the learnt tokens."""
@@ -11342,7 +11341,7 @@ class Recipe:
             score_of = dict(zip(learned.tokens, learned.scores.tolist(), strict=True))
             scores = np.array([score_of.get(token, 0.0) for token in vocab.values()])
         pattern = self.pattern
-        if self.mark:  # a tokenizer.json has it before "none", if it has no other step
+        if self.mark:  # it comes last, but before "none", as in a pattern read from a file
             parts = [part for part in Pattern(pattern).parts if part != PATTERNS["none"]]
             pattern = [*parts, self.metaspace]
             if not parts:
@@ -12064,8 +12063,12 @@ def tabulate_timings(seconds: float) -> Table:
     rows = []
     for name, spent in [*TIMINGS.items(), ("other", Timing(rest, 0, peak_memory()))]:
         share = round(100 * spent.seconds / seconds, 1)
-        rate = spent.n_bytes / spent.seconds / 1e6 or None
-        peak = spent.memory and round(spent.memory / 1e6)
+        rate = None
+        if spent.n_bytes:
+            rate = spent.n_bytes / spent.seconds / 1e6
+        peak = None
+        if spent.memory:
+            peak = round(spent.memory / 1e6)
         rows.append((name, round(spent.seconds, 3), rate, share, peak))
     header = ("stage", "seconds", "MB/s", "% of time", "peak MB")
     return Table(f"{seconds:.2f} seconds", header, rows)
@@ -12446,7 +12449,7 @@ class Inspection(Report):
         kinds = [(kind, n, 100 * n / len(tokens)) for kind, n in self.kinds.most_common()]
         longest = sorted(tokens, key=lambda token_id: -len(tokens[token_id]))[:ROWS]
         rows = [
-            (str(token_id), self.shown(token_id), len(tokens[token_id])) for token_id in longest
+            (str(token_id), self.name_of(token_id), len(tokens[token_id])) for token_id in longest
         ]
         tables = [
             Table("Tokens by kind", ("kind", "tokens", "%"), kinds),
@@ -12454,7 +12457,7 @@ class Inspection(Report):
         ]
         rows = []
         for token_id, ids in itertools.islice(self.unreachable.items(), ROWS):
-            rows.append((str(token_id), self.shown(token_id), "|".join(map(self.shown, ids))))
+            rows.append((str(token_id), self.name_of(token_id), "|".join(map(self.name_of, ids))))
         title = f"Tokens that no text can reach: {len(self.unreachable):,}"
         tables.append(Table(title, ("id", "token", "becomes"), rows))
         if self.measures:
@@ -12463,12 +12466,12 @@ class Inspection(Report):
             rows = []
             for token_id, made, used, taken in self.glitches[:ROWS]:
                 shares = [f"{readable(t)} {100 * n // made} %" for t, n in taken.most_common(3)]
-                rows.append((str(token_id), self.shown(token_id), made, used, ", ".join(shares)))
+                rows.append((str(token_id), self.name_of(token_id), made, used, ", ".join(shares)))
             title = f"Candidates for glitch tokens: {len(self.glitches):,}"
             tables.append(Table(title, ("id", "token", "made", "used", "now in"), rows))
         return tables
 
-    def shown(self, token_id: int) -> str:
+    def name_of(self, token_id: int) -> str:
         """Write a token, or the id of a special token."""
         if token_id not in self.tokens:
             return f"<id {token_id}>"
@@ -12704,13 +12707,15 @@ def compare(
     ]
     words = _most_frequent_words(sources, engine)
     sizes = []
-    splits = []
+    splits = []  # for each model, the pieces of each word
     for tokenizer in tokenizers.values():
         for files in corpora.values():
             encoded = encode_corpus(tokenizer, files, text_field=text_field, engine=engine)
             sizes.append((encoded.n_bytes, encoded.n_tokens))
-        tokens = (decode_each(tokenizer, ids) for ids in tokenizer.encode_batch(words, "none"))
-        splits.append([list(filter(None, map(bytes.strip, pieces))) for pieces in tokens])
+        splits.append([])
+        for ids in tokenizer.encode_batch(words, "none"):
+            pieces = map(bytes.strip, decode_each(tokenizer, ids))
+            splits[-1].append(list(filter(None, pieces)))
     differences = []
     for word, *pieces in zip(words, *splits, strict=True):
         if len({tuple(map(len, tokens)) for tokens in pieces}) > 1:
