@@ -8607,30 +8607,19 @@ class Encoding(NamedTuple):
     digest: str  # SHA-256 of the file
 
 
-def _specials(names: Mapping[int, str]) -> dict[str, int]:
-    """Write the names of special tokens as <|name|>."""
-    return {f"<|{name}|>": token_id for token_id, name in names.items()}
-
-
-def _llama3_specials(names: Mapping[int, str]) -> dict[str, int]:
-    """Number Llama 3's 256 special tokens; those without a name are reserved, from 0 on."""
-    others = (f"reserved_special_token_{k}" for k in itertools.count())
-    return _specials({128000 + k: names.get(k) or next(others) for k in range(256)})
-
-
 _R50K_FILE = "306cd27f03c1a714eca7108e03d66b7dc042abe8c258b44c199a7ed9838dd930"
 _P50K_FILE = "94b5ca7dff4d00767bc256fdd1b27e5b17361d7b8a5f968547f9f23eb70d2069"
 _CL100K_FILE = "223921b76ee99bde995b7ff738513eef100fb51d18c93597a113bcffe865b2a7"
 _O200K_FILE = "446a9538cb6c348e3516120d7c08b09f57c36495e2acfffe59a5bf8b0cfb1a2d"
 _LLAMA3_FILE = "82e9d31979e92ab929cd544440f129d9ecd797b69e327f80f17e1c50d5551b55"
-_R50K = {50256: "endoftext"}
-_O200K = {199999: "endoftext", 200018: "endofprompt"}
+_R50K = {"<|endoftext|>": 50256}
+_O200K = {"<|endoftext|>": 199999, "<|endofprompt|>": 200018}
 _CL100K = {
-    100257: "endoftext",
-    100258: "fim_prefix",
-    100259: "fim_middle",
-    100260: "fim_suffix",
-    100276: "endofprompt",
+    "<|endoftext|>": 100257,
+    "<|fim_prefix|>": 100258,
+    "<|fim_middle|>": 100259,
+    "<|fim_suffix|>": 100260,
+    "<|endofprompt|>": 100276,
 }
 _HARMONY_NAMES = {
     2: "return",
@@ -8641,29 +8630,38 @@ _HARMONY_NAMES = {
     8: "message",
     12: "call",
 }
-_HARMONY = {200000 + k: _HARMONY_NAMES.get(k, f"reserved_{200000 + k}") for k in range(1088)}
-_LLAMA3 = {
+_HARMONY = {
+    f"<|{_HARMONY_NAMES.get(k, f'reserved_{200000 + k}')}|>": 200000 + k for k in range(1088)
+}
+_LLAMA3_NAMES = {
     0: "begin_of_text",
     1: "end_of_text",
     6: "start_header_id",
     7: "end_header_id",
     9: "eot_id",
 }
-_LLAMA31 = _LLAMA3 | {4: "finetune_right_pad_id", 8: "eom_id", 10: "python_tag"}
+_LLAMA31_NAMES = _LLAMA3_NAMES | {4: "finetune_right_pad_id", 8: "eom_id", 10: "python_tag"}
+
+
+def _number_llama3(names: Mapping[int, str]) -> dict[str, int]:
+    """Number Llama 3's 256 special tokens; those without a name are reserved, from 0 on."""
+    others = (f"reserved_special_token_{k}" for k in itertools.count())
+    return {f"<|{names.get(k) or next(others)}|>": 128000 + k for k in range(256)}
+
 
 # These facts come from tiktoken 0.14 and from Llama 3's own code. In o200k_harmony the id 200018
 # has two texts.
 ENCODINGS = {
-    "gpt2": Encoding("gpt2", _specials(_R50K), _R50K_FILE),
-    "r50k_base": Encoding("gpt2", _specials(_R50K), _R50K_FILE),
-    "p50k_base": Encoding("gpt2", _specials(_R50K), _P50K_FILE),
-    "cl100k_base": Encoding("cl100k", _specials(_CL100K), _CL100K_FILE),
-    "o200k_base": Encoding("o200k", _specials(_O200K), _O200K_FILE),
+    "gpt2": Encoding("gpt2", _R50K, _R50K_FILE),
+    "r50k_base": Encoding("gpt2", _R50K, _R50K_FILE),
+    "p50k_base": Encoding("gpt2", _R50K, _P50K_FILE),
+    "cl100k_base": Encoding("cl100k", _CL100K, _CL100K_FILE),
+    "o200k_base": Encoding("o200k", _O200K, _O200K_FILE),
     "o200k_harmony": Encoding(
-        "o200k", _specials({199998: "startoftext"} | _O200K) | _specials(_HARMONY), _O200K_FILE
+        "o200k", {"<|startoftext|>": 199998} | _O200K | _HARMONY, _O200K_FILE
     ),
-    "llama3": Encoding("llama3", _llama3_specials(_LLAMA3), _LLAMA3_FILE),
-    "llama3.1": Encoding("llama3", _llama3_specials(_LLAMA31), _LLAMA3_FILE),
+    "llama3": Encoding("llama3", _number_llama3(_LLAMA3_NAMES), _LLAMA3_FILE),
+    "llama3.1": Encoding("llama3", _number_llama3(_LLAMA31_NAMES), _LLAMA3_FILE),
 }
 
 
@@ -9090,16 +9088,16 @@ def read_bpe(data: dict, added: Sequence[str], alphabet: str) -> dict:
         not (suffix and (looks_up or byte_fallback)),
         "end_of_word_suffix with ignore_merges or byte_fallback is not supported",
     )
-    # Some names do not stand for bytes, so no text becomes these tokens. Cohere's are emoji, beside
-    # the tokens of their bytes.
-    texts = {name for name in names if of_bytes and not _BYTE_NAMES.issuperset(name)}
-    merges = _read_merges(pairs, alphabet, texts)
+    # Names that do not stand for bytes are plain text, and no text becomes their tokens. Cohere's
+    # are emoji, beside the tokens of their bytes.
+    plain = {name for name in names if of_bytes and not _BYTE_NAMES.issuperset(name)}
+    merges = _read_merges(pairs, alphabet, plain)
     require(len(set(merges)) == len(merges), "a merge appears twice")
-    # An added token is plain text, unless it is the name of a token that text can become.
-    merged = {*map(b"".join, merges), *BYTES}
+    # An added token is plain text, too, unless it is the name of a token that text can become.
+    tokens = {*map(b"".join, merges), *BYTES}
     byte_names = filter(_BYTE_NAMES.issuperset, added)
-    ordinary = {name for name in byte_names if looks_up or _read_names([name])[0] in merged}
-    vocab = read_vocab(names, alphabet, texts.union(added) - ordinary)
+    ordinary = {name for name in byte_names if looks_up or _read_names([name])[0] in tokens}
+    vocab = read_vocab(names, alphabet, plain.union(added) - ordinary)
     letters = {*BYTES, *(byte + suffix.encode() for byte in BYTES)}
     knows_all = of_bytes and letters <= set(vocab.values())
     unknown = data.get("unk_token")
@@ -9116,7 +9114,7 @@ def read_bpe(data: dict, added: Sequence[str], alphabet: str) -> dict:
         "fuse_unk": bool(data.get("fuse_unk")) and not (of_bytes and unknown is None),
         "byte_fallback": byte_fallback,
         "ignore_merges": looks_up,
-        "unused": [names[text] for text in texts.difference(added, [unknown])],
+        "unused": [names[name] for name in plain.difference(added, [unknown])],
     }
 
 
@@ -9134,11 +9132,11 @@ def write_wordpiece(model: Model) -> dict:
         model.alphabet == "characters" or size >= MAX_ID,
         f"max_word_chars {size} counts characters, but a tokenizer.json counts bytes",
     )
-    fields = {key: getattr(model, field) for field, (key, _) in _WORDPIECE_FIELDS.items()}
     return {
         "type": "WordPiece",
-        **fields,
         "unk_token": model.unk_token or "<unk>",
+        "continuing_subword_prefix": model.subword_prefix,
+        "max_input_chars_per_word": size,
         "vocab": _names_without_added(model),
     }
 
@@ -9148,9 +9146,10 @@ def read_wordpiece(data: dict, added: Sequence[str], alphabet: str) -> dict:
     fields = {}
     for field, (key, default) in _WORDPIECE_FIELDS.items():
         value = data.get(key, default)
-        if type(value) is not type(default):
-            shown = json.dumps(value)[:100]
-            raise InputError(f"the {key} of a WordPiece is a value like {default!r}, not {shown}")
+        require(
+            type(value) is type(default),
+            f"the {key} of a WordPiece is a value like {default!r}, not {json.dumps(value)[:100]}",
+        )
         fields[field] = value
     vocab = read_vocab(data.get("vocab"), alphabet, added)
     if alphabet == "bytes":
@@ -9586,7 +9585,13 @@ def read_sentencepiece(data: bytes) -> Model:
     types = np.array([piece.type for piece in proto.pieces])
     scores = np.array([piece.score for piece in proto.pieces], np.float32)
     special_ids = np.flatnonzero((types == _UNKNOWN) | (types == _CONTROL)).tolist()
-    controls = {token_id: names[token_id] for token_id in special_ids}
+    config = {}
+    for role in ROLES:
+        token_id = getattr(
+            trainer, f"{role[:3]}_id"
+        )  # bos_id for bos_token; -1: the model has none
+        if token_id in special_ids:
+            config[role] = names[token_id]
     symbol_ids = np.flatnonzero(types == _USER_DEFINED).tolist()
     symbols = [names[token_id] for token_id in symbol_ids]
     charsmap = base64.b64encode(spec.precompiled_charsmap).decode()
@@ -9607,7 +9612,6 @@ def read_sentencepiece(data: bytes) -> Model:
     else:
         special_ids += symbol_ids
         flags = dict.fromkeys(symbols, _USER_SYMBOL)
-    roles = {role: getattr(trainer, f"{role[:3]}_id") for role in ROLES}
     return Model(
         dict(enumerate(map(str.encode, names))),
         [] if trainer.model_type == 4 else None,
@@ -9622,9 +9626,7 @@ def read_sentencepiece(data: bytes) -> Model:
         unk_token=names[types.tolist().index(_UNKNOWN)],
         byte_fallback=trainer.byte_fallback,
         fuse_unk=True,
-        config={
-            role: controls[token_id] for role, token_id in roles.items() if token_id in controls
-        },
+        config=config,
     )
 
 
