@@ -1468,9 +1468,9 @@ class _RegexParser:
         self.refuse_if(_may_be_empty(program), "a quantifier on a part that may be empty")
         least, comma, most = _COUNTS.get(quantifier[1], quantifier[1].strip("{}")).partition(",")
         is_endless = comma and not most
-        mode = quantifier[2]
+        mode = quantifier[2]  # "?" is lazy, "+" possessive
         size = len(program) + 1
-        n_more = 1
+        n_more = 1  # copies that may be left out; an endless one repeats
         if not is_endless:
             n_more = int(most or least) - int(least)
         result = program * int(least)
@@ -1480,9 +1480,12 @@ class _RegexParser:
             result += [preferred, *program]
         if is_endless:
             result.append(("split", -size, -size))
-        if mode == "+":  # possessive: it ends early only where no more can be taken
+        if mode == "+":
+            # A possessive quantifier ends early only where no more can be taken.
             self.refuse_if(len(program) > 1, "a possessive quantifier on more than one character")
-            result += [*[("split", 2, 2)] * (not is_endless), ("lookahead", program[0][1], False)]
+            if not is_endless:
+                result.append(("split", 2, 2))
+            result.append(("lookahead", program[0][1], False))
         return result
 
     def item(self) -> Program:
@@ -9946,15 +9949,23 @@ class Kind(NamedTuple):
     exact_pattern: Callable | None = None
 
 
-_WORDPIECE = Kind(
-    wordpiece_tables, WordPieceTables, segment_wordpiece, write_wordpiece, read_wordpiece
-)
-_UNIGRAM = Kind(unigram_tables, UnigramTables, segment_unigram, write_unigram, read_unigram)
 KINDS = {
     "bpe": Kind(bpe_tables, BpeTables, segment_bpe, write_bpe, read_bpe, sample_bpe, exact_pattern),
-    "wordpiece": _WORDPIECE,
-    "wordlevel": _WORDPIECE._replace(write=write_wordlevel, read=read_wordlevel),
-    "unigram": _UNIGRAM._replace(sample=sample_unigram, exact_pattern=exact_pattern),
+    "wordpiece": Kind(
+        wordpiece_tables, WordPieceTables, segment_wordpiece, write_wordpiece, read_wordpiece
+    ),
+    "wordlevel": Kind(
+        wordpiece_tables, WordPieceTables, segment_wordpiece, write_wordlevel, read_wordlevel
+    ),
+    "unigram": Kind(
+        unigram_tables,
+        UnigramTables,
+        segment_unigram,
+        write_unigram,
+        read_unigram,
+        sample_unigram,
+        exact_pattern,
+    ),
 }
 
 
@@ -10269,7 +10280,7 @@ class Tokenizer:
         self._normalizer = Normalizer(model.normalizer)
         tokens = dict(model.vocab)
         for text, flags in model.flags.items():
-            if flags.normalized and not flags.literal:  # it is found, and decoded, as normalized
+            if flags.normalized and not flags.literal:  # such a token is found in normalized text
                 tokens[model.special_tokens[text]] = self._normalizer.normalize(text.encode())
         self._decoded = decoded_tokens(tokens, model.decoder_steps)
         self._pretokenizers = {}  # for all special tokens, and for none
@@ -12375,7 +12386,7 @@ def unreachable_tokens(tokenizer: Tokenizer) -> dict[int, list[int]]:
     model = tokenizer.model
     by_word = _word_encoder(tokenizer)
     unreachable = {}
-    texts = decoded_tokens(model.vocab, model.decoder_steps)[0]
+    texts, _ = tokenizer._decoded
     prefix = model.subword_prefix.encode()
     for token_id in model.ordinary:
         token = model.vocab[token_id]
@@ -12513,7 +12524,7 @@ def inspect_model(
         if Path(path, LEARNED_FILE).is_file():
             learned, _ = load_learned(path, tokenizer.model)
     model = tokenizer.model
-    decoded = decoded_tokens(model.vocab, model.decoder_steps)[1]
+    _, decoded = tokenizer._decoded
     tokens = {token_id: decoded[token_id] for token_id in model.ordinary if decoded[token_id]}
     require(tokens, "the model has only special tokens: there is nothing to inspect")
     with stage("search"):
