@@ -3135,8 +3135,8 @@ def _cut_at_special(text, scanned, meanings, special):
     n_out = i64(0)
     n_copied = i64(0)  # bytes of the text that are in `out`, or under a token
     new_meanings = np.empty(2 * len(meanings) + 64, np.int64)
-    n = 0
-    m = 0
+    n_new = 0
+    n_ended = 0  # texts whose END lies before `position`; the next one is at `text_end`
     text_end = _find_byte(scanned, i64(0), len(scanned), i64(END))
     while position < n_text:
         number = _special_at(text, position, special)
@@ -3148,22 +3148,22 @@ def _cut_at_special(text, scanned, meanings, special):
             # A token may lie in the white space that belongs to the token before it.
             if n_copied < start:
                 n_out = _copy_bytes(text, n_copied, start, out, n_out)
-            new_meanings = _reserve(new_meanings, n + 1 + len(meanings))
+            new_meanings = _reserve(new_meanings, n_new + 1 + len(meanings))
             while text_end < start:
-                new_meanings[n] = meanings[m]
-                n += 1
-                m += 1
+                new_meanings[n_new] = meanings[n_ended]
+                n_new += 1
+                n_ended += 1
                 text_end = _find_byte(scanned, text_end + 1, len(scanned), i64(END))
-            new_meanings[n] = special.ids[number]
-            n += 1
+            new_meanings[n_new] = special.ids[number]
+            n_new += 1
             out[n_out] = END
             n_out += 1
             n_copied = end
         position = _next_special(text, position, special)
-    for k in range(m, len(meanings)):
-        new_meanings[n] = meanings[k]
-        n += 1
-    return _add_padding(out, _copy_bytes(text, n_copied, n_text, out, n_out)), new_meanings[:n]
+    for k in range(n_ended, len(meanings)):
+        new_meanings[n_new] = meanings[k]
+        n_new += 1
+    return _add_padding(out, _copy_bytes(text, n_copied, n_text, out, n_out)), new_meanings[:n_new]
 
 
 def _count_parts(scanned: np.ndarray) -> int:
@@ -9195,7 +9195,7 @@ def write_unigram(model: Model) -> dict:
     return {
         "type": "Unigram",
         "unk_id": names.get(model.unk_token),
-        "vocab": [[name, scores[token_id]] for name, token_id in names.items()],
+        "vocab": list(zip(names, scores, strict=False)),
         "byte_fallback": model.byte_fallback,
     }
 
@@ -9587,7 +9587,7 @@ def read_sentencepiece(data: bytes) -> Model:
     names = [piece.piece for piece in proto.pieces]
     types = np.array([piece.type for piece in proto.pieces])
     scores = np.array([piece.score for piece in proto.pieces], np.float32)
-    special_ids = np.flatnonzero((types == _UNKNOWN) | (types == _CONTROL)).tolist()
+    special_ids = np.flatnonzero(np.isin(types, (_UNKNOWN, _CONTROL))).tolist()
     config = {}
     for role in ROLES:
         token_id = getattr(
@@ -9689,8 +9689,11 @@ def read_bert(data: bytes, file: Path, config: Mapping[str, object]) -> Model:
     normalizer |= {field: config[name] for name, field in _BERT_FIELDS.items() if name in config}
     post_processor = None
     if {"[SEP]", "[CLS]"} <= specials.keys():
-        ends = {text: [text, specials[text]] for text in ("[SEP]", "[CLS]")}
-        post_processor = {"type": "BertProcessing", "sep": ends["[SEP]"], "cls": ends["[CLS]"]}
+        post_processor = {
+            "type": "BertProcessing",
+            "sep": ["[SEP]", specials["[SEP]"]],
+            "cls": ["[CLS]", specials["[CLS]"]],
+        }
     model = read_huggingface(
         {
             "model": {"type": "WordPiece", "vocab": ids},
