@@ -2239,7 +2239,7 @@ def _flattened(part: object, key: str) -> list[dict]:
     if step_type == "Sequence" and key in part:
         part = part[key]
     if isinstance(part, (list, tuple)):
-        return [step for one in part for step in _flattened(one, key)]
+        return [step for item in part for step in _flattened(item, key)]
     require(
         isinstance(step_type, str) and step_type != "Sequence",
         f"a step without a type, or a Sequence without {key}, is not supported: "
@@ -2262,13 +2262,13 @@ _BEHAVIORS = {name.title().replace("_", ""): name for name in BEHAVIORS}
 
 def _split_steps(
     pattern: Mapping[str, str], behavior: str = "Isolated", invert: bool = False
-) -> tuple[Split]:
+) -> list[PatternStep]:
     """Make the step of a Split."""
     if "String" in pattern:
         source = regex.escape(pattern["String"])
     else:
         source = _read_regex(pattern["Regex"])
-    return (Split(source, _BEHAVIORS[behavior], bool(invert)),)
+    return [Split(source, _BEHAVIORS[behavior], bool(invert))]
 
 
 def _metaspace_steps(
@@ -2277,7 +2277,7 @@ def _metaspace_steps(
     split: bool = True,
     prepend_scheme: str | None = None,
     **_: object,
-) -> list[Split | Metaspace]:
+) -> list[PatternStep]:
     """Make the steps of a Metaspace; if it splits, a pretoken begins at each replacement."""
     old_scheme = "always" if add_prefix_space else "never"  # in files from before 2023
     steps = [Metaspace(replacement, prepend_scheme or old_scheme)]
@@ -2288,7 +2288,7 @@ def _metaspace_steps(
 
 def _byte_level_steps(
     add_prefix_space: bool = True, use_regex: bool = True, **_: object
-) -> list[str | Metaspace]:
+) -> list[PatternStep]:
     """Make the steps of a ByteLevel."""
     steps = []
     if add_prefix_space:
@@ -2322,13 +2322,13 @@ def _pre_tokenizer_steps(pre_tokenizer: str) -> tuple[PatternStep, ...]:
     Digits after a ByteLevel cut the names of bytes, not the text: see `_check_after_bytes`.
     """
     steps = []
-    is_of_bytes = False
+    has_byte_level = False
     for part in _flattened(json.loads(pre_tokenizer), "pretokenizers"):
-        if is_of_bytes and part == _DIGITS:
+        if has_byte_level and part == _DIGITS:
             continue
         for step in _call_step("pre_tokenizer", _PRE_TOKENIZERS, part):
             steps += _plain_steps(step)
-        is_of_bytes = is_of_bytes or part["type"] == "ByteLevel"
+        has_byte_level = has_byte_level or part["type"] == "ByteLevel"
     if all(isinstance(step, Metaspace) for step in steps):
         steps.append(PATTERNS["none"])
     return tuple(steps)
@@ -2338,7 +2338,7 @@ PATTERN_NAMES = {_plain_steps(entry): name for name, entry in PATTERNS.items()}
 
 
 @functools.lru_cache(maxsize=64)
-def _compile_stages(steps: tuple[str | Split, ...]) -> tuple[_Stage, ...]:
+def _compile_stages(steps: tuple) -> tuple[_Stage, ...]:
     """Compile consecutive Splits; the table of a named pattern is cached on the disk."""
     name = PATTERN_NAMES.get(steps)
     if name:
@@ -2346,7 +2346,7 @@ def _compile_stages(steps: tuple[str | Split, ...]) -> tuple[_Stage, ...]:
     return _compile_splits(steps)
 
 
-def _compile_splits(steps: tuple[str | Split, ...]) -> tuple[_Stage, ...]:
+def _compile_splits(steps: tuple) -> tuple[_Stage, ...]:
     """Compile consecutive Splits; if all search for single characters, they become one machine."""
     splits = [step if isinstance(step, Split) else Split(step) for step in steps]
     are_one_machine = len(splits) > 1 and all(
@@ -2390,11 +2390,10 @@ def _compile_split(split: Split) -> _Stage:
     return _Stage(table)
 
 
-# It is computed at import, since the file may change later.
-SOURCE_HASH = hashlib.sha256(Path(__file__).read_bytes()).hexdigest()
+SOURCE_HASH = _source_digest(__name__)  # at import, since the file may change later
 
 
-def _cached_on_disk(name: str, steps: tuple[str | Split, ...]) -> ScanTable:
+def _cached_on_disk(name: str, steps: tuple) -> ScanTable:
     """Read the table of a named pattern from the disk, or compile it and write it there.
 
     The file is ignored if it is damaged, as its checksums tell, or if other versions wrote it.
@@ -10037,7 +10036,7 @@ def _decode_byte(token: str, is_first: bool) -> str:
     return bytes([int(match[1], 16)]).decode("utf-8", "surrogateescape")
 
 
-def _of_tokens(decode: Callable[..., str]) -> Callable[..., list[str]]:
+def _of_tokens(decode: Callable) -> Callable:
     """Turn a function of a token into a function of several."""
     return lambda tokens, is_first, **fields: [decode(t, is_first, **fields) for t in tokens]
 
