@@ -9340,8 +9340,8 @@ _BYTE_LEVEL = {
 }
 
 
-# What may come after a ByteLevel, and the bytes whose names are digits or other numbers, as ¼ for
-# the byte 0xBC.
+# Digits and this Split may come after a ByteLevel. The bytes below have names that are digits or
+# other numbers, as ¼ for the byte 0xBC.
 _THREE_DIGITS = {
     "type": "Split",
     "pattern": {"Regex": "[0-9][0-9][0-9]"},
@@ -11443,12 +11443,12 @@ def complete(recipe: Recipe) -> Recipe:
         letters = "one character"
         n_fixed = 1
     n_fixed += len(recipe.special_tokens) + len(recipe.byte_tokens)
-    size = f"a vocabulary of {recipe.vocab_size} is too"
+    n = recipe.vocab_size
     require(
-        recipe.vocab_size >= n_fixed,
-        f"{size} small: {letters} and the special tokens make {n_fixed}",
+        n >= n_fixed,
+        f"a vocabulary of {n} is too small: {letters} and the special tokens make {n_fixed}",
     )
-    require(recipe.vocab_size <= MAX_ID, f"{size} large: {_ID_RANGE}")
+    require(n <= MAX_ID, f"a vocabulary of {n} is too large: {_ID_RANGE}")
     return recipe
 
 
