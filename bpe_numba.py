@@ -9523,7 +9523,7 @@ def _read_added_tokens(added: object) -> tuple[dict[str, object], dict[str, Adde
     for text in _check_texts(ids):
         require(
             set(map(type, flags[text])) == {bool},
-            f"the flags of {text!r} are odd: each must be true or false",
+            f"the flags of the added token {text!r}: each must be true or false",
         )
     return ids, flags
 
@@ -11598,7 +11598,7 @@ class Training:
     counted: CorpusCounts
     learned: Learned
     timings: dict[str, Timing]  # by stage
-    files: Sequence[Path | Texts]  # that were read
+    files: Sequence[Path | Texts]  # the inputs
     recipe: Recipe
 
     @functools.cached_property
