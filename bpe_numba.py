@@ -1585,13 +1585,15 @@ class _Dfa:
     """
 
     def __init__(self, program: Program):
+        # A match is END alone, or one of the pattern.
         self.program = [("split", 1, 3), ("class", "END"), ("match",), *program]
         self.n_steps = 0
         sources = {step[1]: None for step in program if step[0] in ("class", "lookahead")}
         if len(sources) > MAX_SETS:
             raise Unsupported(f"more than {MAX_SETS} sets of characters")
         ranges = np.diff([0, 0x80, 0x800, 0xD800, 0xE000, 0x10000, N_CODE_POINTS])
-        # Lone surrogates stand for invalid bytes.
+        # Each code point has a bit for each set that contains it, and above these bits its size. Lone
+        # surrogates stand for invalid bytes.
         sizes = np.repeat(np.array([1, 2, 3, 1, 3, 4], np.uint64), ranges)
         bits = sizes << u64(MAX_SETS)
         for bit, source in enumerate(sources):
@@ -1745,7 +1747,7 @@ def _must_split_pairs(next_state: np.ndarray, accepts: np.ndarray) -> np.ndarray
     """
     splits = (accepts & (next_state < 0) & accepts[:, -1:])[:, :-1]
     rows = []
-    for after in next_state.T[:-1]:  # the states after an x, or -1
+    for after in next_state.T[:-1]:  # the states after an x, or -1; the first is that of its start
         rows.append((after[0] >= 0) & splits[after[after >= 0]].all(axis=0))
     return np.array(rows)
 
@@ -8967,21 +8969,20 @@ def read_tiktoken(
     data = data.rstrip() + b"\n"
     vocab = _parse_ranks(data, file)
     sidecar = file.with_name(file.name + ".json")
-    published = {}
+    facts = {}  # those of an Encoding
     if encoding is None and pattern is None and sidecar.is_file():
-        published = _read_beside(sidecar)
+        facts = _read_beside(sidecar)
         require(
-            isinstance(published.get("pattern"), str)
-            and isinstance(published.get("special_tokens"), dict),
+            isinstance(facts.get("pattern"), str) and isinstance(facts.get("special_tokens"), dict),
             f"{sidecar}: the pattern or the special tokens are missing",
         )
     elif encoding is not None or pattern is None:
         encoding = encoding or _find_encoding(data, file, special_tokens is not None)
         require_known("encoding", encoding, ENCODINGS)
-        published = ENCODINGS[encoding]._asdict()
+        facts = ENCODINGS[encoding]._asdict()
     if special_tokens is None:
-        special_tokens = published.get("special_tokens")
-    return Model(vocab, None, special_tokens, pattern or published["pattern"])
+        special_tokens = facts.get("special_tokens")
+    return Model(vocab, None, special_tokens, pattern or facts["pattern"])
 
 
 def _parse_ranks(data: bytes, file: Path) -> dict[int, bytes]:
@@ -9993,6 +9994,7 @@ def compile_tables(kind: str) -> None:
 
 Arrays = tuple[np.ndarray, np.ndarray]  # ids end to end, uint32[N], and their offsets, int64[T + 1]
 
+# Rust reads a plus sign in a number, too.
 _BYTE_TOKEN = re.compile(r"\A<0x([+\dA-Fa-f][\dA-Fa-f])>\Z", re.ASCII)
 _CLEANUP = {
     f" {text}": text
