@@ -1592,8 +1592,8 @@ class _Dfa:
         if len(sources) > MAX_SETS:
             raise Unsupported(f"more than {MAX_SETS} sets of characters")
         ranges = np.diff([0, 0x80, 0x800, 0xD800, 0xE000, 0x10000, N_CODE_POINTS])
-        # Each code point has a bit for each set that contains it, and above these bits its size. Lone
-        # surrogates stand for invalid bytes.
+        # Each code point has a bit for each set that contains it, and above these bits its size in
+        # UTF-8. Lone surrogates stand for invalid bytes.
         sizes = np.repeat(np.array([1, 2, 3, 1, 3, 4], np.uint64), ranges)
         bits = sizes << u64(MAX_SETS)
         for bit, source in enumerate(sources):
