@@ -1747,7 +1747,7 @@ def _must_split_pairs(next_state: np.ndarray, accepts: np.ndarray) -> np.ndarray
     """
     splits = (accepts & (next_state < 0) & accepts[:, -1:])[:, :-1]
     rows = []
-    for after in next_state.T[:-1]:  # the states after an x, or -1; the first is that of its start
+    for after in next_state.T[:-1]:  # the states after an x, or -1; after[0] is from the start
         rows.append((after[0] >= 0) & splits[after[after >= 0]].all(axis=0))
     return np.array(rows)
 
@@ -12176,12 +12176,15 @@ def load_learned(folder: PathName, model: Model) -> tuple[Learned, int]:
         n_bytes = int(arrays.pop("n_bytes"))
         letters = json.loads(str(arrays.pop("alphabet")))
         learned = Learned(**arrays, alphabet=[letter.encode("latin-1") for letter in letters])
-        m = len(learned.pairs)
-        n_tokens = learned.n_tokens
-        fits = learned.counts.shape == (m,) and n_tokens.shape == (m + 1,)
-        fits = fits and n_tokens.dtype.kind == "i" and min(n_bytes, *n_tokens) > 0
-        is_own = learned.merges == model.merges[len(model.merges) - m :]
-        require(fits and is_own, "its numbers do not fit together")
+        n_merges = len(learned.pairs)
+        fits = (
+            learned.counts.shape == (n_merges,)
+            and learned.n_tokens.shape == (n_merges + 1,)
+            and learned.n_tokens.dtype.kind == "i"
+            and min(n_bytes, *learned.n_tokens) > 0
+            and learned.merges == model.merges[len(model.merges) - n_merges :]
+        )
+        require(fits, "its numbers do not fit together")
     except Exception as error:  # damaged files raise almost anything
         raise InputError(f"{file}: damaged, or from another model ({error}); delete it") from None
     return learned, n_bytes
@@ -12332,8 +12335,10 @@ def measure(encoded: EncodedWords, ids: Collection[int]) -> dict[str, float | No
     n_words = encoded.n_pretokens
     n_encoded = int(encoded.counts.sum())
     n_single = int(encoded.counts[np.diff(encoded.offsets) == 1].sum())
-    p = np.sort(encoded.frequencies(max(ids) + 1)[list(ids)])[::-1] / n
+    frequencies = encoded.frequencies(max(ids) + 1)[list(ids)]
+    p = np.sort(frequencies)[::-1] / n
     p = p[p > 0]
+    renyi_entropy = np.log2(np.sum(p**RENYI_ORDER)) / (1 - RENYI_ORDER)
     return {
         "tokens": n,
         "bytes per token": encoded.n_bytes / n,
@@ -12341,9 +12346,7 @@ def measure(encoded: EncodedWords, ids: Collection[int]) -> dict[str, float | No
         "STRR by pretokens": n_single / n_words if n_words == n_encoded else None,
         "average rank": float(np.dot(p, np.arange(1, len(p) + 1))),
         "Shannon entropy": float(-np.sum(p * np.log2(p))),
-        "Rényi efficiency": float(
-            np.log2(np.sum(p**RENYI_ORDER)) / (1 - RENYI_ORDER) / np.log2(max(len(ids), 2))
-        ),
+        "Rényi efficiency": float(renyi_entropy / np.log2(max(len(ids), 2))),
         "vocabulary utilisation": len(p) / len(ids),
     }
 
@@ -12573,8 +12576,10 @@ class Curve(Report):
         tables = []
         header = ("vocabulary", "tokens", "bytes/token", "% that 1,000 more save")
         for name, columns in self.columns.items():
-            is_shown = np.isin(columns[0], [*columns[0][[0, -1]], *_SIZES])
-            tables.append(Table(name, header, list(np.array(columns, object)[:, is_shown].T)))
+            sizes = columns[0]
+            is_shown = np.isin(sizes, [sizes[0], sizes[-1], *_SIZES])
+            rows = np.array(columns, object)[:, is_shown].T
+            tables.append(Table(name, header, list(rows)))
         return tables
 
     def plot(self, path: PathName) -> None:
@@ -12737,7 +12742,8 @@ def compare(
     for word, *pieces in zip(words, *splits, strict=True):
         if len({tuple(map(len, tokens)) for tokens in pieces}) > 1:
             differences.append((word, words[word], pieces))
-    same = 1 - sum(n for _, n, _ in differences) / sum(words.values())
+    n_different = sum(n for _, n, _ in differences)
+    same = 1 - n_different / sum(words.values())
     n_bytes, n_tokens = np.array(sizes).T.reshape(2, len(tokenizers), len(corpora))
     n = len(corpora)
     # In ascending order, cost k is the greater one in k pairs, and the smaller one in n - 1 - k.
