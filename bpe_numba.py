@@ -9440,8 +9440,8 @@ def read_huggingface(content: dict) -> Model:
     pattern = Pattern(content.get("pre_tokenizer") or "none")
     parts = _flattened(content.get("pre_tokenizer") or [], "pretokenizers")
     if any(part.get("prepend_scheme") == "first" for part in parts):
-        types = {step["type"] for step in _flattened(normalizer, "normalizers")}
-        for name in sorted(types & _CHANGING_THE_START):
+        names = {step["type"] for step in _flattened(normalizer, "normalizers")}
+        for name in sorted(names & _CHANGING_THE_START):
             raise InputError(f"Metaspace with prepend_scheme first after {name} is not supported")
     types = [part["type"] for part in parts]
     alphabet = "bytes" if "ByteLevel" in types else "characters"
@@ -9887,7 +9887,7 @@ def _find_model_file(folder: Path) -> Path:
     first_files = [[form.file] for form in FORMATS.values()]
     others = [["encoder.json"], ["*.tiktoken", "*tokenizer.json"], ["*.model", "*vocab.txt"]]
     for names in first_files + others:
-        files = [file for name in names for file in folder.glob(name)]
+        files = list(itertools.chain.from_iterable(map(folder.glob, names)))
         if len(files) == 1:
             return files[0]
     raise InputError(f"{folder}: no tokenizer.json here, nor a single file of another format")
@@ -11318,12 +11318,7 @@ class Recipe:
         if self.mark == MARK:
             return [_MARKS_TO_SPACES, *join]
         if self.mark:
-            marks = {
-                "type": "Metaspace",
-                "replacement": self.mark,
-                "prepend_scheme": "always",
-                "split": True,
-            }
+            marks = {"type": "Metaspace", **self.metaspace._asdict(), "split": True}
             return [marks, *join * self.byte_fallback]
         if prefix:
             return [{"type": "WordPiece", "prefix": prefix, "cleanup": True}]
@@ -11613,7 +11608,7 @@ class Training:
         model = self.tokenizer.model
         if model.kind == "bpe" and model.alphabet == "bytes":
             return int(self.learned.n_tokens[-1])
-        steps = [step for step in (self.recipe.metaspace, "none") if step]
+        steps = list(filter(None, (self.recipe.metaspace, "none")))
         model = dataclasses.replace(model, pattern=steps, normalizer=(), drops_unknown=True)
         return encode_words(Tokenizer.from_model(model), self.counted.words).n_tokens
 
