@@ -9887,7 +9887,7 @@ def _find_model_file(folder: Path) -> Path:
     first_files = [[form.file] for form in FORMATS.values()]
     others = [["encoder.json"], ["*.tiktoken", "*tokenizer.json"], ["*.model", "*vocab.txt"]]
     for names in first_files + others:
-        files = list(itertools.chain.from_iterable(map(folder.glob, names)))
+        files = [file for name in names for file in folder.glob(name)]
         if len(files) == 1:
             return files[0]
     raise InputError(f"{folder}: no tokenizer.json here, nor a single file of another format")
