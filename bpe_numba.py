@@ -9560,8 +9560,23 @@ def _sentencepiece_steps(normalizer: Mapping) -> list[dict]:
     return steps
 
 
+def _sentencepiece_normalizer(spec, symbols: list[str]) -> dict:
+    """Make the step for a NormalizerSpec; raises InputError if its charsmap is damaged."""
+    charsmap = base64.b64encode(spec.precompiled_charsmap).decode()
+    step = {
+        "type": "SentencePiece",
+        "charsmap": charsmap,
+        "symbols": symbols * bool(charsmap),
+        "prefix": spec.add_dummy_prefix,
+        "squeezes": spec.remove_extra_whitespaces,
+        "escapes": spec.escape_whitespaces,
+    }
+    Normalizer([step])
+    return step
+
+
 def _sentencepiece_decoder(proto) -> list[dict]:
-    """List the steps of the decoder of a SentencePiece model, as Llama 2 has them."""
+    """List the steps of the decoder for a ModelProto, as Llama 2 has them."""
     spec = proto.normalizer_spec
     steps = []
     if spec.escape_whitespaces:
@@ -9582,7 +9597,6 @@ def read_sentencepiece(data: bytes) -> Model:
     """
     proto = _parse_sentencepiece(data)
     trainer = proto.trainer_spec
-    spec = proto.normalizer_spec
     kind = _SENTENCEPIECE_KINDS[trainer.model_type]
     names = [piece.piece for piece in proto.pieces]
     types = np.array([piece.type for piece in proto.pieces])
@@ -9590,23 +9604,12 @@ def read_sentencepiece(data: bytes) -> Model:
     special_ids = np.flatnonzero(np.isin(types, (_UNKNOWN, _CONTROL))).tolist()
     config = {}
     for role in ROLES:
-        token_id = getattr(
-            trainer, f"{role[:3]}_id"
-        )  # bos_id for bos_token; -1: the model has none
+        # bos_id for bos_token; -1 if the model has none
+        token_id = getattr(trainer, f"{role[:3]}_id")
         if token_id in special_ids:
             config[role] = names[token_id]
     symbol_ids = np.flatnonzero(types == _USER_DEFINED).tolist()
     symbols = [names[token_id] for token_id in symbol_ids]
-    charsmap = base64.b64encode(spec.precompiled_charsmap).decode()
-    normalizer = {
-        "type": "SentencePiece",
-        "charsmap": charsmap,
-        "symbols": symbols * bool(charsmap),
-        "prefix": spec.add_dummy_prefix,
-        "squeezes": spec.remove_extra_whitespaces,
-        "escapes": spec.escape_whitespaces,
-    }
-    Normalizer([normalizer])  # fails if the charsmap is damaged
     flags = {}
     if kind == "unigram":
         scores[types == _BYTE] = -np.inf
@@ -9624,7 +9627,7 @@ def read_sentencepiece(data: bytes) -> Model:
         flags=flags,
         alphabet="characters",
         scores=scores,
-        normalizer=[normalizer],
+        normalizer=[_sentencepiece_normalizer(proto.normalizer_spec, symbols)],
         decoder=_sentencepiece_decoder(proto),
         unk_token=names[types.tolist().index(_UNKNOWN)],
         byte_fallback=trainer.byte_fallback,
@@ -9633,8 +9636,8 @@ def read_sentencepiece(data: bytes) -> Model:
     )
 
 
-def _parse_sentencepiece(data: bytes):  # -> ModelProto
-    """Parse a SentencePiece model, and check that its features are supported."""
+def _parse_sentencepiece(data: bytes):
+    """Parse a ModelProto of SentencePiece, and check that its features are supported."""
     definitions = import_optional("sentencepiece.sentencepiece_model_pb2", "protobuf")
     proto = definitions.ModelProto()
     is_whole = False
