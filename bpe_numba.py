@@ -1082,6 +1082,31 @@ INVALID_BYTE = 0xFF
 HIGH_BITS = u64(0x8080808080808080)
 
 
+def _lone_surrogate_message(error: UnicodeEncodeError, start: int = 0) -> str:
+    """Tell where a text has half a surrogate pair; `start` is added to the index."""
+    code_point = ord(error.object[error.start])
+    index = start + error.start
+    return f"U+{code_point:04X} at index {index} of the text is half a surrogate pair, not text"
+
+
+def _text_size(text: Text) -> int:
+    """Return the number of bytes or characters of a text; or raise InputError."""
+    if not isinstance(text, (str, bytes)):
+        raise InputError(f"a text is str or bytes, not {type(text).__name__}")
+    return len(text)
+
+
+def _text_bytes(text: Text, start: int = 0) -> bytes:
+    """Return a text as UTF-8; `start` is its index in a longer one, for messages."""
+    if isinstance(text, bytes):
+        return text
+    _text_size(text)
+    try:
+        return text.encode()
+    except UnicodeEncodeError as error:
+        raise InputError(_lone_surrogate_message(error, start)) from None
+
+
 def _with_padding(data: bytes | np.ndarray) -> np.ndarray:
     """Copy bytes, or an array of them, into an array of uint8 that ends with PADDING."""
     text = np.zeros(len(data) + PADDING, np.uint8)
@@ -1273,16 +1298,23 @@ class Split(NamedTuple):
         if self.behavior in ("isolated", "removed"):
             return self.regex
         character = self.regex.removesuffix("+")
-        rule = f"a Split that is {self.behavior} looks for one character, or a run of it"
-        require(_is_one_character(character), f"{rule}: {self.regex!r} is not supported")
-        one = f"(?:{character})"
+        require(
+            _is_one_character(character),
+            f"a Split that is {self.behavior} looks for one character, or a run of it: "
+            f"{self.regex!r} is not supported",
+        )
+        match = f"(?:{character})"
         other = rf"(?:(?!{character})[\s\S])"
+        if self.behavior == "contiguous" or self.regex.endswith("+"):
+            match += "+"
         if self.behavior == "contiguous":
-            return f"{one}+"
-        match = f"{one}+" if self.regex.endswith("+") else one
+            return match
         if (self.behavior == "merged_with_previous") != self.invert:
             return f"{other}*{match}|{other}+"
         return f"{match}{other}*|{other}+"
+
+
+MARK = "▁"  # SentencePiece replaces spaces by it
 
 
 class Metaspace(NamedTuple):
@@ -1296,10 +1328,10 @@ class Metaspace(NamedTuple):
     [b'_one', b'_two']
     """
 
-    replacement: str = "▁"
+    replacement: str = MARK
     prepend_scheme: str = "always"
 
-    # It is a stage as well; see _Stage.
+    # A Metaspace is a stage as well; see _Stage.
     table = None
     warning = ""
 
@@ -1311,8 +1343,7 @@ class Metaspace(NamedTuple):
 
 
 PREPEND_SCHEMES = ("never", "first", "always")
-# Their positions, for kernels.
-NEVER = 0
+NEVER = 0  # for kernels, the position in PREPEND_SCHEMES
 ALWAYS = 2
 
 # Punctuation as in `tokenizers`, which uses Rust's crate unicode_categories: the printable
@@ -1438,9 +1469,9 @@ class _RegexParser:
         self.refuse_if(_may_be_empty(program), "a quantifier on a part that may be empty")
         least, comma, most = _COUNTS.get(quantifier[1], quantifier[1].strip("{}")).partition(",")
         is_endless = comma and not most
-        mode = quantifier[2]
+        mode = quantifier[2]  # "?" is lazy, "+" possessive
         size = len(program) + 1
-        n_more = 1
+        n_more = 1  # copies that may be left out; an endless one repeats
         if not is_endless:
             n_more = int(most or least) - int(least)
         result = program * int(least)
@@ -1450,9 +1481,12 @@ class _RegexParser:
             result += [preferred, *program]
         if is_endless:
             result.append(("split", -size, -size))
-        if mode == "+":  # possessive: it ends early only where no more can be taken
+        if mode == "+":
+            # A possessive quantifier ends early only where no more can be taken.
             self.refuse_if(len(program) > 1, "a possessive quantifier on more than one character")
-            result += [*[("split", 2, 2)] * (not is_endless), ("lookahead", program[0][1], False)]
+            if not is_endless:
+                result.append(("split", 2, 2))
+            result.append(("lookahead", program[0][1], False))
         return result
 
     def item(self) -> Program:
@@ -1519,7 +1553,7 @@ def _code_points_matching(source: str) -> np.ndarray:
         is_negated = listed[1] == "^"
         return matches != is_negated
     try:
-        for match in regex.finditer(f"(?:{source})+", _all_code_points(), timeout=REGEX_SECONDS):
+        for match in regex.finditer(f"(?:{source})+", _all_characters(), timeout=REGEX_SECONDS):
             matches[match.start() : match.end()] = True
     except TimeoutError:
         raise Unsupported(
@@ -1528,13 +1562,17 @@ def _code_points_matching(source: str) -> np.ndarray:
     return matches
 
 
-@functools.lru_cache(maxsize=1)
-def _all_code_points() -> str:
+@functools.cache
+def _all_characters() -> str:
+    """Join the characters of all code points."""
     return "".join(map(chr, range(N_CODE_POINTS)))
 
 
 MAX_SETS = 60  # sets of characters: one bit each, below the bits for the number of bytes
 MAX_STEPS = 10_000_000  # steps of threads; they take 4 s, and o200k needs 19,000
+
+
+State = tuple[int, ...]  # threads, the preferred one first
 
 
 class _Dfa:
@@ -1548,13 +1586,15 @@ class _Dfa:
     """
 
     def __init__(self, program: Program):
+        # A match is END alone, or one of the pattern.
         self.program = [("split", 1, 3), ("class", "END"), ("match",), *program]
         self.n_steps = 0
         sources = {step[1]: None for step in program if step[0] in ("class", "lookahead")}
         if len(sources) > MAX_SETS:
             raise Unsupported(f"more than {MAX_SETS} sets of characters")
         ranges = np.diff([0, 0x80, 0x800, 0xD800, 0xE000, 0x10000, N_CODE_POINTS])
-        # Lone surrogates stand for invalid bytes.
+        # Each code point has a bit for each set that contains it, and above these bits its size in
+        # UTF-8. Lone surrogates stand for invalid bytes.
         sizes = np.repeat(np.array([1, 2, 3, 1, 3, 4], np.uint64), ranges)
         bits = sizes << u64(MAX_SETS)
         for bit, source in enumerate(sources):
@@ -1574,10 +1614,10 @@ class _Dfa:
         }
         self.class_accepts["END"] = [*[False] * self.n_classes, True]
 
-    def step(self, state: tuple[int, ...], char_class: int) -> tuple[bool, tuple[int, ...]]:
+    def step(self, state: State, char_class: int) -> tuple[bool, State]:
         """Check whether a match ends before a character of this class, and find the next state."""
-        seen: set[int] = set()
-        after: dict[int, None] = {}
+        seen = set()
+        after = {}  # the threads of the next state, in their order
         waiting = list(reversed(state))
         while waiting:
             pc = waiting.pop()
@@ -1598,8 +1638,8 @@ class _Dfa:
                     waiting.append(pc + 1)
         return False, tuple(after)
 
-    def row(self, state: tuple[int, ...]) -> list[tuple[bool, tuple[int, ...]]]:
-        """List `step` for each class, and for END."""
+    def row(self, state: State) -> list[tuple[bool, State]]:
+        """List the results of `step` for each class, and for END."""
         if self.n_steps > MAX_STEPS:
             raise Unsupported(f"a pattern of more than {MAX_STEPS:,} steps")
         return [self.step(state, c) for c in range(self.n_classes + 1)]
@@ -1609,9 +1649,7 @@ MAX_STATES = 20_000
 MAX_ENTRIES = 1_000_000  # states times classes; they take 5 s
 
 
-def _number_states(
-    first: tuple, row: Callable[[tuple], list[tuple[object, tuple]]]
-) -> tuple[np.ndarray, np.ndarray]:
+def _number_states(first: tuple, row: Callable) -> tuple[np.ndarray, np.ndarray]:
     """Number the states of a machine in the order in which they are reached; the first state is 0.
 
     row(state) lists, for each letter, the output of the machine and the next state. Returns two
@@ -1708,12 +1746,10 @@ def _must_split_pairs(next_state: np.ndarray, accepts: np.ndarray) -> np.ndarray
 
     Each state after an x must accept before a y and before END, and must not take the y.
     """
-    n = next_state.shape[1] - 1
-    splits = accepts[:, :n] & (next_state[:, :n] < 0) & accepts[:, n:]
+    splits = (accepts & (next_state < 0) & accepts[:, -1:])[:, :-1]
     rows = []
-    for after in next_state.T[:n]:  # the states after an x, or -1
-        states = after[after >= 0]
-        rows.append((after[0] >= 0) & splits[states].all(axis=0))
+    for after in next_state.T[:-1]:  # the states after an x, or -1; after[0] is from the start
+        rows.append((after[0] >= 0) & splits[after[after >= 0]].all(axis=0))
     return np.array(rows)
 
 
@@ -1739,12 +1775,9 @@ def _streaming_transducer(
         return sum(sizes[char] for char in chars)
 
     def advance(state, char):
-        """The next state, and the ends of pretokens, as bytes before the end of this character.
+        """Return the next state, and the ends of pretokens as bytes before the end of `char`.
 
-        Returns None if the state would have to remember too much. After a character that the
-        machine takes without a match before it, it waits. After a match before the character, the
-        character is pending, or begins a pretoken. Where the machine stops without a match, the
-        last match ends a pretoken; without one, the first pending character joins the gap.
+        Returns None if the state would have to remember too much.
         """
         inner, pending, status = state
         following = int(next_state[inner, char])
@@ -1752,10 +1785,12 @@ def _streaming_transducer(
         chars = (*pending, char)
         size = n_bytes(chars)
         if following >= 0 and not accepted:
+            # The machine goes on without a match before `char`, which waits.
             if len(set(chars)) > 1 or size >= MAX_PENDING_BYTES:
                 chars = MANY
             return (following, chars, status), []
         if accepted and (status != GAP or pending != MANY):
+            # A match ends before `char`; if a gap comes before the match, it is a pretoken.
             ends = [size] * (status == GAP)
             if following >= 0:
                 return (following, (char,), ACCEPTED), ends
@@ -1763,7 +1798,9 @@ def _streaming_transducer(
         if pending == MANY:
             return None
         if status == ACCEPTED:
+            # The machine stops: the last match is a pretoken, and the rest is read again.
             return restart(FRESH, chars, [size])
+        # The machine stops without a match: the first character joins the gap.
         return restart(GAP, chars[1:], [])
 
     def restart(status, chars, ends):
@@ -1861,7 +1898,8 @@ def _sure_starts(table: ScanTable) -> np.ndarray | None:
 def _is_one_character(source: str) -> bool:
     """Check whether an expression matches single characters."""
     with contextlib.suppress(Unsupported, regex.error):
-        return _takes_one_character(regex.compile(source) and _RegexParser(source).parse()[:-1])
+        regex.compile(source)
+        return _takes_one_character(_RegexParser(source).parse()[:-1])
     return False
 
 
@@ -1886,8 +1924,9 @@ def _compile_regex(source: str) -> regex.Pattern:
     s and 300 MB.
     """
     shown = repr(source[:200])
+    group_counts = re.findall(r"(?<=[)?*+}])\{(?:\d*,)?(\d+),?\}", source)
     try:
-        if math.prod(map(int, re.findall(r"(?<=[)?*+}])\{(?:\d*,)?(\d+),?\}", source))) > 10**6:
+        if math.prod(map(int, group_counts)) > 10**6:
             raise ValueError("its counts of groups multiply to more than 1,000,000")
         compiled = regex.compile(source)
         source.encode()  # a file of a model could not hold a lone surrogate
@@ -1998,24 +2037,17 @@ class Pattern:
             sources,
             "a pattern is a name, a regular expression, or a list of these: the list is empty",
         )
-        self.steps = steps = tuple(itertools.chain.from_iterable(map(_named_steps, sources)))
+        self.parts = list(map(_entry_of_name, sources))
+        self.steps = steps = tuple(itertools.chain.from_iterable(map(_plain_steps, self.parts)))
         self.source = steps[0] if len(steps) == 1 else steps
         self.name = PATTERN_NAMES.get(steps)
-        parts: list[PatternStep] = []
-        for step in sources:
-            if isinstance(step, dict):
-                parts.append(step)
+        self.stages = []
+        runs = itertools.groupby(steps, lambda step: isinstance(step, Metaspace))
+        for is_metaspace, group in runs:
+            if is_metaspace:
+                self.stages += group
             else:
-                parts += _named_steps(step)
-        self.parts = _named_parts(parts)
-        self.stages: list[_Stage | Metaspace] = []
-        for is_metaspace, group in itertools.groupby(
-            steps, lambda step: isinstance(step, Metaspace)
-        ):
-            run = tuple(group)
-            if not is_metaspace:
-                run = _compile_stages(run)
-            self.stages += run
+                self.stages += _compile_stages(tuple(group))
         self.warning = "; ".join(stage.warning for stage in self.stages if stage.warning)
         self.is_compiled = not self.warning
         if not self.table:
@@ -2040,10 +2072,10 @@ class Pattern:
         Where the first expression always cuts, the whole pattern does: later steps only add cuts.
         """
         first = self.stages[0]
-        n_spaces = int(isinstance(first, Metaspace))
-        table = self.stages[n_spaces].table or Pattern("none").table
+        has_mark = isinstance(first, Metaspace)
+        table = self.stages[int(has_mark)].table or Pattern("none").table
         class_of = table.class_of.copy()
-        if n_spaces:  # a space is cut like its replacement
+        if has_mark:  # a space is cut like its replacement
             class_of[0x20] = class_of[ord(first.replacement)]
         return class_of, table.must_split
 
@@ -2084,11 +2116,15 @@ PatternSource = PatternStep | Sequence[PatternStep]
 _LIKE_A_NAME = regex.compile(r"[A-Za-z][A-Za-z\d_-]+")
 
 
-def _named_steps(step: PatternStep) -> tuple[PatternStep, ...]:
-    """Look up the steps of a name or of JSON, and check other steps.
+def _entry_of_name(step: PatternStep) -> PatternStep:
+    """Look up a name in PATTERNS; any other step stays."""
+    if isinstance(step, str):
+        return PATTERNS.get(step, step)
+    return step
 
-    A Split that isolates becomes its expression.
-    """
+
+def _plain_steps(step: PatternStep) -> tuple[PatternStep, ...]:
+    """Make the steps of JSON, and check other steps; a Split that isolates becomes its regex."""
     if isinstance(step, dict):
         return _pre_tokenizer_steps(json.dumps(step))
     if isinstance(step, Split):
@@ -2099,17 +2135,15 @@ def _named_steps(step: PatternStep) -> tuple[PatternStep, ...]:
         return (Split(source),) if _LIKE_A_NAME.fullmatch(source) else (source,)
     if isinstance(step, Metaspace):
         require_known("prepend scheme", step.prepend_scheme, PREPEND_SCHEMES)
-        is_character = isinstance(step.replacement, str) and len(step.replacement) == 1
         require(
-            is_character, f"Metaspace writes one character for a space, not {step.replacement!r}"
+            isinstance(step.replacement, str) and len(step.replacement) == 1,
+            f"Metaspace writes one character for a space, not {step.replacement!r}",
         )
         return (step,)
     require(
         isinstance(step, str),
         f"a step of a pattern is a str, Split, Metaspace or dict, not {type(step).__name__}",
     )
-    if step in PATTERNS:
-        return _named_steps(PATTERNS[step])
     if _LIKE_A_NAME.fullmatch(step):
         raise InputError(
             f"no pattern is named {step!r}; there are {', '.join(PATTERNS)}, or a regular "
@@ -2174,15 +2208,18 @@ def _read_regex(text: str) -> str:
     """
     rewritten = ""
     doubtful = []
-    replacements = [*_ONIGURUMA_PARTS.values()]
+    replacements = list(_ONIGURUMA_PARTS.values())
     for part in _ONIGURUMA_PART.finditer(text):
         replacement = replacements[part.lastindex - 1]
         if replacement is None:
             doubtful.append(part[0])
         rewritten += replacement or _replace_escapes(part[0], _FROM_ONIGURUMA)
     if doubtful:
-        note = f"Hugging Face's engine may read {doubtful[0]} in the pattern {text[:200]!r}"
-        warnings.warn(f"{note} differently: some ids may differ", stacklevel=5)
+        warnings.warn(
+            f"Hugging Face's engine may read {doubtful[0]} in the pattern {text[:200]!r} "
+            "differently: some ids may differ",
+            stacklevel=5,
+        )
     return rewritten
 
 
@@ -2205,20 +2242,20 @@ def _flattened(part: object, key: str) -> list[dict]:
     if step_type == "Sequence" and key in part:
         part = part[key]
     if isinstance(part, (list, tuple)):
-        return [step for one in part for step in _flattened(one, key)]
-    note = (
+        return [step for item in part for step in _flattened(item, key)]
+    require(
+        isinstance(step_type, str) and step_type != "Sequence",
         f"a step without a type, or a Sequence without {key}, is not supported: "
-        f"{json.dumps(part)[:100]}"
+        f"{json.dumps(part)[:100]}",
     )
-    require(isinstance(step_type, str) and step_type != "Sequence", note)
     return [part]
 
 
-def _make_steps(part: str, makers: Mapping[str, Callable[..., Iterable]], step: dict) -> list:
+def _call_step(part: str, functions: Mapping[str, Callable], step: dict, *arguments) -> list:
     """Call the function for the type of a step of a tokenizer.json, with its other fields."""
     fields = {name: field for name, field in step.items() if name != "type"}
     try:
-        return list(makers[step["type"]](**fields))
+        return list(functions[step["type"]](*arguments, **fields))
     except (AttributeError, KeyError, OverflowError, TypeError, ValueError) as error:
         raise InputError(f"the {part} {json.dumps(step)[:100]} is not supported: {error}") from None
 
@@ -2228,13 +2265,13 @@ _BEHAVIORS = {name.title().replace("_", ""): name for name in BEHAVIORS}
 
 def _split_steps(
     pattern: Mapping[str, str], behavior: str = "Isolated", invert: bool = False
-) -> tuple[Split]:
+) -> list[PatternStep]:
     """Make the step of a Split."""
     if "String" in pattern:
         source = regex.escape(pattern["String"])
     else:
         source = _read_regex(pattern["Regex"])
-    return (Split(source, _BEHAVIORS[behavior], bool(invert)),)
+    return [Split(source, _BEHAVIORS[behavior], bool(invert))]
 
 
 def _metaspace_steps(
@@ -2243,7 +2280,7 @@ def _metaspace_steps(
     split: bool = True,
     prepend_scheme: str | None = None,
     **_: object,
-) -> list[Split | Metaspace]:
+) -> list[PatternStep]:
     """Make the steps of a Metaspace; if it splits, a pretoken begins at each replacement."""
     old_scheme = "always" if add_prefix_space else "never"  # in files from before 2023
     steps = [Metaspace(replacement, prepend_scheme or old_scheme)]
@@ -2254,7 +2291,7 @@ def _metaspace_steps(
 
 def _byte_level_steps(
     add_prefix_space: bool = True, use_regex: bool = True, **_: object
-) -> list[str | Metaspace]:
+) -> list[PatternStep]:
     """Make the steps of a ByteLevel."""
     steps = []
     if add_prefix_space:
@@ -2267,7 +2304,7 @@ def _byte_level_steps(
 # The function that makes the steps of a pattern for a type of pre-tokenizer; its parameters are the
 # fields. Rust's \s and \w are the same as here, except for characters that are newer than its
 # Unicode 16.
-_PRE_TOKENIZERS: dict[str, Callable[..., Sequence[PatternStep]]] = {
+_PRE_TOKENIZERS = {
     "BertPreTokenizer": lambda: (Split(r"\s", "removed"), PUNCTUATION),
     "Whitespace": lambda: (Split(r"\w+|[^\w\s]+", "removed", invert=True),),
     "WhitespaceSplit": lambda: (Split(r"\s", "removed"),),
@@ -2288,66 +2325,49 @@ def _pre_tokenizer_steps(pre_tokenizer: str) -> tuple[PatternStep, ...]:
     Digits after a ByteLevel cut the names of bytes, not the text: see `_check_after_bytes`.
     """
     steps = []
-    is_of_bytes = False
+    has_byte_level = False
     for part in _flattened(json.loads(pre_tokenizer), "pretokenizers"):
-        if is_of_bytes and part == _DIGITS:
+        if has_byte_level and part == _DIGITS:
             continue
-        for step in _make_steps("pre_tokenizer", _PRE_TOKENIZERS, part):
-            steps += _named_steps(step)
-        is_of_bytes = is_of_bytes or part["type"] == "ByteLevel"
+        for step in _call_step("pre_tokenizer", _PRE_TOKENIZERS, part):
+            steps += _plain_steps(step)
+        has_byte_level = has_byte_level or part["type"] == "ByteLevel"
     if all(isinstance(step, Metaspace) for step in steps):
         steps.append(PATTERNS["none"])
     return tuple(steps)
 
 
-PATTERN_NAMES = {_named_steps(name): name for name in PATTERNS}
-
-
-def _named_parts(parts: Sequence[PatternStep]) -> list[PatternStep]:
-    """Replace the steps of a name by its entry in PATTERNS, which may be JSON."""
-    rest = list(parts)
-    named = []
-    while rest:
-        for steps, name in PATTERN_NAMES.items():
-            if tuple(rest[: len(steps)]) == steps:
-                named.append(PATTERNS[name])
-                del rest[: len(steps)]
-                break
-        else:
-            named.append(rest.pop(0))
-    return named
+PATTERN_NAMES = {_plain_steps(entry): name for name, entry in PATTERNS.items()}
 
 
 @functools.lru_cache(maxsize=64)
-def _compile_stages(steps: tuple[str | Split, ...]) -> tuple[_Stage, ...]:
-    """Compile consecutive Splits.
-
-    Those of a named pattern are one machine, whose table is cached on the disk.
-    """
+def _compile_stages(steps: tuple) -> tuple[_Stage, ...]:
+    """Compile consecutive Splits; the table of a named pattern is cached on the disk."""
     name = PATTERN_NAMES.get(steps)
     if name:
         return (_Stage(_cached_on_disk(name, steps)),)
     return _compile_splits(steps)
 
 
-def _compile_splits(steps: tuple[str | Split, ...]) -> tuple[_Stage, ...]:
+def _compile_splits(steps: tuple) -> tuple[_Stage, ...]:
     """Compile consecutive Splits; if all search for single characters, they become one machine."""
     splits = [step if isinstance(step, Split) else Split(step) for step in steps]
-    kept_or_dropped = all(
-        split.behavior in ("isolated", "removed") and not split.invert for split in splits
+    are_one_machine = len(splits) > 1 and all(
+        split.behavior in ("isolated", "removed")
+        and not split.invert
+        and _is_one_character(split.regex)
+        for split in splits
     )
-    if (
-        len(splits) > 1
-        and kept_or_dropped
-        and all(_is_one_character(split.regex) for split in splits)
-    ):
-        table = _compile_pattern("|".join(split.regex for split in splits))
-        dropped = np.zeros(len(table.must_split), bool)
-        for split in splits:
-            if split.behavior == "removed":
-                dropped[table.class_of[_code_points_matching(split.regex)]] = True
-        return (_Stage(table._replace(dropped=dropped[: len(dropped) * dropped.any()])),)
-    return tuple(map(_compile_split, splits))
+    if not are_one_machine:
+        return tuple(map(_compile_split, splits))
+    table = _compile_pattern("|".join(split.regex for split in splits))
+    dropped = np.zeros(len(table.must_split), bool)
+    for split in splits:
+        if split.behavior == "removed":
+            dropped[table.class_of[_code_points_matching(split.regex)]] = True
+    if dropped.any():
+        table = table._replace(dropped=dropped)
+    return (_Stage(table),)
 
 
 def _compile_split(split: Split) -> _Stage:
@@ -2357,14 +2377,12 @@ def _compile_split(split: Split) -> _Stage:
     try:
         table = _compile_pattern(split.pieces)
     except Unsupported as error:
-        is_plain = split.behavior == "isolated"
         require(
-            is_plain, f"a Split that is {split.behavior} by {shown!r} is not supported: {error}"
+            split.behavior == "isolated",
+            f"a Split that is {split.behavior} by {shown!r} is not supported: {error}",
         )
-        warning = (
-            f"the pattern is left to the `regex` package, which is some 50 times slower: {error}"
-        )
-        return _Stage(None, compiled, warning)
+        warning = "the pattern is left to the `regex` package, which is some 50 times slower"
+        return _Stage(None, compiled, f"{warning}: {error}")
     if split.behavior == "removed":
         starts = _sure_starts(table)
         require(
@@ -2375,11 +2393,10 @@ def _compile_split(split: Split) -> _Stage:
     return _Stage(table)
 
 
-# It is computed at import, since the file may change later.
-SOURCE_HASH = hashlib.sha256(Path(__file__).read_bytes()).hexdigest()
+SOURCE_HASH = _source_digest(__name__)  # at import, since the file may change later
 
 
-def _cached_on_disk(name: str, steps: tuple[str | Split, ...]) -> ScanTable:
+def _cached_on_disk(name: str, steps: tuple) -> ScanTable:
     """Read the table of a named pattern from the disk, or compile it and write it there.
 
     The file is ignored if it is damaged, as its checksums tell, or if other versions wrote it.
@@ -2986,18 +3003,21 @@ class AddedToken(NamedTuple):
     literal: bool = False  # not normalized itself, as SentencePiece's symbols; ours alone
 
 
+NO_FLAGS = AddedToken()
+
+
 def _special_table(
     ids: Mapping[str, int], flags: Mapping[str, AddedToken], normalizer: Normalizer | None = None
 ) -> _SpecialTable:
     """Make the table of some special tokens, for text that a normalizer has changed or not."""
-    tokens = {}  # the bytes that are searched for -> the name
+    tokens = {}  # the bytes in the text -> the name
     for name in ids:
         token = name.encode()
-        if normalizer and not flags.get(name, AddedToken()).literal:
+        if normalizer and not flags.get(name, NO_FLAGS).literal:
             token = normalizer.normalize(token)
         tokens[token] = name
     tokens.pop(b"", None)
-    flagged = [flags.get(name, AddedToken()) for name in tokens.values()]
+    flagged = [flags.get(name, NO_FLAGS) for name in tokens.values()]
     first_bytes = {token[0] for token in tokens}
     bits = [sum(itertools.compress((SINGLE_WORD, LSTRIP, RSTRIP), flag)) for flag in flagged]
     char_kinds = np.zeros(0, np.uint8)
@@ -3007,8 +3027,8 @@ def _special_table(
     return _SpecialTable(
         make_trie(dict(enumerate(tokens))),
         np.array([ids[name] for name in tokens.values()], np.int64),
-        np.array([*map(len, tokens)], np.int64),
-        np.isin(np.arange(256), [*first_bytes]),
+        np.fromiter(map(len, tokens), np.int64),
+        np.isin(np.arange(256), list(first_bytes)),
         first_bytes.pop() if len(first_bytes) == 1 else -1,
         np.array(bits, np.uint8),
         char_kinds,
@@ -3117,8 +3137,8 @@ def _cut_at_special(text, scanned, meanings, special):
     n_out = i64(0)
     n_copied = i64(0)  # bytes of the text that are in `out`, or under a token
     new_meanings = np.empty(2 * len(meanings) + 64, np.int64)
-    n = 0
-    m = 0
+    n_new = 0
+    n_ended = 0  # texts whose END lies before `position`; the next one is at `text_end`
     text_end = _find_byte(scanned, i64(0), len(scanned), i64(END))
     while position < n_text:
         number = _special_at(text, position, special)
@@ -3127,25 +3147,25 @@ def _cut_at_special(text, scanned, meanings, special):
         flags = special.flags[number]
         if not (flags & SINGLE_WORD and _is_beside(WORD, text, start, position, char_kinds)):
             start, end = _with_spaces(text, n_copied, start, position, flags, char_kinds)
-            # a token may lie in the white space that belongs to the token before it
+            # A token may lie in the white space that belongs to the token before it.
             if n_copied < start:
                 n_out = _copy_bytes(text, n_copied, start, out, n_out)
-            new_meanings = _reserve(new_meanings, n + 1 + len(meanings))
+            new_meanings = _reserve(new_meanings, n_new + 1 + len(meanings))
             while text_end < start:
-                new_meanings[n] = meanings[m]
-                n += 1
-                m += 1
+                new_meanings[n_new] = meanings[n_ended]
+                n_new += 1
+                n_ended += 1
                 text_end = _find_byte(scanned, text_end + 1, len(scanned), i64(END))
-            new_meanings[n] = special.ids[number]
-            n += 1
+            new_meanings[n_new] = special.ids[number]
+            n_new += 1
             out[n_out] = END
             n_out += 1
             n_copied = end
         position = _next_special(text, position, special)
-    for k in range(m, len(meanings)):
-        new_meanings[n] = meanings[k]
-        n += 1
-    return _add_padding(out, _copy_bytes(text, n_copied, n_text, out, n_out)), new_meanings[:n]
+    for k in range(n_ended, len(meanings)):
+        new_meanings[n_new] = meanings[k]
+        n_new += 1
+    return _add_padding(out, _copy_bytes(text, n_copied, n_text, out, n_out)), new_meanings[:n_new]
 
 
 def _count_parts(scanned: np.ndarray) -> int:
@@ -3701,7 +3721,7 @@ def _normalizer_passes(steps: str) -> list[_MapPass | _TextPass]:
     flat = _flattened(json.loads(steps), "normalizers")
     passes = []
     parts = itertools.chain.from_iterable(
-        _make_steps("normalizer", _NORMALIZERS, step) for step in flat
+        _call_step("normalizer", _NORMALIZERS, step) for step in flat
     )
     for by_character, group in itertools.groupby(
         parts, lambda part: isinstance(part, _CharacterStep)
@@ -3771,6 +3791,32 @@ class Normalizer:
         return classes, splits
 
 
+_BERT = {
+    "type": "BertNormalizer",
+    "clean_text": True,
+    "handle_chinese_chars": True,
+    "strip_accents": None,
+}
+NORMALIZERS = {
+    name.lower(): {"type": name} for name in ("NFC", "NFD", "NFKC", "NFKD", "Lowercase", "Nmt")
+} | {
+    "strip-accents": {"type": "StripAccents"},
+    "bert": _BERT | {"lowercase": True},
+    "bert-cased": _BERT | {"lowercase": False},
+}
+
+
+def _named_normalizer(normalizer: str | Sequence[str | dict]) -> list[dict]:
+    """Look up the steps of a normalizer by their names."""
+    steps = []
+    for step in [normalizer] if isinstance(normalizer, str) else normalizer:
+        if isinstance(step, str):
+            require_known("normalizer", step, NORMALIZERS)
+            step = NORMALIZERS[step]
+        steps.append(step)
+    return steps
+
+
 # ─── Pretokenizing ────────────────────────────────────────────────────────────────────────────────
 #
 # Texts -> one flat text, which is then scanned with the table of the last step of the pattern:
@@ -3800,11 +3846,12 @@ class Pretokenizer:
     ):
         self.pattern = pattern
         self.normalizer = normalizer or Normalizer()
-        first, second = {}, {}
-        for token, number in special_tokens.items():
-            is_normalized = flags.get(token, AddedToken()).normalized
-            ids = second if is_normalized else first
-            ids[token] = number
+        first = dict(special_tokens)
+        second = {
+            token: first.pop(token)
+            for token in special_tokens
+            if flags.get(token, NO_FLAGS).normalized
+        }
         if not self.normalizer and not first:  # one search is enough
             first, second = second, first
         self.special = _special_table(first, flags)
@@ -4033,12 +4080,6 @@ def _record_text(record: object, text_field: str) -> bytes:
     if isinstance(record, dict) and isinstance(record.get(text_field), str):
         return _text_bytes(record[text_field])
     raise InputError(f"no text in the field {text_field!r} (`text_field` names another)")
-
-
-def _lone_surrogate_message(error: UnicodeEncodeError, start: int = 0) -> str:
-    code_point = ord(error.object[error.start])
-    index = start + error.start
-    return f"U+{code_point:04X} at index {index} of the text is half a surrogate pair, not text"
 
 
 class Block(NamedTuple):
@@ -6446,7 +6487,7 @@ _ID_RANGE = f"an id is a whole number from 0 to {MAX_ID - 1:,}"
 _BYTES_TO_UNICODE = dict(zip(BYTE_ORDER, [*_VISIBLE, *range(0x100, 0x144)], strict=True))
 # A character that names no byte has the entry -1. The last entry is for all later characters.
 _UNICODE_TO_BYTES = np.full(0x145, -1)
-_UNICODE_TO_BYTES[[*_BYTES_TO_UNICODE.values()]] = [*_BYTES_TO_UNICODE]
+_UNICODE_TO_BYTES[list(_BYTES_TO_UNICODE.values())] = list(_BYTES_TO_UNICODE)
 _BYTE_NAMES = frozenset(map(chr, _BYTES_TO_UNICODE.values()))
 
 
@@ -6579,20 +6620,20 @@ class Model:
         self.vocab = _validate_vocab(self.vocab)
         _assign_special_ids(self)
         if self.merges is not None:
-            self.merges = [*map(tuple, self.merges)]
-            kinds = {*map(type, itertools.chain.from_iterable(self.merges))}
+            self.merges = list(map(tuple, self.merges))
+            types = set(map(type, itertools.chain.from_iterable(self.merges)))
             require(
-                {*map(len, self.merges)} <= {2} and kinds <= {bytes},
+                set(map(len, self.merges)) <= {2} and types <= {bytes},
                 "merges are pairs of bytes, as (b'a', b'b')",
             )
         self.flags = {
             text: flags
             for text, flags in (self.flags or {}).items()
-            if text in self.special_tokens and flags != AddedToken()
+            if text in self.special_tokens and flags != NO_FLAGS
         }
         self.normalizer = tuple(self.normalizer)
         self.decoder = tuple(self.decoder)
-        self.unused = sorted(self.vocab.keys() & {*self.unused})
+        self.unused = sorted(self.vocab.keys() & set(self.unused))
         _validate_special_tokens(self)
         if self.alphabet != "bytes":
             _validate_characters(self)
@@ -6605,7 +6646,11 @@ class Model:
     @functools.cached_property
     def special_ids(self) -> set[int]:
         """The ids whose bytes are the text of a special token."""
-        return {id for text, id in self.special_tokens.items() if self.vocab[id] == text.encode()}
+        return {
+            token_id
+            for text, token_id in self.special_tokens.items()
+            if self.vocab[token_id] == text.encode()
+        }
 
     @functools.cached_property
     def merged_special_ids(self) -> set[int]:
@@ -6616,35 +6661,38 @@ class Model:
         were added with `special: false`.
         """
         end = self.added_from if self.scores is None else len(self.scores)
-        special = {self.vocab[id]: id for id in self.special_ids if id < end}
-        for id, token in self.vocab.items():
-            if special.get(token, id) != id:
+        special = {
+            self.vocab[token_id]: token_id for token_id in self.special_ids if token_id < end
+        }
+        for token_id, token in self.vocab.items():
+            if special.get(token, token_id) != token_id:
                 del special[token]
         if self.kind == "bpe":
-            merged = special.keys() & itertools.starmap(bytes.__add__, self.merges or ())
-            return {special[token] for token in merged} | {
-                *_letters(special, self.alphabet).values()
-            }
-        texts = {token.decode(): id for token, id in special.items()}
-        return {id for text, id in texts.items() if not self.flags.get(text, AddedToken()).special}
+            letters = _letters(special, self.alphabet).values()
+            merged = special.keys() & map(b"".join, self.merges or ())
+            return {special[token] for token in merged}.union(letters)
+        return {
+            token_id
+            for token, token_id in special.items()
+            if not self.flags.get(token.decode(), NO_FLAGS).special
+        }
 
     @functools.cached_property
     def ordinary(self) -> list[int]:
         """The ids that text can become without special tokens, in ascending order."""
         others = (self.special_ids - self.merged_special_ids).union(self.unused)
-        return [id for id in sorted(self.vocab) if id not in others]
+        return [token_id for token_id in sorted(self.vocab) if token_id not in others]
 
     @functools.cached_property
     def ids(self) -> dict[bytes, int]:
         """The id of each token; of several ids with the same bytes, the ordinary one."""
-        others = self.special_ids.union(self.unused)
-        ordinary_last = {id: self.vocab[id] for id in others} | self.vocab
-        return dict(zip(ordinary_last.values(), ordinary_last, strict=True))
+        ids = {token: token_id for token_id, token in self.vocab.items()}
+        return ids | {self.vocab[token_id]: token_id for token_id in self.ordinary}
 
     @functools.cached_property
     def ordinary_ids(self) -> dict[bytes, int]:
         """The id of each ordinary token; without merges, none for tokens of unknown characters."""
-        ids = {self.vocab[id]: id for id in self.ordinary}
+        ids = {self.vocab[token_id]: token_id for token_id in self.ordinary}
         if self.merges is None:
             for token in fallback_tokens(self):
                 ids.pop(token, None)
@@ -6705,24 +6753,24 @@ def _letters(ids: Mapping[bytes, int], alphabet: str) -> dict[int, int]:
     if alphabet == "bytes":
         return {token[0]: ids[token] for token in BYTES if token in ids}
     return {
-        ord(text): id
-        for token, id in ids.items()
+        ord(text): token_id
+        for token, token_id in ids.items()
         if len(token) <= 4 and len(text := token.decode()) == 1
     }
 
 
-def _is_id(id: object) -> bool:
+def _is_id(token_id: object) -> bool:
     """Check whether an id is a whole number in the range of ids."""
-    return type(id) is int and 0 <= id < MAX_ID
+    return type(token_id) is int and 0 <= token_id < MAX_ID
 
 
 def _validate_vocab(vocab: Mapping[int, bytes]) -> dict[int, bytes]:
     """Check the types and ranges of ids and tokens, and return a copy of the vocabulary."""
-    for id, token in vocab.items():
-        if not _is_id(id):
-            raise InputError(f"the token {token!r} has the id {id!r}: {_ID_RANGE}")
+    for token_id, token in vocab.items():
+        if not _is_id(token_id):
+            raise InputError(f"the token {token!r} has the id {token_id!r}: {_ID_RANGE}")
         if type(token) is not bytes or not token:
-            raise InputError(f"a token is bytes, at least one: id {id} has {token!r}")
+            raise InputError(f"a token is bytes, at least one: id {token_id} has {token!r}")
     return dict(vocab)
 
 
@@ -6733,40 +6781,48 @@ def _assign_special_ids(model: Model) -> None:
     if isinstance(given, Mapping):
         ids = dict(given)
     else:
-        ids_of_tokens = {token: id for id, token in model.vocab.items()}
+        ids_of_tokens = {token: token_id for token_id, token in model.vocab.items()}
         next_ids = itertools.count(max(model.vocab, default=-1) + 1)
         ids = {}
         for text in texts:
-            id = ids_of_tokens.get(text.encode())
-            ids[text] = next(next_ids) if id is None else id
-    for text, id in ids.items():
-        require(_is_id(id), f"the special token {text!r} has the id {id!r}: {_ID_RANGE}")
-        token = model.vocab.setdefault(id, text.encode())
+            token_id = ids_of_tokens.get(text.encode())
+            if token_id is None:
+                token_id = next(next_ids)
+            ids[text] = token_id
+    for text, token_id in ids.items():
+        require(
+            _is_id(token_id), f"the special token {text!r} has the id {token_id!r}: {_ID_RANGE}"
+        )
+        token = model.vocab.setdefault(token_id, text.encode())
         # The id may have a second text, and the text may be the GPT-2 name of the bytes.
-        has_text = ids.get(token.decode("utf-8", "replace")) == id
+        has_text = ids.get(token.decode("utf-8", "replace")) == token_id
         if not has_text and gpt2_name(token) != text:
             raise InputError(
-                f"the special token {text!r} has the id {id}, which belongs to {readable(token)!r}"
+                f"the special token {text!r} has the id {token_id}, which belongs to "
+                f"{readable(token)!r}"
             )
     model.special_tokens = ids
 
 
 def _validate_special_tokens(model: Model) -> None:
     """Check that no control token is a single byte, and warn if text can become one by merges."""
-    for text, id in model.special_tokens.items():
-        if id in model.merged_special_ids and model.flags.get(text, AddedToken()).special:
+    for text, token_id in model.special_tokens.items():
+        if token_id in model.merged_special_ids and model.flags.get(text, NO_FLAGS).special:
             forged = f"the special token {text!r} can be produced from ordinary text"
-            require(len(model.vocab[id]) > 1, f"{forged}: it is a single byte")
+            require(len(model.vocab[token_id]) > 1, f"{forged}: it is a single byte")
             warnings.warn(f"{forged}: merges make it from its letters", stacklevel=5)
 
 
 def _validate_distinct(model: Model) -> None:
     """Check that no two ordinary tokens have the same bytes."""
-    tokens = [model.vocab[id] for id in model.ordinary]
-    if len({*tokens}) < len(tokens):
-        token = _repeated(tokens)
-        first, second, *_ = [id for id in model.ordinary if model.vocab[id] == token]
-        raise InputError(f"the ids {first} and {second} have the same bytes, {readable(token)!r}")
+    ids = {}
+    for token_id in model.ordinary:
+        token = model.vocab[token_id]
+        first = ids.setdefault(token, token_id)
+        if first != token_id:
+            raise InputError(
+                f"the ids {first} and {token_id} have the same bytes, {readable(token)!r}"
+            )
 
 
 def _repeated(items: Iterable) -> object:
@@ -6791,15 +6847,16 @@ def _validate_scores(model: Model) -> None:
         scores.dtype in (np.float32, np.float64),
         f"scores are of type float32 or float64, not {scores.dtype}",
     )
-    for id in np.flatnonzero(~(scores < np.inf)).tolist():  # a token of -inf is never chosen
+    for token_id in np.flatnonzero(~(scores < np.inf)).tolist():  # a token of -inf is never chosen
         raise InputError(
-            f"the score of {model.vocab.get(id)!r}, id {id}, is {scores[id]}, which is not a number"
+            f"the score of {model.vocab.get(token_id)!r}, id {token_id}, is {scores[token_id]}, "
+            "which is not a number"
         )
     last = max(model.ordinary, default=-1)
-    n = len(scores)
     require(
-        last < n,
-        f"the token {model.vocab.get(last)!r}, id {last}, has no score: there are {n} scores",
+        last < len(scores),
+        f"the token {model.vocab.get(last)!r}, id {last}, has no score: there are {len(scores)} "
+        "scores",
     )
 
 
@@ -6813,9 +6870,11 @@ def _validate_characters(model: Model) -> None:
             f"the token {readable(error.object)!r} is not UTF-8, but the alphabet is characters"
         ) from None
     unknown = model.unk_token
-    has_unknown = unknown is None or str(unknown) in texts
-    require(has_unknown, f"the unk_token {unknown!r} is not in the vocabulary")
-    for name in sorted({*map(bytes.decode, fallback_tokens(model))} - texts):
+    require(
+        unknown is None or str(unknown) in texts,
+        f"the unk_token {unknown!r} is not in the vocabulary",
+    )
+    for name in sorted(set(map(bytes.decode, fallback_tokens(model))) - texts):
         raise InputError(
             f"{name} is not in the vocabulary: byte_fallback needs a token for each byte"
         )
@@ -6858,10 +6917,11 @@ def build_vocabulary(
     tokens = learned.tokens
     n_letters = len(learned.alphabet)
     order = BYTE_ORDER if tuple(learned.alphabet) == BYTES else range(n_letters)
-    in_order = [*map(str.encode, byte_tokens), *(tokens[k] for k in order), *tokens[n_letters:]]
+    letters = [tokens[k] for k in order]
+    in_order = [*map(str.encode, byte_tokens), *letters, *tokens[n_letters:]]
     ends = {"first": 0, "after-bytes": len(byte_tokens) + n_letters, "last": len(in_order)}
     at = ends[special_tokens_at]
-    in_order[at:at] = [text.encode() for text in special_tokens]
+    in_order[at:at] = map(str.encode, special_tokens)
     return dict(enumerate(in_order)), learned.merges
 
 
@@ -8560,30 +8620,19 @@ class Encoding(NamedTuple):
     digest: str  # SHA-256 of the file
 
 
-def _specials(names: Mapping[int, str]) -> dict[str, int]:
-    """Write the names of special tokens as <|name|>."""
-    return {f"<|{name}|>": id for id, name in names.items()}
-
-
-def _llama3_specials(names: Mapping[int, str]) -> dict[str, int]:
-    """Number Llama 3's 256 special tokens; those without a name are reserved, from 0 on."""
-    others = (f"reserved_special_token_{k}" for k in itertools.count())
-    return _specials({128000 + k: names.get(k) or next(others) for k in range(256)})
-
-
 _R50K_FILE = "306cd27f03c1a714eca7108e03d66b7dc042abe8c258b44c199a7ed9838dd930"
 _P50K_FILE = "94b5ca7dff4d00767bc256fdd1b27e5b17361d7b8a5f968547f9f23eb70d2069"
 _CL100K_FILE = "223921b76ee99bde995b7ff738513eef100fb51d18c93597a113bcffe865b2a7"
 _O200K_FILE = "446a9538cb6c348e3516120d7c08b09f57c36495e2acfffe59a5bf8b0cfb1a2d"
 _LLAMA3_FILE = "82e9d31979e92ab929cd544440f129d9ecd797b69e327f80f17e1c50d5551b55"
-_R50K = {50256: "endoftext"}
-_O200K = {199999: "endoftext", 200018: "endofprompt"}
+_R50K = {"<|endoftext|>": 50256}
+_O200K = {"<|endoftext|>": 199999, "<|endofprompt|>": 200018}
 _CL100K = {
-    100257: "endoftext",
-    100258: "fim_prefix",
-    100259: "fim_middle",
-    100260: "fim_suffix",
-    100276: "endofprompt",
+    "<|endoftext|>": 100257,
+    "<|fim_prefix|>": 100258,
+    "<|fim_middle|>": 100259,
+    "<|fim_suffix|>": 100260,
+    "<|endofprompt|>": 100276,
 }
 _HARMONY_NAMES = {
     2: "return",
@@ -8594,29 +8643,38 @@ _HARMONY_NAMES = {
     8: "message",
     12: "call",
 }
-_HARMONY = {200000 + k: _HARMONY_NAMES.get(k, f"reserved_{200000 + k}") for k in range(1088)}
-_LLAMA3 = {
+_HARMONY = {
+    f"<|{_HARMONY_NAMES.get(k, f'reserved_{200000 + k}')}|>": 200000 + k for k in range(1088)
+}
+_LLAMA3_NAMES = {
     0: "begin_of_text",
     1: "end_of_text",
     6: "start_header_id",
     7: "end_header_id",
     9: "eot_id",
 }
-_LLAMA31 = _LLAMA3 | {4: "finetune_right_pad_id", 8: "eom_id", 10: "python_tag"}
+_LLAMA31_NAMES = _LLAMA3_NAMES | {4: "finetune_right_pad_id", 8: "eom_id", 10: "python_tag"}
+
+
+def _number_llama3(names: Mapping[int, str]) -> dict[str, int]:
+    """Number Llama 3's 256 special tokens; those without a name are reserved, from 0 on."""
+    others = (f"reserved_special_token_{k}" for k in itertools.count())
+    return {f"<|{names.get(k) or next(others)}|>": 128000 + k for k in range(256)}
+
 
 # These facts come from tiktoken 0.14 and from Llama 3's own code. In o200k_harmony the id 200018
 # has two texts.
 ENCODINGS = {
-    "gpt2": Encoding("gpt2", _specials(_R50K), _R50K_FILE),
-    "r50k_base": Encoding("gpt2", _specials(_R50K), _R50K_FILE),
-    "p50k_base": Encoding("gpt2", _specials(_R50K), _P50K_FILE),
-    "cl100k_base": Encoding("cl100k", _specials(_CL100K), _CL100K_FILE),
-    "o200k_base": Encoding("o200k", _specials(_O200K), _O200K_FILE),
+    "gpt2": Encoding("gpt2", _R50K, _R50K_FILE),
+    "r50k_base": Encoding("gpt2", _R50K, _R50K_FILE),
+    "p50k_base": Encoding("gpt2", _R50K, _P50K_FILE),
+    "cl100k_base": Encoding("cl100k", _CL100K, _CL100K_FILE),
+    "o200k_base": Encoding("o200k", _O200K, _O200K_FILE),
     "o200k_harmony": Encoding(
-        "o200k", _specials({199998: "startoftext"} | _O200K) | _specials(_HARMONY), _O200K_FILE
+        "o200k", {"<|startoftext|>": 199998} | _O200K | _HARMONY, _O200K_FILE
     ),
-    "llama3": Encoding("llama3", _llama3_specials(_LLAMA3), _LLAMA3_FILE),
-    "llama3.1": Encoding("llama3", _llama3_specials(_LLAMA31), _LLAMA3_FILE),
+    "llama3": Encoding("llama3", _number_llama3(_LLAMA3_NAMES), _LLAMA3_FILE),
+    "llama3.1": Encoding("llama3", _number_llama3(_LLAMA31_NAMES), _LLAMA3_FILE),
 }
 
 
@@ -8663,14 +8721,16 @@ def read_vocab(
 ) -> dict[int, bytes]:
     """Read a vocabulary, name -> id; names that are in `texts` are plain text in any alphabet."""
     require(isinstance(names, dict), "its vocabulary is not an object of tokens and ids")
-    for name, id in names.items():
-        if not _is_id(id):
-            raise InputError(f"{name!r} has the id {json.dumps(id)}: {_ID_RANGE}")
-    names = {name: id for name, id in names.items() if name}  # no text becomes an empty token
+    for name, token_id in names.items():
+        if not _is_id(token_id):
+            raise InputError(f"{name!r} has the id {json.dumps(token_id)}: {_ID_RANGE}")
+    names = {
+        name: token_id for name, token_id in names.items() if name
+    }  # no text becomes an empty token
     tokens = {text: text.encode("utf-8", "surrogatepass") for text in texts}
     others = [name for name in names if name not in tokens]
     tokens.update(zip(others, _read_names(others, alphabet), strict=True))
-    vocab = {id: tokens[name] for name, id in names.items()}
+    vocab = {token_id: tokens[name] for name, token_id in names.items()}
     if len(vocab) < len(names):
         raise InputError(f"several tokens have the id {_repeated(names.values())}")
     return vocab
@@ -8685,7 +8745,7 @@ def _read_merges(
         parts = pair
         if isinstance(pair, str):
             parts = pair.split(" ")
-        if not (isinstance(parts, list) and [*map(type, parts)] == [str, str] and all(parts)):
+        if not (isinstance(parts, list) and list(map(type, parts)) == [str, str] and all(parts)):
             raise InputError(
                 f"merge {number}: {pair!r} is not a merge, two tokens with a space between them"
             )
@@ -8704,15 +8764,15 @@ def vocab_names(model: Model) -> dict[str, int]:
     """Name the tokens as in files, in the order of ids; a special token is named by its text."""
     ordinary = set(model.ordinary)
     name_of = _name_of(model)
-    names: dict[str, int] = {}
-    for id, token in sorted(model.vocab.items()):
-        name = name_of(token) if id in ordinary else token.decode()
+    names = {}
+    for token_id, token in sorted(model.vocab.items()):
+        name = name_of(token) if token_id in ordinary else token.decode()
         if name in names:
-            ids = f"{names[name]} and {id}"
             raise InputError(
-                f"the ids {ids} would both be {name!r} there: rename the special token"
+                f"the ids {names[name]} and {token_id} would both be {name!r} there: rename the "
+                "special token"
             )
-        names[name] = id
+        names[name] = token_id
     return names
 
 
@@ -8726,11 +8786,11 @@ def _names_without_added(model: Model) -> dict[str, int]:
     end = model.added_from
     if max(model.ordinary, default=-1) >= end or end == MAX_ID:
         return names
-    added = [id for id in names.values() if id >= end]
+    added = [token_id for token_id in names.values() if token_id >= end]
     missing = set(range(end)).difference(names.values())
-    if added != [*range(end, end + len(added))] or len(missing) > 1:
+    if added != list(range(end, end + len(added))) or len(missing) > 1:
         return names
-    names = {name: id for name, id in names.items() if id < end}
+    names = {name: token_id for name, token_id in names.items() if token_id < end}
     return names | dict(zip([""], missing, strict=False))
 
 
@@ -8749,7 +8809,7 @@ def _last_merges(model: Model) -> tuple[list[Merge], list[bytes]]:
     vocab = model.vocab
     ids, pairs = last_merges(model)
     merges = [(vocab[left], vocab[right]) for left, right in pairs.tolist() if left >= 0]
-    return merges, [vocab[id] for id in ids[pairs[:, 0] < 0].tolist()]
+    return merges, [vocab[token_id] for token_id in ids[pairs[:, 0] < 0].tolist()]
 
 
 def _merges_by_score(model: Model) -> list[Merge]:
@@ -8758,7 +8818,9 @@ def _merges_by_score(model: Model) -> list[Merge]:
     On a tie the longest left token comes first, as in transformers' converters. So runs of spaces,
     which have equal scores in Llama 2, grow from the left, as SentencePiece merges them.
     """
-    scores = {token.decode(): model.scores[id] for token, id in model.ordinary_ids.items()}
+    scores = {
+        token.decode(): model.scores[token_id] for token, token_id in model.ordinary_ids.items()
+    }
     splits = []
     for name, score in scores.items():
         for n in range(1, len(name)):
@@ -8777,7 +8839,7 @@ def _require_same(model: Model, other: Model) -> None:
     """
     # The flag `normalized` does nothing without a normalizer.
     normalized = [AddedToken(normalized=True)] * len(model.special_tokens)
-    if not model.normalizer_steps and [*model.flags.values()] == normalized:
+    if not model.normalizer_steps and list(model.flags.values()) == normalized:
         model = dataclasses.replace(model, flags={})
     for field in ("kind", "alphabet", "vocab", "special_tokens", "flags", "normalizer_steps",
                   "unk_token", "byte_fallback", "fuse_unk", "word_suffix", "pattern"):  # fmt: skip
@@ -8789,10 +8851,9 @@ def _require_same(model: Model, other: Model) -> None:
         if ours != theirs:
             name = field.removesuffix("_steps")
             raise InputError(f"it cannot represent the {name} {ours!r}, only {theirs!r}"[:300])
-    merges = itertools.zip_longest(_merging(model), _merging(other), fillvalue=(b"", b""))
-    for ours, theirs in merges:
+    for ours, theirs in itertools.zip_longest(_merging(model), _merging(other), fillvalue=()):
         if ours != theirs:
-            token = readable(b"".join(ours) or b"".join(theirs))
+            token = readable(b"".join(ours or theirs))
             raise InputError(f"it would make the token {token!r} differently or in another order")
 
 
@@ -8803,8 +8864,8 @@ def _merging(model: Model) -> list[Merge]:
     """
     last, whole_words = _last_merges(model)
     merges, looks_up = _as_merges(model)
-    made = {*last}
-    result = [*dict.fromkeys(pair for pair in merges if pair in made)]
+    last_merges = set(last)
+    result = list(dict.fromkeys(filter(last_merges.__contains__, merges)))
     if looks_up:
         result += [(token, b"") for token in whole_words]
     return result
@@ -8824,13 +8885,15 @@ def read_gpt2(
     where = f"{vocab_path}, {merges_path.name}"
     text = _decode_utf8(_read_limited(merges_path), str(merges_path)).rstrip()
     with naming_file(where):
-        model = _gpt2_model(
-            names, re.sub(r"\A#version.*\s*", "", text).splitlines(), special_tokens, pattern
-        )
+        lines = re.sub(r"\A#version.*\s*", "", text).splitlines()
+        model = _gpt2_model(names, lines, special_tokens, pattern)
     n = len(model.special_tokens)
     if special_tokens is None and n > len(names) // 8:
-        note = f"no merge makes {n:,} names, so they became special tokens"
-        warnings.warn(f"{where}: {note}: do these files belong together?", stacklevel=3)
+        warnings.warn(
+            f"{where}: no merge makes {n:,} names, so they became special tokens: "
+            "do these files belong together?",
+            stacklevel=3,
+        )
     return model
 
 
@@ -8848,8 +8911,9 @@ def _gpt2_model(
     if not isinstance(special_tokens, Mapping):
         special_tokens = texts
     vocab = read_vocab(names, "bytes", texts)
-    lacks_bytes = not {*BYTES} <= {*vocab.values()}
-    return Model(vocab, merges, special_tokens, pattern, drops_unknown=lacks_bytes)
+    return Model(
+        vocab, merges, special_tokens, pattern, drops_unknown=not set(BYTES) <= set(vocab.values())
+    )
 
 
 def _names_text(name: str) -> bool:
@@ -8857,8 +8921,7 @@ def _names_text(name: str) -> bool:
     if not _BYTE_NAMES.issuperset(name):
         return False
     data = _read_names([name])[0]
-    text = data.decode("utf-8", "ignore")
-    return text.encode() == data and text not in ("", name)
+    return data != name.encode() and data.decode("utf-8", "replace").encode() == data
 
 
 def _read_gpt2_pair(
@@ -8883,8 +8946,10 @@ def _read_gpt2_pair(
 def write_gpt2(model: Model) -> dict[str, str]:
     """Write vocab.json and merges.txt; with the same pattern, `read_gpt2` gives the same ids."""
     marks = any(isinstance(step, Metaspace) for step in Pattern(model.pattern).steps)
-    of_bytes = model.alphabet == "bytes" and not marks
-    require(of_bytes, "its tokens are made of characters, or its pattern replaces or adds spaces")
+    require(
+        model.alphabet == "bytes" and not marks,
+        "its tokens are made of characters, or its pattern replaces or adds spaces",
+    )
     names = vocab_names(model)
     merges, _ = _as_merges(model)
     pairs = [f"{gpt2_name(left)} {gpt2_name(right)}" for left, right in merges]
@@ -8911,31 +8976,38 @@ def read_tiktoken(
     Its pattern and special tokens are given, published, or in the .json file that `save` wrote.
     """
     data = data.rstrip() + b"\n"
-    n_good = data.count(b"\n", 0, re.match(b"(?:" + _RANK + b")*+", data).end())
-    is_good = n_good == data.count(b"\n")
-    require(is_good, f"{file}, line {n_good + 1}: not a token in base64 and its id")
-    fields = data.split()
-    ids = [*map(int, fields[1::2])]
-    vocab = dict(zip(ids, map(binascii.a2b_base64, fields[::2]), strict=True))
-    if len(vocab) < len(ids):
-        id = _repeated(ids)
-        line = len(ids) - ids[::-1].index(id)
-        raise InputError(f"{file}, line {line}: the id {id} appears twice")
-    vocab = {id: token for id, token in vocab.items() if token}
+    vocab = _parse_ranks(data, file)
     sidecar = file.with_name(file.name + ".json")
-    published = {}
+    facts = {}  # those of an Encoding
     if encoding is None and pattern is None and sidecar.is_file():
-        published = _read_beside(sidecar)
-        has_pattern = isinstance(published.get("pattern"), str)
-        is_complete = has_pattern and isinstance(published.get("special_tokens"), dict)
-        require(is_complete, f"{sidecar}: the pattern or the special tokens are missing")
+        facts = _read_beside(sidecar)
+        require(
+            isinstance(facts.get("pattern"), str) and isinstance(facts.get("special_tokens"), dict),
+            f"{sidecar}: the pattern or the special tokens are missing",
+        )
     elif encoding is not None or pattern is None:
         encoding = encoding or _find_encoding(data, file, special_tokens is not None)
         require_known("encoding", encoding, ENCODINGS)
-        published = ENCODINGS[encoding]._asdict()
+        facts = ENCODINGS[encoding]._asdict()
     if special_tokens is None:
-        special_tokens = published.get("special_tokens")
-    return Model(vocab, None, special_tokens, pattern or published["pattern"])
+        special_tokens = facts.get("special_tokens")
+    return Model(vocab, None, special_tokens, pattern or facts["pattern"])
+
+
+def _parse_ranks(data: bytes, file: Path) -> dict[int, bytes]:
+    """Read the tokens of a rank file by their ids, without an empty one."""
+    n_good = data.count(b"\n", 0, re.match(b"(?:" + _RANK + b")*+", data).end())
+    require(
+        n_good == data.count(b"\n"), f"{file}, line {n_good + 1}: not a token in base64 and its id"
+    )
+    fields = data.split()
+    ids = list(map(int, fields[1::2]))
+    vocab = dict(zip(ids, map(binascii.a2b_base64, fields[::2]), strict=True))
+    if len(vocab) < len(ids):
+        token_id = _repeated(ids)
+        line = len(ids) - ids[::-1].index(token_id)
+        raise InputError(f"{file}, line {line}: the id {token_id} appears twice")
+    return {token_id: token for token_id, token in vocab.items() if token}
 
 
 def _find_encoding(data: bytes, file: Path, has_specials: bool) -> str:
@@ -8945,27 +9017,33 @@ def _find_encoding(data: bytes, file: Path, has_specials: bool) -> str:
     """
     digest = hashlib.sha256(data.replace(b"\r\n", b"\n")).hexdigest()
     names = [name for name, encoding in ENCODINGS.items() if encoding.digest == digest]
-    advice = f"name it (`pattern`), or the encoding (`encoding`): {', '.join(ENCODINGS)}"
-    require(names, f"{file}: a rank file does not say its pattern: {advice}")
+    require(
+        names,
+        f"{file}: a rank file does not say its pattern: name it (`pattern`), or the encoding "
+        f"(`encoding`): {', '.join(ENCODINGS)}",
+    )
     if has_specials or all(ENCODINGS[name] == ENCODINGS[names[0]] for name in names):
         return names[0]
-    differ = f"{' and '.join(names)} have the same ranks but different special tokens"
-    require(file.stem in names, f"{file}: {differ}: name one (`encoding`)")
+    require(
+        file.stem in names,
+        f"{file}: {' and '.join(names)} have the same ranks but different special tokens: name one "
+        "(`encoding`)",
+    )
     return file.stem
 
 
 @naming_file("tiktoken cannot represent this tokenizer")
 def tiktoken_ranks(model: Model) -> dict[bytes, int]:
     """Return the ranks with which tiktoken gives the same ids; raises ValueError if none do."""
-    ranks = {model.vocab[id]: id for id in model.ordinary}
+    ranks = model.ordinary_ids
     pattern = Pattern(model.pattern)
-    require(ranks.keys() >= {*BYTES}, "some byte is not a token")
+    require(ranks.keys() >= set(BYTES), "some byte is not a token")
     require(isinstance(pattern.source, str), "it has several patterns")
     require(
         pattern.matches_everything,
         "its pattern may leave text unmatched, which tiktoken would drop",
     )
-    vocab = {id: token for token, id in ranks.items()}
+    vocab = {token_id: model.vocab[token_id] for token_id in model.ordinary}
     _require_same(model, Model(vocab, None, model.special_tokens, model.pattern))
     return ranks
 
@@ -8973,7 +9051,9 @@ def tiktoken_ranks(model: Model) -> dict[bytes, int]:
 def write_tiktoken(model: Model) -> dict[str, str]:
     """Write a rank file, and a .json file with the pattern and the special tokens."""
     ranks = tiktoken_ranks(model)
-    lines = [f"{base64.b64encode(token).decode()} {id}\n" for token, id in ranks.items()]
+    lines = [
+        f"{base64.b64encode(token).decode()} {token_id}\n" for token, token_id in ranks.items()
+    ]
     sidecar = {"pattern": Pattern(model.pattern).source, "special_tokens": model.special_tokens}
     return {
         "tokenizer.tiktoken": "".join(lines),
@@ -9008,45 +9088,45 @@ def read_bpe(data: dict, added: Sequence[str], alphabet: str) -> dict:
         require(not data.get(key), f"a model with {key} is not supported")
     names = data.get("vocab")
     pairs = data.get("merges")
-    is_whole = isinstance(names, dict) and isinstance(pairs, list)
-    require(is_whole, "its BPE has no vocabulary, or no list of merges")
+    require(
+        isinstance(names, dict) and isinstance(pairs, list),
+        "its BPE has no vocabulary, or no list of merges",
+    )
     of_bytes = alphabet == "bytes"
     suffix = data.get("end_of_word_suffix") or ""
     looks_up = bool(data.get("ignore_merges"))
     byte_fallback = bool(data.get("byte_fallback")) and not of_bytes
-    is_supported = not (suffix and (looks_up or byte_fallback))
-    require(is_supported, "end_of_word_suffix with ignore_merges or byte_fallback is not supported")
-    # Some names do not stand for bytes, so no text becomes these tokens. Cohere's are emoji, beside
-    # the tokens of their bytes.
-    texts = {name for name in names if of_bytes and not _BYTE_NAMES.issuperset(name)}
-    merges = _read_merges(pairs, alphabet, texts)
+    require(
+        not (suffix and (looks_up or byte_fallback)),
+        "end_of_word_suffix with ignore_merges or byte_fallback is not supported",
+    )
+    # Names that do not stand for bytes are plain text, and no text becomes their tokens. Cohere's
+    # are emoji, beside the tokens of their bytes.
+    plain = {name for name in names if of_bytes and not _BYTE_NAMES.issuperset(name)}
+    merges = _read_merges(pairs, alphabet, plain)
     require(len(set(merges)) == len(merges), "a merge appears twice")
-    # An added token is plain text, unless it is the name of a token that text can become.
-    merged = {*map(b"".join, merges), *BYTES}
-    special = {
-        text
-        for text in added
-        if not _BYTE_NAMES.issuperset(text) or not (looks_up or _read_names([text])[0] in merged)
-    }
-    vocab = read_vocab(names, alphabet, texts | special)
-    letters = {byte + end for byte in BYTES for end in (b"", suffix.encode())}
-    knows_all = of_bytes and letters <= {*vocab.values()}
+    # An added token is plain text, too, unless it is the name of a token that text can become.
+    tokens = {*map(b"".join, merges), *BYTES}
+    byte_names = filter(_BYTE_NAMES.issuperset, added)
+    ordinary = {name for name in byte_names if looks_up or _read_names([name])[0] in tokens}
+    vocab = read_vocab(names, alphabet, plain.union(added) - ordinary)
+    letters = {*BYTES, *(byte + suffix.encode() for byte in BYTES)}
+    knows_all = of_bytes and letters <= set(vocab.values())
     unknown = data.get("unk_token")
     drops_unknown = unknown is None and not (knows_all or byte_fallback)
     # Hugging Face, too, reads a model whose unk_token is missing, and refuses unknown text.
     if unknown not in names or knows_all:
         unknown = None
-    fuse_unk = bool(data.get("fuse_unk")) and not (of_bytes and unknown is None)
     return {
         "vocab": vocab,
         "merges": merges,
         "word_suffix": suffix,
         "unk_token": unknown,
         "drops_unknown": drops_unknown,
-        "fuse_unk": fuse_unk,
+        "fuse_unk": bool(data.get("fuse_unk")) and not (of_bytes and unknown is None),
         "byte_fallback": byte_fallback,
         "ignore_merges": looks_up,
-        "unused": [names[text] for text in texts.difference(added, [unknown])],
+        "unused": [names[name] for name in plain.difference(added, [unknown])],
     }
 
 
@@ -9060,13 +9140,15 @@ _WORDPIECE_FIELDS = {
 def write_wordpiece(model: Model) -> dict:
     """Write the "model" object of a WordPiece; one over bytes has no unknown words."""
     size = model.max_word_chars
-    is_exact = model.alphabet == "characters" or size >= MAX_ID
-    require(is_exact, f"max_word_chars {size} counts characters, but a tokenizer.json counts bytes")
-    fields = {key: getattr(model, field) for field, (key, _) in _WORDPIECE_FIELDS.items()}
+    require(
+        model.alphabet == "characters" or size >= MAX_ID,
+        f"max_word_chars {size} counts characters, but a tokenizer.json counts bytes",
+    )
     return {
         "type": "WordPiece",
-        **fields,
         "unk_token": model.unk_token or "<unk>",
+        "continuing_subword_prefix": model.subword_prefix,
+        "max_input_chars_per_word": size,
         "vocab": _names_without_added(model),
     }
 
@@ -9076,14 +9158,17 @@ def read_wordpiece(data: dict, added: Sequence[str], alphabet: str) -> dict:
     fields = {}
     for field, (key, default) in _WORDPIECE_FIELDS.items():
         value = data.get(key, default)
-        if type(value) is not type(default):
-            shown = json.dumps(value)[:100]
-            raise InputError(f"the {key} of a WordPiece is a value like {default!r}, not {shown}")
+        require(
+            type(value) is type(default),
+            f"the {key} of a WordPiece is a value like {default!r}, not {json.dumps(value)[:100]}",
+        )
         fields[field] = value
     vocab = read_vocab(data.get("vocab"), alphabet, added)
     if alphabet == "bytes":
-        unlimited = not fields["subword_prefix"] and fields["max_word_chars"] >= MAX_ID
-        require(unlimited, "ByteLevel with WordPiece is not supported")
+        require(
+            not fields["subword_prefix"] and fields["max_word_chars"] >= MAX_ID,
+            "ByteLevel with WordPiece is not supported",
+        )
     if fields["unk_token"] not in data["vocab"]:
         fields["unk_token"] = None
     return fields | {"vocab": vocab, "merges": None}
@@ -9110,14 +9195,16 @@ def read_wordlevel(data: dict, added: Sequence[str], alphabet: str) -> dict:
 def write_unigram(model: Model) -> dict:
     """Write the "model" object of a Unigram, whose tokens must be numbered from 0 without gaps."""
     names = dict(itertools.islice(vocab_names(model).items(), len(model.scores)))
-    gapless = [*names.values()] == [*range(len(names))]
-    require(gapless, "a tokenizer.json numbers the tokens of a Unigram from 0 on, without gaps")
+    require(
+        list(names.values()) == list(range(len(names))),
+        "a tokenizer.json numbers the tokens of a Unigram from 0 on, without gaps",
+    )
     # The names of bytes have the score -inf, which JSON cannot hold.
     scores = np.where(np.isinf(model.scores), 0, model.scores).tolist()
     return {
         "type": "Unigram",
         "unk_id": names.get(model.unk_token),
-        "vocab": [[name, scores[id]] for name, id in names.items()],
+        "vocab": list(zip(names, scores, strict=False)),
         "byte_fallback": model.byte_fallback,
     }
 
@@ -9136,8 +9223,10 @@ def read_unigram(data: dict, added: Sequence[str], alphabet: str) -> dict:
     names = [name for name, _ in pairs]
     unknown = None
     if unk_id is not None:
-        is_known = _is_id(unk_id) and unk_id < len(names)
-        require(is_known, f"the unk_id {unk_id!r} is not in the vocabulary of {len(names)}")
+        require(
+            _is_id(unk_id) and unk_id < len(names),
+            f"the unk_id {unk_id!r} is not in the vocabulary of {len(names)}",
+        )
         unknown = names[unk_id]
     return {
         "vocab": dict(enumerate(_read_names(names, alphabet))),
@@ -9156,31 +9245,42 @@ def _number_added(file_ids: Mapping[str, object], names: Mapping[str, int]) -> d
     """
     following = itertools.count(len(names))
     ids = {}
-    for text, id in file_ids.items():
-        own_id = names[text] if text in names else next(following)
-        if id != own_id:
-            both = f"{own_id} and {json.dumps(id)}"
-            raise InputError(f"the added token {text!r} has the ids {both}: rename it")
+    for text, token_id in file_ids.items():
+        own_id = names.get(text)
+        if own_id is None:
+            own_id = next(following)
+        if token_id != own_id:
+            raise InputError(
+                f"the added token {text!r} has the ids {own_id} and {json.dumps(token_id)}: "
+                "rename it"
+            )
         ids[text] = own_id
     return ids
 
 
+def _differs_in_huggingface(model: Model) -> bool:
+    """Check whether a model has features of SentencePiece that a tokenizer.json lacks."""
+    if model.kind == "bpe" and model.scores is not None:
+        # Runs of one character may have equal scores, as in Llama 2; see _merges_by_score.
+        ids = [
+            token_id
+            for token, token_id in model.ordinary_ids.items()
+            if len(set(token.decode())) > 1
+        ]
+        if len(set(model.scores[ids])) < len(ids):
+            return True
+    has_charsmap = any(step.get("charsmap") for step in model.normalizer)
+    return has_charsmap or _USER_SYMBOL in model.flags.values() or model.sums_in_single
+
+
 def write_huggingface(model: Model) -> dict[str, str]:
     """Write the three files of a tokenizer for transformers."""
-    # Runs of one character may have equal scores, as in Llama 2; see _merges_by_score.
-    has_ties = False
-    if model.kind == "bpe" and model.scores is not None:
-        tokens = model.ordinary_ids.items()
-        scores = [model.scores[id] for token, id in tokens if len({*token.decode()}) > 1]
-        has_ties = len({*scores}) < len(scores)
-    has_charsmap = any(step.get("charsmap") for step in model.normalizer)
-    has_symbols = _USER_SYMBOL in model.flags.values()
-    if has_ties or has_charsmap or has_symbols or model.sums_in_single:
-        note = (
+    if _differs_in_huggingface(model):
+        warnings.warn(
             "in a tokenizer.json some ids may differ: Hugging Face normalizes, adds scores, orders "
-            "merges and finds symbols differently"
+            "merges and finds symbols differently",
+            stacklevel=4,
         )
-        warnings.warn(note, stacklevel=4)
     roles = {name: token for name, token in model.config.items() if name.endswith("_token")}
     config = {"tokenizer_class": "PreTrainedTokenizerFast", "clean_up_tokenization_spaces": False}
     config |= model.config | _bert_config(model)
@@ -9196,27 +9296,30 @@ def _token_names(written: dict) -> dict[str, int]:
     vocab = written["vocab"]
     if isinstance(vocab, dict):
         return vocab
-    return {name: id for id, (name, _) in enumerate(vocab)}
+    return {name: token_id for token_id, (name, _) in enumerate(vocab)}
 
 
 def _to_tokenizer_json(model: Model) -> dict:
     """Make the content of a tokenizer.json, as the `tokenizers` package writes it."""
     written = KINDS[model.kind].write(model)
-    texts: dict[int, str] = {}
-    for text, id in sorted(model.special_tokens.items(), key=lambda item: item[1]):
-        if texts.setdefault(id, text) != text:
-            note = (
+    texts = {}
+    for text, token_id in sorted(model.special_tokens.items(), key=lambda item: item[1]):
+        if texts.setdefault(token_id, text) != text:
+            warnings.warn(
                 f"a tokenizer.json has one text for each id: {text!r}, the second text of "
-                f"{id}, is left out"
+                f"{token_id}, is left out",
+                stacklevel=3,
             )
-            warnings.warn(note, stacklevel=3)
-    _number_added({text: id for id, text in texts.items()}, _token_names(written))
+    _number_added({text: token_id for token_id, text in texts.items()}, _token_names(written))
     added = []
-    for id, text in texts.items():
-        flags = model.flags.get(text, AddedToken())
+    for token_id, text in texts.items():
+        flags = model.flags.get(text, NO_FLAGS)
         if flags.literal:  # a symbol of SentencePiece gets the flags of transformers' converters
             flags = AddedToken(special=False)
-        added.append({"id": id, "content": text, **dict(zip(_FLAGS, flags, strict=False))})
+        added.append({"id": token_id, "content": text, **dict(zip(_FLAGS, flags, strict=False))})
+    normalizer = model.normalizer
+    if normalizer and normalizer[0]["type"] == "SentencePiece":
+        normalizer = _sentencepiece_steps(normalizer[0])
     decoder = model.decoder
     if not decoder:
         decoder = [_BYTE_LEVEL if model.alphabet == "bytes" else {"type": "Fuse"}]
@@ -9224,7 +9327,7 @@ def _to_tokenizer_json(model: Model) -> dict:
         "version": "1.0",
         **{key: model.batching.get(key) for key in _BATCHING},
         "added_tokens": added,
-        "normalizer": _in_sequence(_written_normalizer(model), "normalizers"),
+        "normalizer": _in_sequence(normalizer, "normalizers"),
         "pre_tokenizer": _in_sequence(_pre_tokenizers(model), "pretokenizers"),
         "post_processor": model.post_processor,
         "decoder": _in_sequence(decoder, "decoders"),
@@ -9232,18 +9335,10 @@ def _to_tokenizer_json(model: Model) -> dict:
     }
 
 
-def _written_normalizer(model: Model) -> Sequence[dict]:
-    """List the steps of a normalizer for a tokenizer.json."""
-    steps = model.normalizer
-    if steps and steps[0]["type"] == "SentencePiece":
-        return _sentencepiece_steps(steps[0])
-    return steps
-
-
 def _in_sequence(steps: Sequence[dict], key: str) -> dict | None:
     """Write several steps as a Sequence, a single one as it is, and none as None."""
     if len(steps) > 1:
-        return {"type": "Sequence", key: [*steps]}
+        return {"type": "Sequence", key: list(steps)}
     return next(iter(steps), None)
 
 
@@ -9255,8 +9350,8 @@ _BYTE_LEVEL = {
 }
 
 
-# What may come after a ByteLevel, and the bytes whose names are digits or other numbers, as ¼ for
-# the byte 0xBC.
+# Digits and this Split may come after a ByteLevel. The bytes below have names that are digits or
+# other numbers, as ¼ for the byte 0xBC.
 _THREE_DIGITS = {
     "type": "Split",
     "pattern": {"Regex": "[0-9][0-9][0-9]"},
@@ -9275,11 +9370,11 @@ def _check_after_bytes(parts: Sequence[dict], kind: str, fields: dict) -> None:
     options = ("ignore_merges", "word_suffix", "unk_token")
     is_plain = kind == "bpe" and not any(map(fields.get, options))
     for part in parts:
-        shown = json.dumps(part)[:99]
-        note = (
-            f"a ByteLevel that is not the last pre_tokenizer, but before {shown}, is not supported"
+        require(
+            is_plain and part in (_DIGITS, _THREE_DIGITS),
+            f"a ByteLevel that is not the last pre_tokenizer, but before {json.dumps(part)[:99]}, "
+            "is not supported",
         )
-        require(is_plain and part in (_DIGITS, _THREE_DIGITS), note)
     if _DIGITS in parts:
         fields["merges"] = [
             (left, right)
@@ -9311,8 +9406,9 @@ def _pre_tokenizers(model: Model) -> list[dict]:
 
 def _has_byte_level(part: PatternStep) -> bool:
     """Check whether a part of a pattern is JSON with a ByteLevel."""
-    steps = _flattened(part, "pretokenizers") if isinstance(part, dict) else []
-    return any(step["type"] == "ByteLevel" for step in steps)
+    if not isinstance(part, dict):
+        return False
+    return any(step["type"] == "ByteLevel" for step in _flattened(part, "pretokenizers"))
 
 
 def _pre_tokenizer(part: PatternStep) -> dict:
@@ -9344,18 +9440,18 @@ def read_huggingface(content: dict) -> Model:
     kind = _read_kind(written)
     batching = {key: content[key] for key in _BATCHING if content.get(key)}
     if batching:
-        note = f"{' and '.join(batching)} of a tokenizer.json: kept, but not applied by `encode`"
-        warnings.warn(note, stacklevel=5)
-    normalizer = [content["normalizer"]] if content.get("normalizer") else []
-    Normalizer(normalizer)
+        warnings.warn(
+            f"{' and '.join(batching)} of a tokenizer.json: kept, but not applied by `encode`",
+            stacklevel=5,
+        )
+    normalizer = list(filter(None, [content.get("normalizer")]))
+    Normalizer(normalizer)  # checks the steps
     pattern = Pattern(content.get("pre_tokenizer") or "none")
     parts = _flattened(content.get("pre_tokenizer") or [], "pretokenizers")
-    steps = _flattened(normalizer, "normalizers")
-    changes_start = sorted({step["type"] for step in steps} & _CHANGING_THE_START)
-    if changes_start and any(part.get("prepend_scheme") == "first" for part in parts):
-        raise InputError(
-            f"Metaspace with prepend_scheme first after {changes_start[0]} is not supported"
-        )
+    if any(part.get("prepend_scheme") == "first" for part in parts):
+        names = {step["type"] for step in _flattened(normalizer, "normalizers")}
+        for name in sorted(names & _CHANGING_THE_START):
+            raise InputError(f"Metaspace with prepend_scheme first after {name} is not supported")
     types = [part["type"] for part in parts]
     alphabet = "bytes" if "ByteLevel" in types else "characters"
     ids, flags = _read_added_tokens(content.get("added_tokens") or [])
@@ -9363,7 +9459,7 @@ def read_huggingface(content: dict) -> Model:
     if alphabet == "bytes":
         _check_after_bytes(parts[types.index("ByteLevel") + 1 :], kind, fields)
     names = _token_names(written)
-    is_gapless = max(names.values(), default=-1) < len(names)
+    has_gaps = max(names.values(), default=-1) >= len(names)
     model = Model(
         **fields,
         special_tokens=_number_added(ids, names),
@@ -9375,19 +9471,26 @@ def read_huggingface(content: dict) -> Model:
         decoder=_read_decoder(content.get("decoder"), alphabet),
         post_processor=content.get("post_processor"),
         batching=batching,
-        added_from=len(names) if is_gapless else MAX_ID,
+        added_from=MAX_ID if has_gaps else len(names),
     )
     if model.ignore_merges:
         # Hugging Face would find such a control token as a whole pretoken even where it is not a
         # single word.
         for text in names.keys() & flags.keys():
-            is_hidden = flags[text].single_word and ids[text] not in model.ordinary
-            require(not is_hidden, f"single_word {text!r} with ignore_merges is not supported")
+            require(
+                not flags[text].single_word or ids[text] in model.ordinary,
+                f"single_word {text!r} with ignore_merges is not supported",
+            )
     return model
 
 
 def _read_kind(written: dict) -> str:
     """Read the kind of a "model" object; in files from before 2022, other keys tell its type."""
+    for key in ("unk_token", "end_of_word_suffix"):
+        require(
+            isinstance(written.get(key), str | None),
+            f"the {key} of a model is a string, not {json.dumps(written.get(key))[:100]}",
+        )
     by_keys = (name for key, name in _TYPES_BY_KEYS.items() if key in written)
     name = str(written.get("type") or next(by_keys, ""))
     require(
@@ -9402,9 +9505,11 @@ def _read_decoder(part: object, alphabet: str) -> list[dict | None]:
     """Check a decoder, which must be ByteLevel for an alphabet of bytes, and put it into a list."""
     steps = _flattened(part or [], "decoders")
     for step in steps:
-        fits = (step["type"] == "ByteLevel") == (alphabet == "bytes")
-        shown = json.dumps(step)[:100]
-        require(fits, f"a decoder ByteLevel goes with a pre_tokenizer ByteLevel, not {shown}")
+        require(
+            (step["type"] == "ByteLevel") == (alphabet == "bytes"),
+            "a decoder ByteLevel goes with a pre_tokenizer ByteLevel, not "
+            f"{json.dumps(step)[:100]}",
+        )
     if alphabet != "bytes":
         decoded_tokens({}, steps)
     return [part]
@@ -9415,27 +9520,30 @@ _FLAGS = AddedToken._fields[:5]  # in a tokenizer.json
 
 def _read_added_tokens(added: object) -> tuple[dict[str, object], dict[str, AddedToken]]:
     """Read a list of added tokens; returns text -> id, unchecked, and text -> flags."""
+    ids = {}
+    flags = {}
     try:
-        tokens = {token["content"]: token for token in added if token["content"] != ""}
-        ids = {text: token.get("id") for text, token in tokens.items()}
-        flags = {
-            text: AddedToken(**{name: token[name] for name in _FLAGS if name in token})
-            for text, token in tokens.items()
-        }
+        for token in added:
+            text = token["content"]
+            if text != "":
+                ids[text] = token.get("id")
+                flags[text] = AddedToken(**{name: token[name] for name in _FLAGS if name in token})
     except (AttributeError, KeyError, TypeError):
         raise InputError("added_tokens is not a list of tokens") from None
     for text in _check_texts(ids):
-        are_booleans = {*map(type, flags[text])} == {bool}
-        require(are_booleans, f"the flags of {text!r} are odd: each must be true or false")
+        require(
+            set(map(type, flags[text])) == {bool},
+            f"the flags of the added token {text!r}: each must be true or false",
+        )
     return ids, flags
 
 
 # SentencePiece's .model, read with the same steps as in transformers
 
-MARK = "▁"  # SentencePiece replaces spaces by it
-# The types of its pieces.
+# The types of SentencePiece's pieces.
 _UNKNOWN, _CONTROL, _USER_DEFINED, _UNUSED, _BYTE = range(2, 7)
-# Its types of models: words are not supported, and characters are a BPE without merges.
+# The kinds of SentencePiece's types of models. Characters are a BPE without merges; words are not
+# supported.
 _SENTENCEPIECE_KINDS = {1: "unigram", 2: "bpe", 4: "bpe"}
 _MARKS_TO_SPACES = {"type": "Replace", "pattern": {"String": MARK}, "content": " "}
 _SPACES_TO_MARKS = {"type": "Replace", "pattern": {"String": " "}, "content": MARK}
@@ -9449,14 +9557,45 @@ def _sentencepiece_steps(normalizer: Mapping) -> list[dict]:
 
     The fields are the parameters of `_sentencepiece_passes`. Symbols are not kept from changing.
     """
-    charsmap = normalizer["charsmap"]
-    space = MARK if normalizer["escapes"] else " "
-    return [
-        *[{"type": "Precompiled", "precompiled_charsmap": charsmap}] * bool(charsmap),
-        *[_STRIP, _SPACES_TO_ONE] * normalizer["squeezes"],
-        *[{"type": "Prepend", "prepend": space}] * normalizer["prefix"],
-        *[_SPACES_TO_MARKS] * normalizer["escapes"],
-    ]
+    steps = []
+    if normalizer["charsmap"]:
+        steps.append({"type": "Precompiled", "precompiled_charsmap": normalizer["charsmap"]})
+    if normalizer["squeezes"]:
+        steps += [_STRIP, _SPACES_TO_ONE]
+    if normalizer["prefix"]:
+        steps.append({"type": "Prepend", "prepend": MARK if normalizer["escapes"] else " "})
+    if normalizer["escapes"]:
+        steps.append(_SPACES_TO_MARKS)
+    return steps
+
+
+def _sentencepiece_normalizer(spec, symbols: list[str]) -> dict:
+    """Make the step for a NormalizerSpec; raises InputError if its charsmap is damaged."""
+    charsmap = base64.b64encode(spec.precompiled_charsmap).decode()
+    step = {
+        "type": "SentencePiece",
+        "charsmap": charsmap,
+        "symbols": symbols * bool(charsmap),
+        "prefix": spec.add_dummy_prefix,
+        "squeezes": spec.remove_extra_whitespaces,
+        "escapes": spec.escape_whitespaces,
+    }
+    Normalizer([step])
+    return step
+
+
+def _sentencepiece_decoder(proto) -> list[dict]:
+    """List the steps of the decoder for a ModelProto, as Llama 2 has them."""
+    spec = proto.normalizer_spec
+    steps = []
+    if spec.escape_whitespaces:
+        steps.append(_MARKS_TO_SPACES)
+    if proto.trainer_spec.byte_fallback:
+        steps.append({"type": "ByteFallback"})
+    steps.append({"type": "Fuse"})
+    if spec.add_dummy_prefix or spec.remove_extra_whitespaces:
+        steps.append({"type": "Strip", "content": " ", "start": 1, "stop": 0})
+    return steps
 
 
 def read_sentencepiece(data: bytes) -> Model:
@@ -9467,25 +9606,19 @@ def read_sentencepiece(data: bytes) -> Model:
     """
     proto = _parse_sentencepiece(data)
     trainer = proto.trainer_spec
-    spec = proto.normalizer_spec
     kind = _SENTENCEPIECE_KINDS[trainer.model_type]
     names = [piece.piece for piece in proto.pieces]
     types = np.array([piece.type for piece in proto.pieces])
     scores = np.array([piece.score for piece in proto.pieces], np.float32)
-    special_ids = np.flatnonzero((types == _UNKNOWN) | (types == _CONTROL)).tolist()
-    controls = {id: names[id] for id in special_ids}
+    special_ids = np.flatnonzero(np.isin(types, (_UNKNOWN, _CONTROL))).tolist()
+    config = {}
+    for role in ROLES:
+        # bos_id for bos_token; -1 if the model has none
+        token_id = getattr(trainer, f"{role[:3]}_id")
+        if token_id in special_ids:
+            config[role] = names[token_id]
     symbol_ids = np.flatnonzero(types == _USER_DEFINED).tolist()
-    symbols = [names[id] for id in symbol_ids]
-    charsmap = base64.b64encode(spec.precompiled_charsmap).decode()
-    normalizer = {
-        "type": "SentencePiece",
-        "charsmap": charsmap,
-        "symbols": symbols * bool(charsmap),
-        "prefix": spec.add_dummy_prefix,
-        "squeezes": spec.remove_extra_whitespaces,
-        "escapes": spec.escape_whitespaces,
-    }
-    Normalizer([normalizer])  # fails if the charsmap is damaged
+    symbols = [names[token_id] for token_id in symbol_ids]
     flags = {}
     if kind == "unigram":
         scores[types == _BYTE] = -np.inf
@@ -9494,34 +9627,26 @@ def read_sentencepiece(data: bytes) -> Model:
     else:
         special_ids += symbol_ids
         flags = dict.fromkeys(symbols, _USER_SYMBOL)
-    has_prefix = spec.add_dummy_prefix or spec.remove_extra_whitespaces
-    decoder = [  # as in Llama 2
-        *[_MARKS_TO_SPACES] * spec.escape_whitespaces,
-        *[{"type": "ByteFallback"}] * trainer.byte_fallback,
-        {"type": "Fuse"},
-        *[{"type": "Strip", "content": " ", "start": 1, "stop": 0}] * has_prefix,
-    ]
-    roles = {role: getattr(trainer, f"{role[:3]}_id") for role in ROLES}
     return Model(
         dict(enumerate(map(str.encode, names))),
         [] if trainer.model_type == 4 else None,
-        {names[id]: id for id in sorted(special_ids)},
+        {names[token_id]: token_id for token_id in sorted(special_ids)},
         "none",
         kind,
         flags=flags,
         alphabet="characters",
         scores=scores,
-        normalizer=[normalizer],
-        decoder=decoder,
+        normalizer=[_sentencepiece_normalizer(proto.normalizer_spec, symbols)],
+        decoder=_sentencepiece_decoder(proto),
         unk_token=names[types.tolist().index(_UNKNOWN)],
         byte_fallback=trainer.byte_fallback,
         fuse_unk=True,
-        config={role: controls[id] for role, id in roles.items() if id in controls},
+        config=config,
     )
 
 
-def _parse_sentencepiece(data: bytes):  # -> ModelProto
-    """Parse a SentencePiece model, and check that its features are supported."""
+def _parse_sentencepiece(data: bytes):
+    """Parse a ModelProto of SentencePiece, and check that its features are supported."""
     definitions = import_optional("sentencepiece.sentencepiece_model_pb2", "protobuf")
     proto = definitions.ModelProto()
     is_whole = False
@@ -9563,23 +9688,30 @@ def read_bert(data: bytes, file: Path, config: Mapping[str, object]) -> Model:
     `config` or, without an entry, the tokens without brackets tell whether it is in lower case.
     """
     names = [line.removesuffix("\r") for line in _decode_utf8(data, str(file)).split("\n")]
-    ids = {name: id for id, name in enumerate(names) if name}
+    ids = {name: token_id for token_id, name in enumerate(names) if name}
     if len(ids) < sum(map(bool, names)):
         name = _repeated(filter(None, names))
-        note = f"{name!r} appears twice: the last line counts"
-        warnings.warn(f"{file}, line {ids[name] + 1}: {note}", stacklevel=5)
+        warnings.warn(
+            f"{file}, line {ids[name] + 1}: {name!r} appears twice: the last line counts",
+            stacklevel=5,
+        )
     specials = {text: ids[text] for text in _BERT_SPECIALS if text in ids}
     plain = [name for name in ids if not re.fullmatch(r"\[.*\]|<.*>", name)]
     normalizer = NORMALIZERS["bert"] | {"lowercase": all(name == name.lower() for name in plain)}
     normalizer |= {field: config[name] for name, field in _BERT_FIELDS.items() if name in config}
     post_processor = None
     if {"[SEP]", "[CLS]"} <= specials.keys():
-        ends = {text: [text, specials[text]] for text in ("[SEP]", "[CLS]")}
-        post_processor = {"type": "BertProcessing", "sep": ends["[SEP]"], "cls": ends["[CLS]"]}
+        post_processor = {
+            "type": "BertProcessing",
+            "sep": ["[SEP]", specials["[SEP]"]],
+            "cls": ["[CLS]", specials["[CLS]"]],
+        }
     model = read_huggingface(
         {
             "model": {"type": "WordPiece", "vocab": ids},
-            "added_tokens": [{"content": text, "id": id} for text, id in specials.items()],
+            "added_tokens": [
+                {"content": text, "id": token_id} for text, token_id in specials.items()
+            ],
             "normalizer": normalizer,
             "pre_tokenizer": {"type": "BertPreTokenizer"},
             "decoder": {"type": "WordPiece", "prefix": "##", "cleanup": True},
@@ -9661,19 +9793,25 @@ def transformers_config(
     >>> transformers_config(["<|end|>"], eos_token="<|end|>", model_max_length=1024)
     {'eos_token': '<|end|>', 'model_max_length': 1024}
     """
-    roles = dict(zip(ROLES, (bos_token, eos_token, pad_token, unk_token), strict=True))
-    fields: dict = {role: text for role, text in roles.items() if text is not None}
+    roles = zip(ROLES, (bos_token, eos_token, pad_token, unk_token), strict=True)
+    fields = {role: text for role, text in roles if text is not None}
     texts = ", ".join(special_tokens) or "it has none"
     for role, text in fields.items():
-        note = f"`{role}` {text!r} is not a special token of this tokenizer: {texts}"
-        require(text in special_tokens, note)
+        require(
+            text in special_tokens,
+            f"`{role}` {text!r} is not a special token of this tokenizer: {texts}",
+        )
     if model_max_length is not None:
-        n = model_max_length
-        require(n >= 1, f"`model_max_length` is {n}: it must be at least 1")
-        fields["model_max_length"] = n
+        require(
+            model_max_length >= 1,
+            f"`model_max_length` is {model_max_length}: it must be at least 1",
+        )
+        fields["model_max_length"] = model_max_length
     if chat_template == "chatml":
-        has_both = {"<|im_start|>", "<|im_end|>"} <= {*special_tokens}
-        require(has_both, "ChatML needs the special tokens '<|im_start|>' and '<|im_end|>'")
+        require(
+            {"<|im_start|>", "<|im_end|>"} <= set(special_tokens),
+            "ChatML needs the special tokens '<|im_start|>' and '<|im_end|>'",
+        )
         fields["chat_template"] = CHATML
     elif chat_template is not None:
         template = _read_limited(Path(chat_template))
@@ -9732,23 +9870,27 @@ def load_model(
     require(file.is_file(), f"{path}: no such file or folder")
     data = _read_limited(file)
     config = _read_beside(file.with_name("tokenizer_config.json"))
-    matching = (form for form in FORMATS.values() if regex.match(form.sign, data))
-    form = next(matching, None)
+    matching = [form for form in FORMATS.values() if regex.match(form.sign, data)]
     require(
-        form,
+        matching,
         f"{file}: this is not a tokenizer.json, vocab.json, merges.txt, rank file, SentencePiece "
         "model or vocab.txt",
     )
+    form = matching[0]
     options = {"encoding": encoding, "pattern": pattern, "special_tokens": special_tokens}
     for name in options.keys() - inspect.signature(form.read).parameters.keys():
-        is_omitted = options[name] is None
-        require(is_omitted, f"{file}: a file like {form.file} has its own: omit `{name}`")
+        require(
+            options[name] is None, f"{file}: a file like {form.file} has its own: omit `{name}`"
+        )
     with naming_file(file):
         model = call_with(form.read, data=data, file=file, config=config, **options)
     model.config |= {name: config[name] for name in CONFIG_KEYS if name in config}
     if model.drops_unknown:
-        note = "the model has no unknown token: it leaves out unknown letters, as Hugging Face does"
-        warnings.warn(f"{file}: {note}", stacklevel=3)
+        warnings.warn(
+            f"{file}: the model has no unknown token: it leaves out unknown letters, as Hugging "
+            "Face does",
+            stacklevel=3,
+        )
     return model
 
 
@@ -9788,8 +9930,9 @@ def save_model(model: Model, path: PathName, format: str | None = None) -> None:
     other_files = sorted({form.file for form in FORMATS.values()} - texts.keys())
     others = ", ".join(name for name in other_files if (folder / name).is_file())
     if others:
-        note = f"{others} may hold another model: remove outdated files"
-        warnings.warn(f"{folder}: {note}", stacklevel=3)
+        warnings.warn(
+            f"{folder}: {others} may hold another model: remove outdated files", stacklevel=3
+        )
 
 
 # ─── Kinds ────────────────────────────────────────────────────────────────────────────────────────
@@ -9821,15 +9964,23 @@ class Kind(NamedTuple):
     exact_pattern: Callable | None = None
 
 
-_WORDPIECE = Kind(
-    wordpiece_tables, WordPieceTables, segment_wordpiece, write_wordpiece, read_wordpiece
-)
-_UNIGRAM = Kind(unigram_tables, UnigramTables, segment_unigram, write_unigram, read_unigram)
 KINDS = {
     "bpe": Kind(bpe_tables, BpeTables, segment_bpe, write_bpe, read_bpe, sample_bpe, exact_pattern),
-    "wordpiece": _WORDPIECE,
-    "wordlevel": _WORDPIECE._replace(write=write_wordlevel, read=read_wordlevel),
-    "unigram": _UNIGRAM._replace(sample=sample_unigram, exact_pattern=exact_pattern),
+    "wordpiece": Kind(
+        wordpiece_tables, WordPieceTables, segment_wordpiece, write_wordpiece, read_wordpiece
+    ),
+    "wordlevel": Kind(
+        wordpiece_tables, WordPieceTables, segment_wordpiece, write_wordlevel, read_wordlevel
+    ),
+    "unigram": Kind(
+        unigram_tables,
+        UnigramTables,
+        segment_unigram,
+        write_unigram,
+        read_unigram,
+        sample_unigram,
+        exact_pattern,
+    ),
 }
 
 
@@ -9855,6 +10006,7 @@ def compile_tables(kind: str) -> None:
 
 Arrays = tuple[np.ndarray, np.ndarray]  # ids end to end, uint32[N], and their offsets, int64[T + 1]
 
+# Rust reads a plus sign in a number, too.
 _BYTE_TOKEN = re.compile(r"\A<0x([+\dA-Fa-f][\dA-Fa-f])>\Z", re.ASCII)
 _CLEANUP = {
     f" {text}": text
@@ -9875,26 +10027,46 @@ def _decode_wordpiece(token: str, is_first: bool, prefix: str, cleanup: bool) ->
     return token
 
 
+def _decode_metaspace(
+    token: str, is_first: bool, replacement: str, prepend_scheme: str = "always", **_
+) -> str:
+    """Replace the mark by a space, but not at the start of a text, where it was put."""
+    if is_first and prepend_scheme != "never":
+        return token.replace(replacement, "")
+    return token.replace(replacement, " ")
+
+
 def _decode_strip(token: str, is_first: bool, content: str, start: int, stop: int) -> str:
     """Remove a character up to `start` times from the start of a token, and `stop` from its end."""
     one = re.escape(content)
     return re.sub(rf"\A(?:{one}){{0,{start}}}|(?:{one}){{0,{stop}}}\Z", "", token)
 
 
-# The function that decodes a token, by the type of a step; its further parameters are the fields.
-# A BPEDecoder writes no space after the last token of a text, see `decode`.
-_DECODERS: dict[str, Callable[..., str]] = {
-    "BPEDecoder": lambda token, is_first, suffix: token.replace(suffix, " "),
-    "ByteFallback": lambda token, is_first: _BYTE_TOKEN.sub(
-        lambda match: bytes([int(match[1], 16)]).decode("utf-8", "surrogateescape"), token
+def _decode_byte(token: str, is_first: bool) -> str:
+    """Replace the name of a byte, such as <0xE4>, by the byte."""
+    match = _BYTE_TOKEN.match(token)
+    if not match:
+        return token
+    return bytes([int(match[1], 16)]).decode("utf-8", "surrogateescape")
+
+
+def _of_tokens(decode: Callable) -> Callable:
+    """Turn a function of a token into a function of several."""
+    return lambda tokens, is_first, **fields: [decode(t, is_first, **fields) for t in tokens]
+
+
+# The function that decodes tokens, by the type of a step; its further parameters are the fields. A
+# BPEDecoder writes no space after the last token of a text, see `decode`.
+_DECODERS = {
+    "BPEDecoder": _of_tokens(lambda token, is_first, suffix: token.replace(suffix, " ")),
+    "ByteFallback": _of_tokens(_decode_byte),
+    "Fuse": lambda tokens, is_first: tokens,
+    "Metaspace": _of_tokens(_decode_metaspace),
+    "Replace": _of_tokens(
+        lambda token, is_first, pattern, content: token.replace(pattern["String"], content)
     ),
-    "Fuse": lambda token, is_first: token,
-    "Metaspace": lambda token, is_first, replacement, prepend_scheme="always", **_: token.replace(
-        replacement, "" if is_first and prepend_scheme != "never" else " "
-    ),
-    "Replace": lambda token, is_first, pattern, content: token.replace(pattern["String"], content),
-    "Strip": _decode_strip,
-    "WordPiece": _decode_wordpiece,
+    "Strip": _of_tokens(_decode_strip),
+    "WordPiece": _of_tokens(_decode_wordpiece),
 }
 
 
@@ -9919,22 +10091,14 @@ def decoded_tokens(
     as_later = as_first
     are_joined = False
     for step in _flattened(decoder, "decoders"):
-        fields = dict(step)
-        name = fields.pop("type")
-        try:
-            if are_joined:
-                is_separate = _decodes_separately(name, as_first, **fields)
-                require(is_separate, "it comes after a step that joins tokens")
-            decode = functools.partial(_DECODERS[name], **fields)
-            as_first = [decode(token, True) for token in as_first]
-            if not are_joined or name == "Replace":
-                as_later = [decode(token, False) for token in as_later]
-        except (AttributeError, KeyError, TypeError, ValueError) as error:
-            raise InputError(
-                f"the decoder {json.dumps(step)[:100]} is not supported: {error}"
-            ) from None
-        if name in ("ByteFallback", "Fuse"):
-            are_joined = True
+        require(
+            not are_joined or _decodes_separately(step, as_first),
+            f"the decoder {json.dumps(step)[:100]} is not supported after a step that joins tokens",
+        )
+        as_first = _call_step("decoder", _DECODERS, step, as_first, True)
+        if not are_joined or step["type"] == "Replace":
+            as_later = _call_step("decoder", _DECODERS, step, as_later, False)
+        are_joined = are_joined or step["type"] in ("ByteFallback", "Fuse")
     return _encoded_by_id(vocab, as_first), _encoded_by_id(vocab, as_later)
 
 
@@ -9944,15 +10108,15 @@ def _encoded_by_id(ids: Iterable[int], texts: Iterable[str]) -> dict[int, bytes]
     return dict(zip(ids, tokens, strict=True))
 
 
-def _decodes_separately(name: str, tokens: Sequence[str], **fields) -> bool:
-    """Return whether a step decodes joined tokens as it decodes each token on its own."""
-    if name == "Fuse":
-        return True
-    if name == "Replace":
-        replaced = fields["pattern"]["String"]
-        return len(replaced) == 1 and replaced.isascii()
-    if name == "Strip" and fields["content"].isascii():
-        return fields["start"] == 1 and fields["stop"] == 0 and all(tokens)
+def _decodes_separately(step: dict, tokens: Sequence[str]) -> bool:
+    """Check whether a step decodes joined tokens as it decodes each token on its own."""
+    match step:
+        case {"type": "Fuse"}:
+            return True
+        case {"type": "Replace", "pattern": {"String": str(replaced)}}:
+            return len(replaced) == 1 and replaced.isascii()
+        case {"type": "Strip", "content": str(content), "start": 1, "stop": 0}:
+            return content.isascii() and all(tokens)
     return False
 
 
@@ -10022,10 +10186,10 @@ def _working_pattern(model: Model) -> Pattern:
     """
     pattern = Pattern(model.pattern)
     exact_pattern = KINDS[model.kind].exact_pattern
-    takes_whole_texts = pattern.name == "none" or isinstance(pattern.steps[-1], Metaspace)
+    steps = [step for step in pattern.steps if step != PATTERNS["none"]]
+    takes_whole_texts = not steps or isinstance(steps[-1], Metaspace)
     if model.alphabet == "bytes" or not exact_pattern or not takes_whole_texts:
         return pattern
-    steps = [step for step in pattern.steps if step != PATTERNS["none"]]
     return Pattern([*steps, exact_pattern(model)])
 
 
@@ -10108,7 +10272,7 @@ class Tokenizer:
             merges = merges.learned()
         if not isinstance(merges, Learned):
             tokens = dict.fromkeys([*BYTES, *map(b"".join, merges)])
-            merges = SimpleNamespace(tokens=[*tokens], merges=merges, alphabet=BYTES)
+            merges = SimpleNamespace(tokens=list(tokens), merges=merges, alphabet=BYTES)
         vocab, pairs = build_vocabulary(merges, special_tokens, special_tokens_at)
         if tuple(merges.alphabet) != BYTES:
             fields = {"alphabet": "characters", **fields}
@@ -10132,25 +10296,21 @@ class Tokenizer:
         self._normalizer = Normalizer(model.normalizer)
         tokens = dict(model.vocab)
         for text, flags in model.flags.items():
-            if flags.normalized and not flags.literal:  # it is found, and decoded, as normalized
+            if flags.normalized and not flags.literal:  # such a token is found in normalized text
                 tokens[model.special_tokens[text]] = self._normalizer.normalize(text.encode())
         self._decoded = decoded_tokens(tokens, model.decoder_steps)
-        self._pretokenizers: dict[str, Pretokenizer] = {}
+        self._pretokenizers = {}  # for all special tokens, and for none
         for allowed in ("all", "none"):
             self._pretokenizers[allowed] = self._pretokenizer(allowed)
-        self._idle: list[_Encoder] = []  # encoders that no thread is using
-        self._sources: dict[tuple[str, ...], Source] = {}  # of texts, by special tokens
+        self._idle = []  # encoders that no thread is using
+        self._sources = {}  # of texts, by special tokens
 
-    @property
-    def vocab(self) -> dict[int, bytes]:
-        """The tokens by their ids, including special tokens."""
-        return self.model.vocab
-
-    @property
-    def merges(self) -> list[Merge] | None:
-        """The merges in order, or None if ids or scores decide."""
-        return self.model.merges
-
+    vocab = property(
+        attrgetter("model.vocab"), doc="The tokens by their ids, including special tokens."
+    )
+    merges = property(
+        attrgetter("model.merges"), doc="The merges in order, or None if ids or scores decide."
+    )
     special_tokens = property(
         attrgetter("model.special_tokens"), doc="The ids of the special tokens."
     )
@@ -10172,9 +10332,10 @@ class Tokenizer:
 
     def __repr__(self) -> str:
         pattern = Pattern(self.model.pattern)
-        shown = pattern.name or pattern.source
-        n_special = len(self.special_tokens)
-        return f"<Tokenizer: {len(self)} tokens, {n_special} special, pattern {shown}>"
+        return (
+            f"<Tokenizer: {len(self)} tokens, {len(self.special_tokens)} special, "
+            f"pattern {pattern.name or pattern.source}>"
+        )
 
     def __reduce__(self):
         return _unpickle, (self._pickled, self.model.config)
@@ -10264,8 +10425,7 @@ class Tokenizer:
 
     def to_tiktoken(self, name: str = "bpe_numba"):
         """Make a `tiktoken.Encoding` with the same ids; raises ValueError if that is impossible."""
-        encoding = import_optional("tiktoken").Encoding
-        return encoding(
+        return import_optional("tiktoken").Encoding(
             name,
             pat_str=self.pattern.source,
             mergeable_ranks=tiktoken_ranks(self.model),
@@ -10308,9 +10468,11 @@ class Tokenizer:
         """
         ids = self.encode(text, allowed_special)
         tokens = decode_each(self, ids)
-        is_same = b"".join(tokens) == _text_bytes(text)
-        require(is_same, "the tokens differ from the text: there are no offsets")
-        return ids, [*itertools.accumulate(map(len, tokens), initial=0)][:-1]
+        require(
+            b"".join(tokens) == _text_bytes(text),
+            "the tokens differ from the text: there are no offsets",
+        )
+        return ids, list(itertools.accumulate(map(len, tokens), initial=0))[:-1]
 
     def encode_ordinary(self, text: Text) -> list[int]:
         """Encode a text as ordinary text, without special tokens."""
@@ -10397,8 +10559,10 @@ class Tokenizer:
             KINDS[kind].sample,
             f"a {kind} has only one way to cut a word: there is nothing to sample",
         )
-        is_sound = math.isfinite(alpha) and (0 <= alpha <= 1 or kind == "unigram")
-        require(is_sound, f"alpha is a probability, not {alpha}")
+        require(
+            math.isfinite(alpha) and (0 <= alpha <= 1 or kind == "unigram"),
+            f"alpha is a probability, not {alpha}",
+        )
         scan = _new_scan()
         flat, _ = self._pretokenizer(allowed_special).apply(scan, [_text_bytes(text)])
         flat = flat.rewritten(_write_cuts, self.pattern.table, *scan)  # an END after each word
@@ -10503,22 +10667,22 @@ class Tokenizer:
 
     def _allowed(self, allowed_special: Allowed) -> list[str]:
         """List the allowed special tokens; raises ValueError for unknown names."""
-        if not isinstance(allowed_special, str):
-            allowed = list(allowed_special)
-            names = ", ".join(self.special_tokens) or "it has none"
-            for token in allowed:
-                require(
-                    token in self.special_tokens,
-                    f"{token!r} is not a special token of this tokenizer: {names}",
-                )
-            return allowed
-        if allowed_special == "all":
-            return list(self.special_tokens)
-        require(
-            allowed_special == "none",
-            f"allowed_special is 'all', 'none' or a list of tokens, not {allowed_special!r}",
-        )
-        return []
+        if isinstance(allowed_special, str):
+            if allowed_special == "all":
+                return list(self.special_tokens)
+            require(
+                allowed_special == "none",
+                f"allowed_special is 'all', 'none' or a list of tokens, not {allowed_special!r}",
+            )
+            return []
+        allowed = list(allowed_special)
+        names = ", ".join(self.special_tokens) or "it has none"
+        for token in allowed:
+            require(
+                token in self.special_tokens,
+                f"{token!r} is not a special token of this tokenizer: {names}",
+            )
+        return allowed
 
     @interruptible
     def decode_bytes(self, ids: Iterable[int], *, continues: bool = False) -> bytes:
@@ -10560,7 +10724,7 @@ class Tokenizer:
         parts = []
         runs = itertools.groupby(ids.tolist(), lambda key: self.vocab[key] in _FALLBACK_TOKENS)
         for is_byte, run in runs:
-            run_ids = [*run]
+            run_ids = list(run)
             data = self.decode_bytes(run_ids, continues=len(parts) > 0)
             part = data.decode("utf-8", "replace")
             if is_byte and part.encode() != data:
@@ -10589,24 +10753,6 @@ def _unpickle(pickled: bytes, config: dict) -> Tokenizer:
     return tokenizer
 
 
-def _text_size(text: Text) -> int:
-    """Return the number of bytes or characters of a text; raises InputError if it is none."""
-    if not isinstance(text, (str, bytes)):
-        raise InputError(f"a text is str or bytes, not {type(text).__name__}")
-    return len(text)
-
-
-def _text_bytes(text: Text, start: int = 0) -> bytes:
-    """Return a text as UTF-8; `start` is its index in a longer one, for messages."""
-    if isinstance(text, bytes):
-        return text
-    _text_size(text)
-    try:
-        return text.encode()
-    except UnicodeEncodeError as error:
-        raise InputError(_lone_surrogate_message(error, start)) from None
-
-
 def _id_array(ids: Iterable[int]) -> np.ndarray:
     """Make an array of ids, uint32; raises ValueError if one cannot be an id."""
     if isinstance(ids, np.ndarray):
@@ -10617,7 +10763,7 @@ def _id_array(ids: Iterable[int]) -> np.ndarray:
             return np.require(ids, np.uint32, ["C", "W"])
         ids = ids.tolist()
     try:
-        return np.frombuffer(array("I", [*ids]), np.uint32)
+        return np.frombuffer(array("I", list(ids)), np.uint32)
     except (OverflowError, TypeError) as error:
         raise InputError(
             f"{reprlib.repr(ids)} is not a list of ids ({error}): {_ID_RANGE}"
@@ -11097,28 +11243,15 @@ class Family(NamedTuple):
 
 
 FAMILIES = {
-    "bpe": Family("bpe", "bytes", "gpt2", learn, mark="▁"),
+    "bpe": Family("bpe", "bytes", "gpt2", learn, mark=MARK),
     "wordpiece": Family(
         "wordpiece", "characters", "bert", learn_wordpiece, unk_token="[UNK]", subword_prefix="##"
     ),
-    "unigram": Family("unigram", "characters", "gpt2", learn_unigram, mark="▁"),
+    "unigram": Family("unigram", "characters", "gpt2", learn_unigram, mark=MARK),
     "longest": Family("wordpiece", "bytes", "gpt2", learn),
 }
 COVERAGE = 0.9995  # of a text by the characters that become tokens; that of SentencePiece
 BYTE_TOKENS = tuple(token.decode() for token in _FALLBACK_TOKENS)
-_BERT = {
-    "type": "BertNormalizer",
-    "clean_text": True,
-    "handle_chinese_chars": True,
-    "strip_accents": None,
-}
-NORMALIZERS = {
-    name.lower(): {"type": name} for name in ("NFC", "NFD", "NFKC", "NFKD", "Lowercase", "Nmt")
-} | {
-    "strip-accents": {"type": "StripAccents"},
-    "bert": _BERT | {"lowercase": True},
-    "bert-cased": _BERT | {"lowercase": False},
-}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -11151,16 +11284,9 @@ class Recipe:
             _check_type(name, getattr(self, name), hint)
 
     @property
-    def learner(self) -> Callable:
-        """The function that learns a vocabulary from words."""
-        return FAMILIES[self.model].learn
-
-    @property
     def byte_tokens(self) -> tuple[str, ...]:
         """The tokens of single bytes in a vocabulary of characters."""
-        if self.byte_fallback:
-            return BYTE_TOKENS
-        return ()
+        return BYTE_TOKENS * self.byte_fallback
 
     @property
     def options(self) -> dict:
@@ -11204,18 +11330,11 @@ class Recipe:
         if self.mark == MARK:
             return [_MARKS_TO_SPACES, *join]
         if self.mark:
-            marks = {
-                "type": "Metaspace",
-                "replacement": self.mark,
-                "prepend_scheme": "always",
-                "split": True,
-            }
-            return [marks, *join] if self.byte_fallback else [marks]
+            marks = {"type": "Metaspace", **self.metaspace._asdict(), "split": True}
+            return [marks, *join * self.byte_fallback]
         if prefix:
             return [{"type": "WordPiece", "prefix": prefix, "cleanup": True}]
-        if self.byte_fallback:
-            return join
-        return [{"type": "Fuse"}]
+        return join if self.byte_fallback else join[1:]
 
     def learn(self, words: Words, progress: bool = False) -> Learned:
         """Learn from words over bytes."""
@@ -11230,7 +11349,8 @@ class Recipe:
     def learn_symbols(self, words: Words, n_symbols: int, progress: bool = False) -> Learned:
         """Call the learner with those fields of the recipe that are its parameters."""
         options = vars(self) | self.learner_options
-        return call_with(self.learner, words, n_symbols, progress=progress, **options)
+        learner = FAMILIES[self.model].learn
+        return call_with(learner, words, n_symbols, progress=progress, **options)
 
     def build(self, learned: Learned) -> Model:
         """Make the model with the learnt tokens."""
@@ -11245,8 +11365,11 @@ class Recipe:
             score_of = dict(zip(learned.tokens, learned.scores.tolist(), strict=True))
             scores = np.array([score_of.get(token, 0.0) for token in vocab.values()])
         pattern = self.pattern
-        if self.mark:
-            pattern = [*Pattern(pattern).parts, self.metaspace]
+        if self.mark:  # it comes last, but before "none", as in a pattern read from a file
+            parts = [part for part in Pattern(pattern).parts if part != PATTERNS["none"]]
+            pattern = [*parts, self.metaspace]
+            if not parts:
+                pattern.append("none")
         if family.kind != "bpe":
             merges = None
         model = Model(
@@ -11290,16 +11413,6 @@ def check_special_tokens(special_tokens: Iterable[str]) -> list[str]:
     return special_tokens
 
 
-def check_vocab_size(vocab_size: int, least: int) -> None:
-    """Check that a vocabulary has room for the first tokens, and that its ids are in range."""
-    letters = "256 bytes" if least >= 256 else "one character"
-    require(
-        vocab_size >= least,
-        f"a vocabulary of {vocab_size} is too small: {letters} and the special tokens make {least}",
-    )
-    require(vocab_size <= MAX_ID, f"a vocabulary of {vocab_size} is too large: {_ID_RANGE}")
-
-
 def complete(recipe: Recipe) -> Recipe:
     """Fill in the open fields of a recipe; raises InputError for options that cannot be combined.
 
@@ -11307,13 +11420,17 @@ def complete(recipe: Recipe) -> Recipe:
     >>> recipe.pattern, recipe.mark, recipe.unk_token, recipe.special_tokens
     ('gpt2', '▁', '<unk>', ['<s>', '<unk>'])
     """
-    n = recipe.min_frequency
-    require(0 <= n <= MAX_COUNT, f"`min_frequency` is {n}: it must be 0 to {MAX_COUNT:,}")
-    n = recipe.max_words
-    require(n >= 0, f"`max_words` is {n}: it must be 0 (no limit) or more")
+    require(
+        0 <= recipe.min_frequency <= MAX_COUNT,
+        f"`min_frequency` is {recipe.min_frequency}: it must be 0 to {MAX_COUNT:,}",
+    )
+    require(
+        recipe.max_words >= 0, f"`max_words` is {recipe.max_words}: it must be 0 (no limit) or more"
+    )
     require_known("family of models", recipe.model, FAMILIES)
     require_known("`special_tokens_at`", recipe.special_tokens_at, SPECIAL_TOKENS_AT)
-    parameters = inspect.signature(recipe.learner).parameters.keys()
+    family = FAMILIES[recipe.model]
+    parameters = inspect.signature(family.learn).parameters.keys()
     for name in {"tie_break", "score", "min_frequency"} - parameters:
         value = getattr(recipe, name)
         require(value == getattr(Recipe, name), f"`{name}` {value!r} is not for this kind of model")
@@ -11324,24 +11441,43 @@ def complete(recipe: Recipe) -> Recipe:
     recipe = dataclasses.replace(recipe, special_tokens=special_tokens, normalizer=normalizer)
     if recipe.from_ is not None:
         return _complete_from(recipe)
-    family = FAMILIES[recipe.model]
     alphabet = recipe.alphabet or family.alphabet
     require_known("alphabet", alphabet, ALPHABETS)
     if alphabet == "bytes":
-        is_plain = recipe.coverage in (None, 1) and not recipe.byte_fallback and not recipe.mark
-        require(is_plain, "`coverage`, `byte_fallback` and `mark` go with the alphabet characters")
-        has_bytes = family.alphabet == "bytes"
-        require(has_bytes, f"a model of the family {recipe.model} is made of characters")
-        fields = {"mark": "", "coverage": 1.0, "unk_token": None}
-        pattern = recipe.pattern or family.pattern
-        recipe = dataclasses.replace(recipe, alphabet=alphabet, pattern=pattern, **fields)
-        n_letters = 256
+        recipe = _complete_bytes(recipe, family)
+        letters = "256 bytes"
+        n_fixed = 256
     else:
         recipe = _complete_characters(recipe, family)
-        n_letters = 1
-    n_fixed = n_letters + len(recipe.special_tokens) + len(recipe.byte_tokens)
-    check_vocab_size(recipe.vocab_size, n_fixed)
+        letters = "one character"
+        n_fixed = 1
+    n_fixed += len(recipe.special_tokens) + len(recipe.byte_tokens)
+    n = recipe.vocab_size
+    require(
+        n >= n_fixed,
+        f"a vocabulary of {n} is too small: {letters} and the special tokens make {n_fixed}",
+    )
+    require(n <= MAX_ID, f"a vocabulary of {n} is too large: {_ID_RANGE}")
     return recipe
+
+
+def _complete_bytes(recipe: Recipe, family: Family) -> Recipe:
+    """Fill in the open fields of a recipe for tokens of bytes."""
+    require(
+        recipe.coverage in (None, 1) and not recipe.byte_fallback and not recipe.mark,
+        "`coverage`, `byte_fallback` and `mark` go with the alphabet characters",
+    )
+    require(
+        family.alphabet == "bytes", f"a model of the family {recipe.model} is made of characters"
+    )
+    return dataclasses.replace(
+        recipe,
+        alphabet="bytes",
+        pattern=recipe.pattern or family.pattern,
+        mark="",
+        coverage=1.0,
+        unk_token=None,
+    )
 
 
 def _complete_characters(recipe: Recipe, family: Family) -> Recipe:
@@ -11353,8 +11489,9 @@ def _complete_characters(recipe: Recipe, family: Family) -> Recipe:
     mark = recipe.mark
     if mark is None:
         mark = family.mark
-    is_mark = len(mark) <= 1 and not mark.isspace()
-    require(is_mark, f"a mark is one character, not white space: {mark!r}")
+    require(
+        len(mark) <= 1 and not mark.isspace(), f"a mark is one character, not white space: {mark!r}"
+    )
     pattern = family.pattern
     if mark not in ("", MARK):
         pattern = "whitespace-split"
@@ -11362,11 +11499,12 @@ def _complete_characters(recipe: Recipe, family: Family) -> Recipe:
     special_tokens = recipe.special_tokens
     if recipe.byte_fallback and family.kind != "unigram":
         require(family.kind == "bpe", "`byte_fallback` is for bpe and unigram")
-        is_open = recipe.unk_token is None
-        require(is_open, "with `byte_fallback` nothing is unknown: omit `unk_token`")
+        require(
+            recipe.unk_token is None, "with `byte_fallback` nothing is unknown: omit `unk_token`"
+        )
     else:  # a Unigram always has an unknown token
         unk_token = recipe.unk_token or family.unk_token
-        special_tokens = [*dict.fromkeys([*special_tokens, unk_token])]
+        special_tokens = list(dict.fromkeys([*special_tokens, unk_token]))
     return dataclasses.replace(
         recipe,
         special_tokens=special_tokens,
@@ -11384,21 +11522,24 @@ def _complete_from(recipe: Recipe) -> Recipe:
     base = recipe.from_
     if not isinstance(base, Model):
         base = load_model(base)
-    is_bpe = base.kind == "bpe"
-    require(is_bpe, f"only a BPE has merges that training can continue, not a {base.kind}")
+    require(
+        base.kind == "bpe", f"only a BPE has merges that training can continue, not a {base.kind}"
+    )
     require(not base.word_suffix, "training cannot continue a model whose words end in a suffix")
     pattern = recipe.pattern or base.pattern
     if Pattern(pattern).steps == Pattern(base.pattern).steps:
         pattern = base.pattern  # it may be JSON
-    special_tokens = [*dict.fromkeys([*base.special_tokens, *recipe.special_tokens])]
-    if special_tokens != [*base.special_tokens]:
+    special_tokens = list(dict.fromkeys([*base.special_tokens, *recipe.special_tokens]))
+    if special_tokens != list(base.special_tokens):
         base = dataclasses.replace(base, special_tokens=special_tokens)
-    changes = {"merges": _as_merges(base)[0], "scores": None, "ignore_merges": False}
-    base = dataclasses.replace(base, pattern=pattern, **changes)
-    n = len(base.vocab)
+    merges, _ = _as_merges(base)
+    base = dataclasses.replace(
+        base, pattern=pattern, merges=merges, scores=None, ignore_merges=False
+    )
     require(
-        n < recipe.vocab_size <= MAX_ID,
-        f"the model already has {n:,} tokens: `vocab_size` must be larger, up to {MAX_ID:,}",
+        len(base.vocab) < recipe.vocab_size <= MAX_ID,
+        f"the model already has {len(base.vocab):,} tokens: `vocab_size` must be larger, up to "
+        f"{MAX_ID:,}",
     )
     return dataclasses.replace(
         recipe,
@@ -11410,17 +11551,6 @@ def _complete_from(recipe: Recipe) -> Recipe:
         normalizer=base.normalizer,
         alphabet=base.alphabet,
     )
-
-
-def _named_normalizer(normalizer: str | Sequence[str | dict]) -> list[dict]:
-    """Look up the steps of a normalizer by their names."""
-    steps = []
-    for step in [normalizer] if isinstance(normalizer, str) else normalizer:
-        if isinstance(step, str):
-            require_known("normalizer", step, NORMALIZERS)
-            step = NORMALIZERS[step]
-        steps.append(step)
-    return steps
 
 
 def words_of_model(model: Model, words: Words) -> Words:
@@ -11438,7 +11568,7 @@ def words_of_model(model: Model, words: Words) -> Words:
     """
     require(words.alphabet == BYTES, "only words over the 256 bytes can be segmented by a model")
     fallback = fallback_tokens(model)
-    token_ids = [id for id in model.ordinary if model.vocab[id] not in fallback]
+    token_ids = [token_id for token_id in model.ordinary if model.vocab[token_id] not in fallback]
     symbol_of = np.full(MAX_ID + 1, -1, np.int32)
     symbol_of[token_ids] = np.arange(len(token_ids))
     ids = np.empty(len(words.symbols) + 2, np.uint32)
@@ -11463,9 +11593,9 @@ def extend_model(model: Model, learned: Learned) -> Model:
     >>> extended.merges, extended.vocab[3], extended.vocab[4]
     ([(b'a', b'b'), (b'ab', b'ab')], b'ab', b'abab')
     """
-    old_tokens = {model.vocab[id] for id in model.ordinary}
-    new = (token for token in learned.tokens[len(learned.alphabet) :] if token not in old_tokens)
-    vocab = model.vocab | dict(enumerate(new, max(model.vocab, default=-1) + 1))
+    learned_tokens = learned.tokens[len(learned.alphabet) :]
+    new_tokens = (token for token in learned_tokens if token not in model.ordinary_ids)
+    vocab = model.vocab | dict(enumerate(new_tokens, max(model.vocab, default=-1) + 1))
     return dataclasses.replace(model, vocab=vocab, merges=[*model.merges, *learned.merges])
 
 
@@ -11477,7 +11607,7 @@ class Training:
     counted: CorpusCounts
     learned: Learned
     timings: dict[str, Timing]  # by stage
-    files: Sequence[Path | Texts]  # that were read
+    files: Sequence[Path | Texts]  # the inputs
     recipe: Recipe
 
     @functools.cached_property
@@ -11490,7 +11620,7 @@ class Training:
         model = self.tokenizer.model
         if model.kind == "bpe" and model.alphabet == "bytes":
             return int(self.learned.n_tokens[-1])
-        steps = [step for step in (self.recipe.metaspace, "none") if step]
+        steps = list(filter(None, (self.recipe.metaspace, "none")))
         model = dataclasses.replace(model, pattern=steps, normalizer=(), drops_unknown=True)
         return encode_words(Tokenizer.from_model(model), self.counted.words).n_tokens
 
@@ -11524,7 +11654,9 @@ class Training:
         rows.append(
             ("tokens", f"{len(model.vocab):,}, {len(model.special_tokens)} of them special")
         )
-        unseen = sorted({*model.special_tokens} - {model.unk_token} - counted.special_tokens.keys())
+        unseen = sorted(
+            set(model.special_tokens) - {model.unk_token} - counted.special_tokens.keys()
+        )
         if unseen:
             rows.append(("not in text", ", ".join(unseen)))
         rows += [(name, f"{spent.seconds:.2f} s") for name, spent in self.timings.items()]
@@ -11549,15 +11681,14 @@ def _warn_of_source(source: Source) -> None:
     if source.pattern.warning:
         warnings.warn(source.pattern.warning, stacklevel=5)
     if not _is_stream(source.files[0]):
-        names = re.findall(rb"<\|\w{1,40}\|>", _read_part(source.files[0], 0, BLOCK_BYTES))
-        counts = Counter(map(bytes.decode, names))
+        texts = re.findall(rb"<\|\w{1,40}\|>", _read_part(source.files[0], 0, BLOCK_BYTES))
+        counts = Counter(map(bytes.decode, texts))
         for name in source.special_tokens:
             del counts[name]
-        names = [name for name, n in counts.most_common(5) if n > 2]
+        names = ", ".join(name for name, n in counts.most_common(5) if n > 2)
         if names:
             warnings.warn(
-                f"{', '.join(names)} in the text: plain text, unless `special_tokens` names it",
-                stacklevel=5,
+                f"{names} in the text: plain text, unless `special_tokens` names it", stacklevel=5
             )
 
 
@@ -11613,13 +11744,11 @@ def count_files(
     engine = Engine(workers, progress, executor)
     require(out.suffix == ".npz", f"{out}: name a .npz file for the words")
     check_writable(out.parent)
-    special_tokens = [*check_special_tokens(special_tokens)]
-    if byte_fallback:
-        special_tokens += BYTE_TOKENS
+    special_tokens = check_special_tokens(special_tokens)
     source = Source(
         find_files(inputs),
         Pattern(pattern),
-        special_tokens,
+        [*special_tokens, *BYTE_TOKENS * byte_fallback],
         text_field,
         normalizer=_named_normalizer(normalizer),
         skip_bad_lines=skip_bad_lines,
@@ -11735,8 +11864,7 @@ def train(
         learner_options,
     )
     recipe, files, counts = prepare(recipe, inputs, texts)
-    engine = Engine(workers, progress, executor)
-    return train_recipe(recipe, files, counts, text_field, engine)
+    return train_recipe(recipe, files, counts, text_field, Engine(workers, progress, executor))
 
 
 def prepare(
@@ -11759,16 +11887,11 @@ def prepare(
         not others,
         f"{_name_some(others)}: text and words files cannot be mixed: run `count` on these, too",
     )
-    require(len({*files}) == len(files), "a words file is named twice: its words would count twice")
+    require(
+        len(set(files)) == len(files), "a words file is named twice: its words would count twice"
+    )
     counted, settings = zip(*map(load_counts, files), strict=True)
-    saved = dict(settings[0])
-    types = {"Split": Split, "Metaspace": Metaspace}
-    saved["pattern"] = [
-        step if isinstance(step, str) else types[step[0]](*step[1:]) for step in saved["pattern"]
-    ]
-    saved["special_tokens"] = [t for t in saved["special_tokens"] if t not in BYTE_TOKENS]
-    open_fields = {name: value for name, value in saved.items() if not getattr(recipe, name)}
-    recipe = complete(dataclasses.replace(recipe, **open_fields))
+    recipe = complete(_with_settings(recipe, settings[0]))
     for name, expected in recipe.source([], None).settings.items():
         for file, saved in zip(files, settings, strict=True):
             if sorted(map(str, saved[name])) != sorted(map(str, expected)):
@@ -11779,6 +11902,23 @@ def prepare(
     return recipe, files, counted
 
 
+def _with_settings(recipe: Recipe, settings: Mapping) -> Recipe:
+    """Take from the settings of a words file what a recipe leaves open."""
+    types = {"Split": Split, "Metaspace": Metaspace}
+    steps = []
+    for step in settings["pattern"]:
+        if not isinstance(step, str):
+            step = types[step[0]](*step[1:])
+        steps.append(step)
+    fields = {
+        "pattern": PATTERN_NAMES.get(tuple(steps), steps),
+        "special_tokens": [t for t in settings["special_tokens"] if t not in BYTE_TOKENS],
+        "normalizer": settings["normalizer"],
+    }
+    open_fields = {name: value for name, value in fields.items() if not getattr(recipe, name)}
+    return dataclasses.replace(recipe, **open_fields)
+
+
 def train_recipe(
     recipe: Recipe,
     files: Sequence[Path | Texts],
@@ -11787,17 +11927,16 @@ def train_recipe(
     engine: Engine,
 ) -> Training:
     """Train by a complete recipe on files or on the counts of words files; see `prepare`."""
-    timings: dict[str, Timing] = {}
+    timings = {}
     with stage("compile") as timings["compile"]:
         source = recipe.source([], text_field)
         if not counts:
             source = recipe.source(files, text_field)
             _warn_of_source(source)
-        words = Words.from_counts({b"aa": 1})
-        # They also fail for wrong options, before the scan.
+        # To learn from one word also tells wrong options before the scan.
         jobs = [
             functools.partial(compile_counting, source.pattern),
-            functools.partial(recipe.learn_symbols, words, 257),
+            functools.partial(recipe.learn_symbols, Words.from_counts({b"aa": 1}), 257),
             functools.partial(compile_pretokenizing, source.pattern),
             functools.partial(compile_tables, FAMILIES[recipe.model].kind),
         ]
@@ -11948,8 +12087,12 @@ def tabulate_timings(seconds: float) -> Table:
     rows = []
     for name, spent in [*TIMINGS.items(), ("other", Timing(rest, 0, peak_memory()))]:
         share = round(100 * spent.seconds / seconds, 1)
-        rate = spent.n_bytes / spent.seconds / 1e6 or None
-        peak = spent.memory and round(spent.memory / 1e6)
+        rate = None
+        if spent.n_bytes:
+            rate = spent.n_bytes / spent.seconds / 1e6
+        peak = None
+        if spent.memory:
+            peak = round(spent.memory / 1e6)
         rows.append((name, round(spent.seconds, 3), rate, share, peak))
     header = ("stage", "seconds", "MB/s", "% of time", "peak MB")
     return Table(f"{seconds:.2f} seconds", header, rows)
@@ -11957,14 +12100,14 @@ def tabulate_timings(seconds: float) -> Table:
 
 def tabulate_counts(counted: CorpusCounts, title: str = "Pretokens") -> Table:
     """Tabulate the size of a corpus and its counts."""
-    documents = number_of(counted.n_documents, "document")
+    n_read = number_of(counted.n_read, "byte")
     rows = [
-        ("read", f"{number_of(counted.n_read, 'byte')} in {documents}"),
+        ("read", f"{n_read} in {number_of(counted.n_documents, 'document')}"),
         ("pretokens", f"{counted.n_pretokens:,}, {len(counted.words.counts):,} of them unique"),
     ]
     if counted.n_dropped:
-        error = f"counts are up to {counted.max_error:,} too small"
-        rows.append(("dropped", f"{counted.n_dropped:,} pretokens; {error}"))
+        error = f"{counted.n_dropped:,} pretokens; counts are up to {counted.max_error:,} too small"
+        rows.append(("dropped", error))
     return Table(title, ("what", "value"), rows)
 
 
@@ -12040,12 +12183,15 @@ def load_learned(folder: PathName, model: Model) -> tuple[Learned, int]:
         n_bytes = int(arrays.pop("n_bytes"))
         letters = json.loads(str(arrays.pop("alphabet")))
         learned = Learned(**arrays, alphabet=[letter.encode("latin-1") for letter in letters])
-        m = len(learned.pairs)
-        n_tokens = learned.n_tokens
-        fits = learned.counts.shape == (m,) and n_tokens.shape == (m + 1,)
-        fits = fits and n_tokens.dtype.kind == "i" and min(n_bytes, *n_tokens) > 0
-        is_own = learned.merges == model.merges[len(model.merges) - m :]
-        require(fits and is_own, "its numbers do not fit together")
+        n_merges = len(learned.pairs)
+        fits = (
+            learned.counts.shape == (n_merges,)
+            and learned.n_tokens.shape == (n_merges + 1,)
+            and learned.n_tokens.dtype.kind == "i"
+            and min(n_bytes, *learned.n_tokens) > 0
+            and learned.merges == model.merges[len(model.merges) - n_merges :]
+        )
+        require(fits, "its numbers do not fit together")
     except Exception as error:  # damaged files raise almost anything
         raise InputError(f"{file}: damaged, or from another model ({error}); delete it") from None
     return learned, n_bytes
@@ -12105,7 +12251,7 @@ class EncodedWords(NamedTuple):
 def encode_words(tokenizer: Tokenizer, words: Words) -> EncodedWords:
     """Encode each of the words of a corpus once."""
     words = _in_order(words)  # words in the order of their hash would fill the cache slowly
-    texts = [*words.to_counts()]
+    texts = list(words.to_counts())
     ids, offsets = tokenizer.encode_batch_to_numpy(texts, "none")
     return EncodedWords(texts, words.counts, ids, offsets)
 
@@ -12158,8 +12304,8 @@ def _count_words_between_spaces(source: Source, engine: Engine | None) -> int | 
     """Count the words of a corpus by reading it again; None if it can be read only once."""
     if source.total_bytes is None:
         return None
-    pattern = Pattern("whitespace-split")
-    return count(dataclasses.replace(source, pattern=pattern, normalizer=()), engine).n_pretokens
+    source = dataclasses.replace(source, pattern=Pattern("whitespace-split"), normalizer=())
+    return count(source, engine).n_pretokens
 
 
 RENYI_ORDER = 2.5  # Zouhar et al. found the best agreement with BLEU for this order
@@ -12196,8 +12342,10 @@ def measure(encoded: EncodedWords, ids: Collection[int]) -> dict[str, float | No
     n_words = encoded.n_pretokens
     n_encoded = int(encoded.counts.sum())
     n_single = int(encoded.counts[np.diff(encoded.offsets) == 1].sum())
-    p = np.sort(encoded.frequencies(max(ids) + 1)[[*ids]])[::-1] / n
+    frequencies = encoded.frequencies(max(ids) + 1)[list(ids)]
+    p = np.sort(frequencies)[::-1] / n
     p = p[p > 0]
+    renyi_entropy = np.log2(np.sum(p**RENYI_ORDER)) / (1 - RENYI_ORDER)
     return {
         "tokens": n,
         "bytes per token": encoded.n_bytes / n,
@@ -12205,9 +12353,7 @@ def measure(encoded: EncodedWords, ids: Collection[int]) -> dict[str, float | No
         "STRR by pretokens": n_single / n_words if n_words == n_encoded else None,
         "average rank": float(np.dot(p, np.arange(1, len(p) + 1))),
         "Shannon entropy": float(-np.sum(p * np.log2(p))),
-        "Rényi efficiency": float(
-            np.log2(np.sum(p**RENYI_ORDER)) / (1 - RENYI_ORDER) / np.log2(max(len(ids), 2))
-        ),
+        "Rényi efficiency": float(renyi_entropy / np.log2(max(len(ids), 2))),
         "vocabulary utilisation": len(p) / len(ids),
     }
 
@@ -12254,7 +12400,7 @@ def unreachable_tokens(tokenizer: Tokenizer) -> dict[int, list[int]]:
     model = tokenizer.model
     by_word = _word_encoder(tokenizer)
     unreachable = {}
-    texts = decoded_tokens(model.vocab, model.decoder_steps)[0]
+    texts, _ = tokenizer._decoded
     prefix = model.subword_prefix.encode()
     for token_id in model.ordinary:
         token = model.vocab[token_id]
@@ -12300,17 +12446,16 @@ def find_glitches(
     """
     made = (-np.diff(learned.n_tokens)).tolist()
     n_letters = len(learned.alphabet)
-    tokens = learned.tokens[n_letters:]
     share = frequencies.sum() / learned.n_tokens[-1]
     glitches = {}
-    for symbol, (token, n) in enumerate(zip(tokens, made, strict=True), n_letters):
+    merges = zip(learned.tokens[n_letters:], made, learned.pairs.tolist(), strict=True)
+    for symbol, (token, n, pair) in enumerate(merges, n_letters):
+        for part in glitches.keys() & pair:
+            glitches[part].taken[token] += n * pair.count(part)
         if token in ids:
             used = int(frequencies[ids[token]])
             if max(used, 1) * RARE <= n * share:
                 glitches[symbol] = Glitch(ids[token], n, used, Counter())
-    for token, n, pair in zip(tokens, made, learned.pairs.tolist(), strict=True):
-        for symbol in glitches.keys() & pair:
-            glitches[symbol].taken[token] += n * pair.count(symbol)
     return sorted(glitches.values(), key=lambda glitch: -glitch.made)
 
 
@@ -12328,30 +12473,36 @@ class Inspection(Report):
 
     def tables(self) -> list[Table]:
         tokens = self.tokens
-        shown = {token_id: (str(token_id), readable(token)) for token_id, token in tokens.items()}
         kinds = [(kind, n, 100 * n / len(tokens)) for kind, n in self.kinds.most_common()]
         longest = sorted(tokens, key=lambda token_id: -len(tokens[token_id]))[:ROWS]
-        rows = [(*shown[token_id], len(tokens[token_id])) for token_id in longest]
+        rows = [
+            (str(token_id), self.name_of(token_id), len(tokens[token_id])) for token_id in longest
+        ]
         tables = [
             Table("Tokens by kind", ("kind", "tokens", "%"), kinds),
             Table("Longest tokens", ("id", "token", "bytes"), rows),
         ]
         rows = []
         for token_id, ids in itertools.islice(self.unreachable.items(), ROWS):
-            parts = [shown[part_id][1] for part_id in ids]
-            rows.append((*shown[token_id], "|".join(parts)))
+            rows.append((str(token_id), self.name_of(token_id), "|".join(map(self.name_of, ids))))
         title = f"Tokens that no text can reach: {len(self.unreachable):,}"
         tables.append(Table(title, ("id", "token", "becomes"), rows))
         if self.measures:
-            tables.append(Table("Measures", ("measure", "value"), [*self.measures.items()]))
+            tables.append(Table("Measures", ("measure", "value"), list(self.measures.items())))
         if self.glitches is not None:
             rows = []
-            for token_id, n_made, n_used, taken in self.glitches[:ROWS]:
-                shares = [f"{readable(t)} {100 * n // n_made} %" for t, n in taken.most_common(3)]
-                rows.append((*shown[token_id], n_made, n_used, ", ".join(shares)))
+            for token_id, made, used, taken in self.glitches[:ROWS]:
+                shares = [f"{readable(t)} {100 * n // made} %" for t, n in taken.most_common(3)]
+                rows.append((str(token_id), self.name_of(token_id), made, used, ", ".join(shares)))
             title = f"Candidates for glitch tokens: {len(self.glitches):,}"
             tables.append(Table(title, ("id", "token", "made", "used", "now in"), rows))
         return tables
+
+    def name_of(self, token_id: int) -> str:
+        """Write a token, or the id of a special token."""
+        if token_id not in self.tokens:
+            return f"<id {token_id}>"
+        return readable(self.tokens[token_id])
 
 
 @checked
@@ -12387,8 +12538,8 @@ def inspect_model(
         if Path(path, LEARNED_FILE).is_file():
             learned, _ = load_learned(path, tokenizer.model)
     model = tokenizer.model
-    decoded = decoded_tokens(model.vocab, model.decoder_steps)[1]
-    tokens = {id: decoded[id] for id in model.ordinary if decoded[id]}
+    _, decoded = tokenizer._decoded
+    tokens = {token_id: decoded[token_id] for token_id in model.ordinary if decoded[token_id]}
     require(tokens, "the model has only special tokens: there is nothing to inspect")
     with stage("search"):
         unreachable = unreachable_tokens(tokenizer)
@@ -12397,15 +12548,16 @@ def inspect_model(
     glitches = None
     if inputs is not None:
         encoded = encode_corpus(tokenizer, inputs, text_field=text_field, engine=engine)
-        possible = {*model.ordinary}
+        possible = set(model.ordinary)
         if model.unk_token and not model.byte_fallback:
             possible.add(model.ids[model.unk_token.encode()])
         frequencies = encoded.frequencies(max(model.vocab) + 1)
         measures = measure(encoded, possible)
         if learned:
             glitches = find_glitches(learned, model.ids, frequencies)
-    n_special = len(model.special_tokens)
-    title = f"{len(model.vocab):,} tokens, {n_special:,} of them special, {model.kind}"
+    title = (
+        f"{len(model.vocab):,} tokens, {len(model.special_tokens):,} of them special, {model.kind}"
+    )
     kinds = Counter(map(_classify, tokens.values()))
     return Inspection(title, tokens, kinds, unreachable, measures, frequencies, glitches)
 
@@ -12431,8 +12583,10 @@ class Curve(Report):
         tables = []
         header = ("vocabulary", "tokens", "bytes/token", "% that 1,000 more save")
         for name, columns in self.columns.items():
-            is_shown = np.isin(columns[0], [*columns[0][[0, -1]], *_SIZES])
-            tables.append(Table(name, header, [*np.array(columns, object)[:, is_shown].T]))
+            sizes = columns[0]
+            is_shown = np.isin(sizes, [sizes[0], sizes[-1], *_SIZES])
+            rows = np.array(columns, object)[:, is_shown].T
+            tables.append(Table(name, header, list(rows)))
         return tables
 
     def plot(self, path: PathName) -> None:
@@ -12510,19 +12664,31 @@ class Comparison(Report):
 
     def tables(self) -> list[Table]:
         header = ("model", *self.corpora)
-        rates = [*zip(self.models, *self.bytes_per_token.T, strict=True)]
+        rates = list(zip(self.models, *self.bytes_per_token.T, strict=True))
         tables = [Table("Bytes per token", header, rates)]
         if len(self.corpora) > 1:
-            rows = [*zip(self.models, *self.premiums.T, self.gini, strict=True)]
+            rows = list(zip(self.models, *self.premiums.T, self.gini, strict=True))
             title = f"Premium: tokens for each token of {self.corpora[0]}; only for parallel text"
             tables.append(Table(title, (*header, "Gini"), rows))
         words = []
         for word, n, pieces in self.differences[:ROWS]:
             shown = ["|".join(map(readable, tokens)) for tokens in pieces]
             words.append((readable(word), n, *shown))
-        share = f"{100 * self.same:.1f} % of the {COMPARED_WORDS:,} most frequent, weighted"
-        title = f"Words split alike by all: {share}"
+        title = (
+            f"Words split alike by all: {100 * self.same:.1f} % of the {COMPARED_WORDS:,} most "
+            "frequent, weighted"
+        )
         return [*tables, Table(title, ("word", "count", *self.models), words)]
+
+
+def _most_frequent_words(sources: Iterable[Source], engine: Engine | None) -> dict[bytes, int]:
+    """Count the words of corpora, and keep the COMPARED_WORDS most frequent ones."""
+    counts = Counter()
+    for source in sources:
+        counts.update(count(source, engine).words.to_counts())
+    words = (word for word in counts if word.decode("utf-8", "replace").strip())
+    frequent = sorted(words, key=lambda word: (-counts[word], word))
+    return {word: counts[word] for word in frequent[:COMPARED_WORDS]}
 
 
 @checked
@@ -12563,38 +12729,36 @@ def compare(
     tokenizers = {name: open_model(model) for name, model in _by_name(tokenizers).items()}
     corpora = _by_name(corpora)
     require(tokenizers and corpora, "a comparison needs at least one model and one corpus")
-    special_tokens = sorted({*itertools.chain(*(t.special_tokens for t in tokenizers.values()))})
-    counts: Counter[bytes] = Counter()
-    for corpus in corpora.values():
-        source = Source(find_files(corpus), Pattern(r"\s?\S+"), special_tokens, text_field)
-        counts.update(count(source, engine).words.to_counts())
-    frequent = sorted(counts, key=lambda word: (-counts[word], word))
-    words = [word for word in frequent if word.decode("utf-8", "replace").strip()][:COMPARED_WORDS]
+    special_tokens = set().union(*(tokenizer.special_tokens for tokenizer in tokenizers.values()))
+    sources = [
+        Source(find_files(files), Pattern(r"\s?\S+"), sorted(special_tokens), text_field)
+        for files in corpora.values()
+    ]
+    words = _most_frequent_words(sources, engine)
     sizes = []
-    splits = []
+    splits = []  # for each model, the pieces of each word
     for tokenizer in tokenizers.values():
-        encoded = [
-            encode_corpus(tokenizer, files, text_field=text_field, engine=engine)
-            for files in corpora.values()
-        ]
-        sizes.append([(corpus.n_bytes, corpus.n_tokens) for corpus in encoded])
-        batch = tokenizer.encode_batch(words, "none")
-        splits.append(
-            [[*filter(None, map(bytes.strip, decode_each(tokenizer, ids)))] for ids in batch]
-        )
+        for files in corpora.values():
+            encoded = encode_corpus(tokenizer, files, text_field=text_field, engine=engine)
+            sizes.append((encoded.n_bytes, encoded.n_tokens))
+        splits.append([])
+        for ids in tokenizer.encode_batch(words, "none"):
+            pieces = map(bytes.strip, decode_each(tokenizer, ids))
+            splits[-1].append(list(filter(None, pieces)))
     differences = []
     for word, *pieces in zip(words, *splits, strict=True):
         if len({tuple(map(len, tokens)) for tokens in pieces}) > 1:
-            differences.append((word, counts[word], pieces))
-    same = 1 - sum(n for _, n, _ in differences) / sum(map(counts.__getitem__, words))
-    n_bytes, n_tokens = np.array(sizes).transpose(2, 0, 1)
+            differences.append((word, words[word], pieces))
+    n_different = sum(n for _, n, _ in differences)
+    same = 1 - n_different / sum(words.values())
+    n_bytes, n_tokens = np.array(sizes).T.reshape(2, len(tokenizers), len(corpora))
     n = len(corpora)
     # In ascending order, cost k is the greater one in k pairs, and the smaller one in n - 1 - k.
     gini = np.sort(n_tokens) @ np.arange(1 - n, n, 2) / (n * n_tokens.sum(1))
     return Comparison(
         "Models compared",
-        [*tokenizers],
-        [*corpora],
+        list(tokenizers),
+        list(corpora),
         n_bytes / n_tokens,
         n_tokens / n_tokens[:, :1],
         gini,

@@ -2897,7 +2897,9 @@ def test_the_exact_pattern_keeps_marks_and_lone_characters_apart():
     assert bpe.exact_pattern(dataclasses.replace(model, scores=None)) == "none"
     assert bpe.exact_pattern(bpe.Model(BYTE_VOCAB, [])) == "none"
     # without a split, both take whole texts as words
-    for steps in ("none", [bpe.Metaspace("▁", "first")]):
+    mark = bpe.Metaspace("▁", "first")
+    in_json = {"type": "Metaspace", **mark._asdict(), "split": False}
+    for steps in ("none", [mark], [in_json]):
         whole = dataclasses.replace(model, pattern=steps)
         assert (
             bpe.Tokenizer.from_model(whole).pattern.steps[-1] == bpe.exact_pattern(whole) != "none"
@@ -6185,7 +6187,13 @@ def test_curve_is_the_length_of_the_text_encoded_at_five_sizes(some_prose):
 
 
 @pytest.mark.parametrize(
-    "options", [{"alphabet": "characters"}, {"model": "unigram"}, {"model": "longest"}]
+    "options",
+    [
+        {"alphabet": "characters"},
+        {"alphabet": "characters", "pattern": "none"},
+        {"model": "unigram"},
+        {"model": "longest"},
+    ],
 )
 def test_a_folder_has_what_its_model_learnt_or_nothing(library, tmp_path, options):
     for kind in ({}, options):
@@ -6325,6 +6333,13 @@ def test_unreachable_tokens_are_those_of_no_text(merges):
                 assert token not in ids and tokenizer.decode_bytes(ids) == tokenizer.vocab[token]
             n_unreachable += len(unreachable)
     assert n_unreachable or not merges
+
+
+def test_a_token_that_becomes_the_unknown_token_is_listed_with_its_id():
+    vocab = {0: b"[UNK]", 1: b"a", 2: b"b" * 101}  # words of more than 100 characters are unknown
+    model = bpe.Model(vocab, None, ["[UNK]"], "bert", "wordpiece", alphabet="characters")
+    model = dataclasses.replace(model, unk_token="[UNK]")
+    assert "<id 0>" in str(bpe.inspect_model(bpe.Tokenizer.from_model(model)))
 
 
 def test_counts_of_merges_add_up_to_the_uses_in_the_training_text(some_prose, monkeypatch):
@@ -6742,6 +6757,8 @@ BAD_CHANGES = {
         ({"model__vocab": {"a": 2**24}}, "16777216"),
         ({"model__vocab": {"a": 0, "b": 0}}, "the id 0"),
         ({"model__vocab": 3}, "vocabulary"),
+        ({"model__unk_token": []}, r"the unk_token of a model is a string, not \[\]"),
+        ({"model__end_of_word_suffix": 5}, "the end_of_word_suffix of a model is a string, not 5"),
         ({"model__merges": [["a"]]}, "merge 0"),
         ({"model__merges": ["a b c"]}, "merge 0"),
         ({"model__merges": [["a", "日"]]}, "日"),
