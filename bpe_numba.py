@@ -4735,8 +4735,8 @@ class CorpusCounts(NamedTuple):
 #     6       its hash            LONG | 20                   1       0: its place in long_words
 #
 # So a word of up to INLINE_BYTES is compared by two numbers of 64 bits in the entry itself. Only
-# longer words, which are rare, need a look at their bytes. The value is a count, the id of a token,
-# or the ids of a pretoken.
+# longer words, which are rare, need a look at their bytes; `more` of other words does not matter.
+# The value is a count, the id of a token, or the ids of a pretoken.
 INLINE_BYTES = 15
 LONG = u64(0xFF) << u64(56)
 END_KEY = u64(1) << u64(56)  # the second half of the key of a word of one byte, as END is
@@ -5750,15 +5750,19 @@ def _add_new_pairs(side, c, n_distinct, positions, learner):
     beside = learner.beside[side]
     distinct = learner.distinct[side]
     occurrences = learner.occurrences
-    a = symbols[c].left
-    part = i64(a if side == LEFT else symbols[c].right)
+    part = i64(symbols[c].left)  # of c: it was beside the neighbour
+    if side == RIGHT:
+        part = i64(symbols[c].right)
     for k in range(n_distinct):
         x = i64(distinct[k])
         pair = learner.n_pairs
         learner.n_pairs += 1
         new = pairs[pair]
         neighbour = neighbours[x]
-        left, right = _beside(i64(a) if x == c else x, side, part)
+        before = x
+        if x == c:  # a second c, on the right
+            before = i64(symbols[c].left)
+        left, right = _beside(before, side, part)
         pairs[slots[_find_pair(left, right, slots, pairs)]].count -= neighbour.count
         new.left, new.right = _beside(x, side, c)
         slots[_find_pair(i64(new.left), i64(new.right), slots, pairs)] = pair
@@ -5768,7 +5772,9 @@ def _add_new_pairs(side, c, n_distinct, positions, learner):
         if symbols[x].width + symbols[c].width > LONGEST_LEARNT:
             new.count = 0
         neighbour.write_at = stop
-        neighbour.offset = symbols[x].width if side == LEFT else 0
+        neighbour.offset = 0
+        if side == LEFT:
+            neighbour.offset = symbols[x].width
         stop += neighbour.n_occurrences
         neighbour.n_occurrences = neighbour.count = 0
     learner.n_occurrences = stop
@@ -5848,7 +5854,9 @@ def _new_symbol(a, b, learner):
             spelled[end] = spelled[k]
             end += 1
     for k in range(symbols[c].start, symbols[c].start + 8):
-        key = (key << u64(8)) | u64(spelled[k] if k < end else 0)
+        key = key << u64(8)
+        if k < end:
+            key = key | u64(spelled[k])
     new = symbols[c]
     new.left = a
     new.right = b
@@ -6150,7 +6158,9 @@ def _compile_score(score: Callable) -> tuple[Callable, bool]:
             except Exception:
                 return np.inf
 
-        return numba.cfunc(_SCORE_TYPE)(call) if COMPILES else call, needs_totals
+        if COMPILES:
+            call = numba.cfunc(_SCORE_TYPE)(call)
+        return call, needs_totals
     except Exception as error:  # of many types
         reasons = [line for line in str(error).splitlines() if not line.startswith("Failed in")]
         raise InputError(f"the `score` {score!r} cannot be compiled: {reasons[0]}") from None
