@@ -1979,10 +1979,12 @@ def test_counting_is_counting(parts):
 
 def test_tables_grow():
     source = random.Random(4)
-    words = [source.randbytes(source.choice([3, 7, 8, 9, 15, 16, 17, 40])) for _ in range(150_000)]
+    sizes = source.choices([4, 7, 8, 9, 15, 16, 17, 40], k=150_000)
+    words = [*dict.fromkeys(map(source.randbytes, sizes))]
     counter = bpe.WordCounter()
-    counts = {word: k for k, word in enumerate(dict.fromkeys(words), 2**33)}
-    counter.add_words(bpe.Words.from_counts(counts))
+    counts = {word: k for k, word in enumerate(words, 2**33)}
+    for part in (words[:9], words[9:999], words[999:]):  # the tables of two parts are not empty
+        counter.add_words(bpe.Words.from_counts({word: counts[word] for word in part}))
     assert counter.words().to_counts() == counts
 
 
