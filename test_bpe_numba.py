@@ -426,11 +426,8 @@ hostile_bytes = st.binary(max_size=60) | st.lists(st.sampled_from(invalid)).map(
 # Words for encoders: any, of few letters, or long and of one.
 words = st.binary(max_size=60) | st.text("aeti", max_size=300).map(str.encode)
 words |= st.just(b"a" * 200 + b"e")
-character_words = (
-    st.lists(st.sampled_from([*"ab▁▁éx中🙂 ", "中中"])).map("".join)
-    | st.text("ab▁", max_size=200)
-    | texts
-)
+character_words = st.lists(st.sampled_from([*"ab▁▁éx中🙂 ", "中中"])).map("".join)
+character_words |= st.text("ab▁", max_size=200) | texts
 BYTE_TOKENS = [b"<0x%02X>" % byte for byte in range(256)]
 
 
@@ -1234,11 +1231,8 @@ def test_chains_are_those_of_hugging_face(before, metaspace, behind, last, text,
 def test_metaspace_knows_where_a_text_begins():
     parts = ["a", "  b", "▁c", "d", "e "]
     meanings = [7, bpe.INSIDE, bpe.INSIDE, bpe.BEGINS, bpe.BEGINS]
-    for scheme, expected in [
-        ("always", "▁a|▁▁b|▁c|▁d|▁e▁"),
-        ("first", "▁a|▁▁b|▁c|d|▁e▁"),
-        ("never", "a|▁▁b|▁c|d|e▁"),
-    ]:
+    schemes = {"always": "▁a|▁▁b|▁c|▁d|▁e▁", "first": "▁a|▁▁b|▁c|d|▁e▁", "never": "a|▁▁b|▁c|d|e▁"}
+    for scheme, expected in schemes.items():
         for begins, words in ((bpe.BEGINS, expected), (bpe.CONTINUES, expected.removeprefix("▁"))):
             flat = bpe.FlatText.join([*map(str.encode, parts)], meanings)
             spaced = bpe.Metaspace("▁", scheme).apply(None, flat, begins)
@@ -1925,11 +1919,8 @@ def test_words_are_the_counts():
     assert words.symbols.tolist() == [97, 98, 255] and words.symbols.dtype == np.int32
     assert words.offsets.tolist() == [0, 2, 3] and words.counts.tolist() == [2, 2**33]
     assert words.to_counts() == {b"ab": 2, b"\xff": 2**33} and list(words.alphabet) == BYTES
-    twice = bpe.Words(
-        np.frombuffer(b"ababab", np.uint8).astype(np.int32),
-        np.array([0, 2, 4, 6]),
-        np.array([1, 2, 3]),
-    )
+    symbols = np.frombuffer(b"ababab", np.uint8).astype(np.int32)
+    twice = bpe.Words(symbols, np.array([0, 2, 4, 6]), np.array([1, 2, 3]))
     counter = bpe.WordCounter()
     counter.add_words(twice)
     assert counter.words().to_counts() == {b"ab": 6}
@@ -2093,7 +2084,7 @@ def test_the_hash_and_the_file_of_words_are_of_each_with_its_count(tmp_path):
         b"\0a": 1,
         b"\0": 3,
         b"\0\0a": 1,
-        b"a long word, of more bytes than sixteen": 2**40,
+        b"a longer word" * 2: 2**40,
     }
     words = bpe.Words.from_counts(counts)
     again = bpe.Words.from_counts(dict(reversed(counts.items())))
@@ -2300,11 +2291,8 @@ def test_merges_over_other_alphabets_are_those_of_the_oracle(data, alphabet, tie
     many = [f"#{k:03d}".encode() for k in range(300)]  # more symbols than there are bytes
     symbol = st.integers(0, 5) | st.integers(-5, -1)
     alphabet = data.draw(st.permutations(alphabet)) + many
-    drawn = data.draw(
-        st.lists(
-            st.tuples(st.lists(symbol, min_size=1, max_size=12), st.integers(1, 5)), min_size=1
-        )
-    )
+    drawn_words = st.tuples(st.lists(symbol, min_size=1, max_size=12), st.integers(1, 5))
+    drawn = data.draw(st.lists(drawn_words, min_size=1))
     symbols = [[i % len(alphabet) for i in ids] for ids, _ in drawn]
     words = bpe.Words(
         np.array(list(itertools.chain.from_iterable(symbols)), np.int32),
@@ -2459,11 +2447,8 @@ def test_going_on_reaches_across_the_ends_of_old_pretokens(text, extra):
     model = bpe.Model(vocab, merges, pattern="none")
     counts = Counter([text[: len(text) // 2], text[len(text) // 2 :], text])
     tokens = [vocab[id] for id in sorted(vocab)]
-    learned = bpe.learn(
-        bpe.words_of_model(model, bpe.Words.from_counts(counts)),
-        len(tokens) + extra,
-        tie_break="ids",
-    )
+    words = bpe.words_of_model(model, bpe.Words.from_counts(counts))
+    learned = bpe.learn(words, len(tokens) + extra, tie_break="ids")
     counts_of_ids = Counter()
     for word, count in counts.items():
         counts_of_ids[tuple(naive_encode(word, merges))] += count
@@ -2686,11 +2671,8 @@ def wordpieces(draw):
     prefix = draw(st.sampled_from(["##", "", "#", "a", "▁é"]))
     pieces = st.text("ab#é", min_size=1, max_size=5) | st.text("aé", min_size=1, max_size=9)
     begin = draw(st.lists(pieces, min_size=1, max_size=12, unique=True))
-    tokens = [
-        *begin,
-        *(prefix + token.removeprefix(prefix) for token in begin),
-        *draw(st.sampled_from(["", prefix])),
-    ]
+    tokens = [*begin, *(prefix + token.removeprefix(prefix) for token in begin)]
+    tokens += draw(st.sampled_from(["", prefix]))
     vocab = {
         token: 3 * k for k, token in enumerate(filter(None, dict.fromkeys([*tokens, "[UNK]"])))
     }
@@ -2765,19 +2747,11 @@ def segmented(data, tables, segment):
     return ids[:n].tolist() if n >= 0 else n
 
 
-RANDOM_MODELS = [
-    merges_of_bytes,
-    ranks_of_bytes,
-    merges_of_characters,
-    scores_of_characters,
-    wordpieces,
-    unigrams,
-]
+RANDOM_MODELS = [merges_of_bytes, ranks_of_bytes, merges_of_characters, scores_of_characters]
+RANDOM_MODELS += [wordpieces, unigrams, unigrams_of_hugging_face]
 
 
-@pytest.mark.parametrize(
-    "models", [*RANDOM_MODELS, unigrams_of_hugging_face], ids=lambda models: models.__name__
-)
+@pytest.mark.parametrize("models", RANDOM_MODELS, ids=lambda models: models.__name__)
 @given(data=st.data())
 def test_words_become_the_ids_of_the_definition_and_of_the_owner(models, data):
     ours, expected = data.draw(models())
@@ -2828,13 +2802,8 @@ def test_words_of_the_exact_pattern_can_be_segmented_alone(data, place, seed, ma
     scores = np.array([source.random() for _ in vocab])
     by_score = {*"".join(tokens)} <= {*tokens}  # else it is refused
     for ranks in [{"merges": merges}] + [{"merges": None, "scores": scores}] * by_score:
-        options = {
-            "special_tokens": {"<unk>": 0},
-            "alphabet": "characters",
-            "unk_token": "<unk>",
-            **ranks,
-            **unk,
-        }
+        options = {"special_tokens": {"<unk>": 0}, "unk_token": "<unk>", **ranks, **unk}
+        options["alphabet"] = "characters"
         model = bpe.Model(dict(enumerate(vocab)), pattern="none", **options)
         pattern = bpe.exact_pattern(model)
         whole, cut = (
@@ -2998,6 +2967,13 @@ def test_a_merge_that_occurs_twice_has_its_first_rank():
     assert bpe.Tokenizer(vocab, merges).encode("abc") == [256, 99]
 
 
+def test_unknown_letters_are_one_token_only_beside_each_other():
+    model = tokenizers.models.BPE({"a": 0, "<unk>": 1}, [], unk_token="<unk>", fuse_unk=True)
+    theirs = huggingface_tokenizer(model)
+    ours = bpe.Tokenizer.from_str(theirs.to_str())
+    assert ours.encode("axxaxa") == theirs.encode("axxaxa").ids == [0, 1, 0, 1, 0]
+
+
 def test_tokens_that_no_merge_makes_are_looked_up_whole():
     tokenizer = bpe.Tokenizer(BYTE_VOCAB | {256: b"abc", 257: b"xy"}, None)
     assert bpe._as_merges(tokenizer.model) == ([(b"x", b"y")], True)
@@ -3111,15 +3087,12 @@ def naive_wordpiece(word, vocab, prefix="##", unk=None, max_chars=100):
     tokens = []
     start = 0
     while start < len(chars):
-        ends = (
-            end
-            for end in range(len(chars), start, -1)
-            if (prefix if start else "") + chars[start:end] in vocab
-        )
+        mark = prefix if start else ""
+        ends = (end for end in range(len(chars), start, -1) if mark + chars[start:end] in vocab)
         end = next(ends, 0)
         if not end or len(chars) > max_chars:
             return None if unk is None else [vocab[unk]]
-        tokens.append(vocab[(prefix if start else "") + chars[start:end]])
+        tokens.append(vocab[mark + chars[start:end]])
         start = end
     return tokens
 
@@ -3200,18 +3173,13 @@ def test_tokens_by_likelihood_of_real_words_are_those_of_the_oracle(library, lea
     assert [token.decode() for token in learned.tokens] == naive_likelihood(counts, 500, least)[0]
 
 
-def hugging_face_wordpiece(counts, vocab_size, min_frequency=0):
+def hugging_face_wordpiece(counts, vocab_size, **options):
     """The vocabulary of Hugging Face's trainer, {token: id}."""
     texts = ((word.decode() + " ") * n for word, n in counts.items())
     model = {"unk_token": "[UNK]"}
-    options = {
-        "continuing_subword_prefix": "##",
-        "min_frequency": min_frequency,
-        "vocab_size": vocab_size,
-    }
-    return trained_by_hugging_face(
-        "WordPiece", texts, P.WhitespaceSplit(), model, **options
-    ).get_vocab()
+    options |= {"continuing_subword_prefix": "##", "vocab_size": vocab_size}
+    theirs = trained_by_hugging_face("WordPiece", texts, P.WhitespaceSplit(), model, **options)
+    return theirs.get_vocab()
 
 
 def in_their_order(words, theirs):
@@ -3226,15 +3194,11 @@ def in_their_order(words, theirs):
 
 
 def test_the_vocabulary_is_that_of_hugging_faces_trainer(library, monkeypatch):
-    text = (
-        b" ".join(path.read_bytes() for path in library[:60])
-        + "é中文 ñandú Straße über".encode() * 3
+    text = b" ".join(path.read_bytes() for path in library[:60])
+    text += "é中文 ñandú Straße über".encode() * 3
+    counts = Counter(
+        word for word in text.split() if b"#" not in word and word.decode().isprintable()
     )
-    counts = {
-        word: n
-        for word, n in Counter(text.split()).items()
-        if b"#" not in word and word.decode().isprintable()
-    }
     theirs = hugging_face_wordpiece(counts, 2000)
     words = words_of_characters(counts)
     ours = bpe.learn_wordpiece(words, 2000, score="count")
@@ -3275,19 +3239,13 @@ def test_a_word_of_the_greatest_length_is_cut(size):
 
 def words_of_characters(counts, order=sorted):
     """Words over the characters of some words, {str or bytes: count}."""
-    counts = {
-        word if isinstance(word, str) else word.decode(): count for word, count in counts.items()
-    }
-    alphabet = order(dict.fromkeys(itertools.chain.from_iterable(counts)))
+    words = [word if isinstance(word, str) else word.decode() for word in counts]
+    alphabet = order(dict.fromkeys(itertools.chain.from_iterable(words)))
     number = {char: k for k, char in enumerate(alphabet)}
-    symbols = np.array([number[char] for word in counts for char in word], np.int32)
-    offsets = np.append(0, np.cumsum([len(word) for word in counts])).astype(np.int64)
-    return bpe.Words(
-        symbols,
-        offsets,
-        np.array([*counts.values()], np.int64),
-        [char.encode() for char in alphabet],
-    )
+    symbols = np.array([number[char] for char in itertools.chain.from_iterable(words)], np.int32)
+    offsets = np.cumsum([0, *map(len, words)])
+    numbers = np.array([*counts.values()], np.int64)
+    return bpe.Words(symbols, offsets, numbers, [char.encode() for char in alphabet])
 
 
 def naive_paths(word, score_of, unk_score):
@@ -3634,24 +3592,14 @@ DEEPSEEK += [P.Digits(True), ByteLevel(False, use_regex=False)]
 QWEN = [Split(Regex(bpe.PATTERNS["qwen2"]), "isolated"), ByteLevel(False, use_regex=False)]
 CUTS = [P.Whitespace(), P.Punctuation("contiguous"), P.Digits(True), P.CharDelimiterSplit("x")]
 BY_SPACES = Split(" ", "merged_with_previous")
+BEGINNING = P.Metaspace(prepend_scheme="first", split=False)
+T5 = Sequence([P.WhitespaceSplit(), P.Metaspace()])
 FAMOUS = {
     "llama": ("BPE", LLAMA_NORMALIZER, None, D.Sequence(LLAMA_DECODER), FALLBACK),
-    "mistral": (
-        "BPE",
-        None,
-        P.Metaspace(prepend_scheme="first", split=False),
-        D.Sequence(LLAMA_DECODER),
-        FALLBACK,
-    ),
+    "mistral": ("BPE", None, BEGINNING, D.Sequence(LLAMA_DECODER), FALLBACK),
     "gemma": ("BPE", N.Replace(" ", "▁"), BY_SPACES, D.Sequence(LLAMA_DECODER[:3]), FALLBACK),
     "albert": ("Unigram", N.Sequence(ALBERT), P.Metaspace(), D.Metaspace(), PIECES),
-    "t5": (
-        "Unigram",
-        N.Sequence([N.Nmt(), N.NFKC()]),
-        Sequence([P.WhitespaceSplit(), P.Metaspace()]),
-        None,
-        PIECES,
-    ),
+    "t5": ("Unigram", N.Sequence([N.Nmt(), N.NFKC()]), T5, None, PIECES),
     "bert": ("WordPiece", N.BertNormalizer(), P.BertPreTokenizer(), D.WordPiece(), BERT_PIECES),
     "cut": ("WordPiece", N.Strip(), Sequence(CUTS), None, BERT_PIECES),
     "qwen": ("BPE", N.NFC(), Sequence(QWEN), D.ByteLevel(), []),
@@ -3694,12 +3642,8 @@ def famous(name, texts):
 def trained_there(folder, prose, **options):
     """A model trained by the `sentencepiece` package, and its file."""
     (folder / "prose.txt").write_text("\n".join(prose))
-    options = {
-        "vocab_size": 600,
-        "character_coverage": 0.999,
-        "hard_vocab_limit": False,
-        "minloglevel": 2,
-    } | options
+    options = {"vocab_size": 600, "hard_vocab_limit": False, "minloglevel": 2} | options
+    options = {"character_coverage": 0.999} | options
     prefix = str(folder / "m")
     sentencepiece.SentencePieceTrainer.train(
         input=str(folder / "prose.txt"), model_prefix=prefix, **options
@@ -3939,34 +3883,20 @@ def longest_match_of_bytes(here):
     )
 
 
+SUFFIX = {"end_of_word_suffix": "</w>"}
 # Kinds of tokenizers that were met in public repositories: model, pre-tokenizer, decoder, and
 # options of the trainer.
 WILD = {
-    "suffix": (
-        "BPE",
-        {"unk_token": "<unk>", "end_of_word_suffix": "</w>"},
-        P.BertPreTokenizer(),
-        D.BPEDecoder("</w>"),
-    ),
+    "suffix": ("BPE", {"unk_token": "<unk>", **SUFFIX}, P.BertPreTokenizer(), D.BPEDecoder("</w>")),
     "suffix, dropped": ("BPE", {"end_of_word_suffix": "<w>"}, P.Whitespace(), None),
-    "suffix, whole texts": (
-        "BPE",
-        {"unk_token": "<unk>", "end_of_word_suffix": "</w>", "fuse_unk": True},
-        None,
-        None,
-    ),
-    "suffix of bytes": ("BPE", {"end_of_word_suffix": "</w>"}, ByteLevel(False), D.ByteLevel()),
+    "suffix, whole texts": ("BPE", {**UNKNOWN["BPE"], **SUFFIX}, None, None),
+    "suffix of bytes": ("BPE", SUFFIX, ByteLevel(False), D.ByteLevel()),
     "words": ("WordLevel", {"unk_token": "<unk>"}, P.Whitespace(), None),
     "words of bytes": ("WordLevel", {"unk_token": "<unk>"}, P.ByteLevel(), D.ByteLevel()),
     "dropped characters": ("BPE", {}, P.Whitespace(), D.Fuse()),
     "dropped characters of whole texts": ("BPE", {}, None, D.Fuse()),
     "dropped bytes": ("BPE", {}, ByteLevel(False), D.ByteLevel()),
-    "unknown bytes": (
-        "BPE",
-        {"unk_token": "<unk>", "fuse_unk": True},
-        P.ByteLevel(),
-        D.ByteLevel(),
-    ),
+    "unknown bytes": ("BPE", UNKNOWN["BPE"], P.ByteLevel(), D.ByteLevel()),
 }
 wild_texts = st.text(st.sampled_from(OLD_CHARACTERS), max_size=40) | st.text(
     "aeinort sdé.,'<unk/w>12\n", max_size=60
@@ -4576,11 +4506,8 @@ def test_the_last_of_equal_lines_of_a_vocab_txt_counts_and_the_config_says_its_c
     with pytest.warns(UserWarning, match="line 7: 'a' appears twice: the last line counts"):
         ours = bpe.Tokenizer.load(tmp_path)
     theirs = tokenizers.BertWordPieceTokenizer(str(tmp_path / "vocab.txt"), lowercase=True)
-    assert (
-        ours.encode("a aa b")
-        == theirs.encode("a aa b", add_special_tokens=False).ids
-        == [6, 6, 4, 5]
-    )
+    expected = theirs.encode("a aa b", add_special_tokens=False).ids
+    assert ours.encode("a aa b") == expected == [6, 6, 4, 5]
     (tmp_path / "vocab.txt").write_text("[UNK]\n[UNUSED_0]\na\n##b\n<S>\nb \n")
     assert bpe.Tokenizer.load(tmp_path).encode("A ab b") == [2, 2, 3, 0]
     (tmp_path / "vocab.txt").write_text("[UNK]\nA\na\n##b\n")
@@ -4666,12 +4593,8 @@ def test_a_kind_of_tokenizers_is_added_in_one_place(tmp_path, monkeypatch):
     loaded = bpe.Tokenizer.load(tmp_path / "model")
     assert loaded.model.kind == "toy" and loaded.digest == ours.digest
     for other in (ours, loaded, pickle.loads(pickle.dumps(loaded))):
-        assert (
-            other.encode(text)
-            == list(other.encode_iterable([text]))
-            == other.encode_batch([text])[0]
-            == expected
-        )
+        assert other.encode(text) == list(other.encode_iterable([text])) == expected
+        assert other.encode_batch([text]) == [expected]
     bpe.encode_files(loaded, tmp_path / "a.txt", tmp_path / "a.npy", workers=2)
     assert np.load(tmp_path / "a.npy").tolist() == expected
 
@@ -4922,11 +4845,8 @@ def corpus(library, tmp_path_factory):
     folder = tmp_path_factory.mktemp("corpus")
     source = random.Random(5)
     code = [path.read_text("utf-8")[:6000] for path in library[:30]]
-    prose = (
-        "中文，没有空格。\nЭто русский текст.\n".encode() * 200
-        + source.randbytes(200)
-        + b"\xff bytes \xc3" * 500
-    )
+    prose = "中文，没有空格。\nЭто русский текст.\n".encode() * 200
+    prose += source.randbytes(200) + b"\xff bytes \xc3" * 500
     (folder / "a.txt").write_text(END.join(code[:20]) + END)
     lines = [json.dumps({"text": text}) + "\n" for text in [*code[20:], "", f"x{END}", ""]]
     (folder / "b.jsonl").write_text("".join(lines))
@@ -4941,11 +4861,8 @@ def corpus(library, tmp_path_factory):
 @functools.cache
 def counted_naively(corpus, pattern):
     documents = [document for texts in corpus[1] for document in texts]
-    words = Counter(
-        word
-        for document in documents
-        for word in naive_split(bpe.PATTERNS.get(pattern, pattern), document)
-    )
+    source = bpe.PATTERNS.get(pattern, pattern)
+    words = Counter(word for document in documents for word in naive_split(source, document))
     return words, len(list(filter(None, documents)))
 
 
@@ -4956,14 +4873,8 @@ def encoded_naively(corpus, tokenizer):
 
 def encoded_in_files(corpus, tokenizer, workers, out):
     """The ids of each document; and what is told of them is right."""
-    found = bpe.encode_files(
-        tokenizer,
-        corpus[0],
-        out / "o.npy",
-        document_index=out / "i.npy",
-        append=END,
-        workers=workers,
-    )
+    paths = {"out": out / "o.npy", "document_index": out / "i.npy"}
+    found = bpe.encode_files(tokenizer, corpus[0], **paths, append=END, workers=workers)
     ids = np.load(out / "o.npy")
     index = np.load(out / "i.npy")
     assert ids.dtype == np.uint16 and index.dtype == np.int64
@@ -5174,11 +5085,8 @@ def test_ids_of_another_model_and_a_lack_of_text_are_noted(tmp_path):
     (tmp_path / "a.txt").write_text("cab")
     bpe.encode_files(bpe.Tokenizer(vocab, []), tmp_path / "a.txt", tmp_path / "a.npy")
     with pytest.warns(UserWarning, match=r"a\.npy: another model wrote these ids"):
-        bpe.decode_file(
-            bpe.Tokenizer(vocab | {256: b"ab"}, [(b"a", b"b")]),
-            tmp_path / "a.npy",
-            tmp_path / "b.txt",
-        )
+        other = bpe.Tokenizer(vocab | {256: b"ab"}, [(b"a", b"b")])
+        bpe.decode_file(other, tmp_path / "a.npy", tmp_path / "b.txt")
     assert (tmp_path / "b.txt").read_text() == "cab"
     (tmp_path / "empty.txt").write_text("")
     with pytest.warns(UserWarning, match=r"e\.npy: no ids, since there is no text"):
@@ -5228,11 +5136,8 @@ def test_a_recipe_is_complete_and_plain(library):
     options = json.loads(json.dumps(recipe.options))
     assert options["special_tokens"] == [END, "<unk>"]
     assert options["normalizer"] == [{"type": "NFC"}]
-    assert (options["alphabet"], options["mark"], options["pattern"]) == (
-        "characters",
-        "▁",
-        [bpe.PATTERNS["gpt2"]],
-    )
+    assert options["alphabet"] == "characters" and options["mark"] == "▁"
+    assert options["pattern"] == [bpe.PATTERNS["gpt2"]]
     with pytest.raises(dataclasses.FrozenInstanceError):
         recipe.mark = ""
 
@@ -5328,11 +5233,8 @@ def test_training_from_counts_is_training_from_the_texts(library, tmp_path, coun
     also = {name: counting[name] for name in ("pattern", "normalizer") if name in counting}
     words = [tmp_path / "1.npz", tmp_path / "2.npz"]
     written = []
-    for inputs, named, more in (
-        (words, (), {}),
-        (words, special_tokens, {}),
-        (files, special_tokens, also),
-    ):
+    ways = [(words, (), {}), (words, special_tokens, {}), (files, special_tokens, also)]
+    for inputs, named, more in ways:
         training = bpe.train(inputs, 800, named, **options | more, workers=1)
         training.tokenizer.save(tmp_path / f"{len(written)}")
         bpe.save_learned(tmp_path / f"{len(written)}", training)
@@ -5584,12 +5486,8 @@ def test_readme_runs_as_printed(command, tmp_path):
     bpe.train(tmp_path / "corpus.txt", 280, [END], workers=1).tokenizer.save(tmp_path)
     folders = [str(tmp_path / "bin"), str(Path(sys.executable).parent), os.environ["PATH"]]
     path = os.pathsep.join(folders)
-    options = {
-        "cwd": tmp_path,
-        "env": os.environ | {"PATH": path},
-        "capture_output": True,
-        "timeout": 300,
-    }
+    options = {"cwd": tmp_path, "env": os.environ | {"PATH": path}, "timeout": 300}
+    options["capture_output"] = True
     readme = Path(MODULE).with_name("README.md").read_text()
     blocks = regex.findall(
         r"```(sh|python)\n(.*?)```(?:\n\n```text\n(.*?)```)?", readme, regex.DOTALL
@@ -5885,11 +5783,8 @@ def test_a_signal_ends_a_command_with_one_line(
 def test_a_script_that_imports_the_module_keeps_its_interrupts(tmp_path):
     script = tmp_path / "my_bpe_numba.py"
     script.write_text("import signal, bpe_numba\nprint(signal.getsignal(signal.SIGINT).__name__)")
-    result = subprocess.run(
-        [sys.executable, script],
-        env=os.environ | {"PYTHONPATH": os.path.dirname(MODULE)},
-        stdout=-1,
-    )
+    environment = os.environ | {"PYTHONPATH": os.path.dirname(MODULE)}
+    result = subprocess.run([sys.executable, script], env=environment, stdout=-1)
     assert result.stdout == b"default_int_handler\n"
 
 
