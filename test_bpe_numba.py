@@ -1735,14 +1735,17 @@ def test_a_file_that_changes_while_it_is_read_is_named(tokenizer, tmp_path, monk
 @pytest.mark.parametrize("suffix", [".txt", ".txt.gz"])
 def test_blocks_are_small_where_the_pattern_can_be_cut(tmp_path, suffix):
     text = b"It was a dark night.\nSo it was. " * 1000
+    pack = gzip.compress if suffix == ".txt.gz" else bytes
     path = tmp_path / f"a{suffix}"
-    path.write_bytes(gzip.compress(text) if suffix == ".txt.gz" else text)
+    path.write_bytes(pack(text))
     for name in bpe.PATTERNS:
         blocks = list(bpe.Source([path], bpe.Pattern(name), block_bytes=1000).blocks())
         assert (len(blocks) == 1) == (name == "none") and len(blocks) not in range(2, 21)
         assert sum(block.n_bytes for block in blocks) == path.stat().st_size
         *next_ids, last = [block.next_id for block in blocks]
         assert {*next_ids} <= {bpe.CONTINUES} and last == bpe.BEGINS
+    path.write_bytes(pack(END.encode() * 2000))  # each special token begins where another ends
+    assert len(list(bpe.Source([path], bpe.Pattern("none"), [END], block_bytes=1000).blocks())) > 20
 
 
 def test_endless_text_is_encoded_as_it_comes():
@@ -2969,7 +2972,7 @@ def test_a_merge_that_occurs_twice_has_its_first_rank():
 
 def test_unknown_letters_are_one_token_only_beside_each_other():
     model = tokenizers.models.BPE({"a": 0, "<unk>": 1}, [], unk_token="<unk>", fuse_unk=True)
-    theirs = huggingface_tokenizer(model)
+    theirs = huggingface_tokenizer(model, pre_tokenizer=P.WhitespaceSplit())
     ours = bpe.Tokenizer.from_str(theirs.to_str())
     assert ours.encode("axxaxa") == theirs.encode("axxaxa").ids == [0, 1, 0, 1, 0]
 
@@ -6757,6 +6760,7 @@ MANY_REFUSED_CALLS = {
         ({"alphabet": "characters"}, "aé", "'é' is not in"),
         ({}, "ab\ud83d", r"U\+D83D at index 2"),
     ],
+    lambda _, text: bpe.Tokenizer({0: b"a"}, []).sample(text): [("~b", "the byte 0x7E is not in")],
     lambda here, chosen: plain().encode("<c>", chosen): [(["<c>"], "'<c>' is not a special token")],
     lambda here, texts: plain().encode_batch(texts): [("one text", "list of texts")],
     lambda here, ids: plain().decode(ids): [
