@@ -1480,10 +1480,11 @@ def test_each_character_is_normalized_as_in_tokenizers(name):
     assert normalized == [theirs.normalize_str(char) for char in OLD_CHARACTERS]
 
 
-@pytest.mark.parametrize("name", ["BERT", "ALBERT", "Llama", "precompiled", "XLM-R"])
+@pytest.mark.parametrize("name", ["NFC", "BERT", "ALBERT", "Llama", "precompiled", "XLM-R"])
 def test_long_texts_are_normalized_as_in_tokenizers(name, some_texts):
     ours, theirs = normalizers(name)
-    for text in [*some_texts[:10], "\ufdfa" * 9000, "é\r\n" * 5000, "e\u0301\u0327 " * 5000]:
+    long_texts = ["\ufdfa" * 9000, "é\r\n" * 5000, "e\u0301\u0327 " * 5000, "a" * 64 + "\u0301"]
+    for text in some_texts[:10] + long_texts:
         assert ours.normalize(text.encode()).decode() == theirs.normalize_str(text)
 
 
@@ -2970,11 +2971,14 @@ def test_a_merge_that_occurs_twice_has_its_first_rank():
     assert bpe.Tokenizer(vocab, merges).encode("abc") == [256, 99]
 
 
-def test_unknown_letters_are_one_token_only_beside_each_other():
-    model = tokenizers.models.BPE({"a": 0, "<unk>": 1}, [], unk_token="<unk>", fuse_unk=True)
-    theirs = huggingface_tokenizer(model, pre_tokenizer=P.WhitespaceSplit())
-    ours = bpe.Tokenizer.from_str(theirs.to_str())
-    assert ours.encode("axxaxa") == theirs.encode("axxaxa").ids == [0, 1, 0, 1, 0]
+def test_unknown_letters_are_one_token_or_those_of_their_bytes():
+    fused = tokenizers.models.BPE({"a": 0, "<unk>": 1}, [], unk_token="<unk>", fuse_unk=True)
+    names = {name: id for id, name in enumerate([*FALLBACK, "a"])}
+    of_bytes = tokenizers.models.BPE(names, [], byte_fallback=True)
+    for model, ids in ((fused, [0, 1, 0, 1, 0]), (of_bytes, [256, 120, 120, 256, 120, 256])):
+        theirs = huggingface_tokenizer(model, pre_tokenizer=P.WhitespaceSplit())
+        ours = bpe.Tokenizer.from_str(theirs.to_str())
+        assert ours.encode("axxaxa") == theirs.encode("axxaxa").ids == ids
 
 
 def test_tokens_that_no_merge_makes_are_looked_up_whole():
