@@ -1670,17 +1670,23 @@ special_sets = st.sampled_from([*SPECIAL_SETS, ["é", "aéa"], ["aa", "ab", END]
 some_patterns = st.sampled_from([*bpe.PATTERNS, r"\w+", r"(?<!x)\w+", (r"\s", r"\w\w")])
 
 
-def test_no_block_ends_in_the_spaces_that_a_token_takes(tmp_path):
+STRIPS = bpe.AddedToken(lstrip=True, rstrip=True)
+ALONE = bpe.AddedToken(single_word=True)
+
+
+@pytest.mark.parametrize(
+    "text, pattern, flags, words",
+    [("ab   <m>   cd ", r"\s|\S+", STRIPS, ["ab", "cd", " "]), ("a<m>", "gpt2", ALONE, "a<m>")],
+)
+def test_no_block_ends_where_a_token_looks_at_its_neighbours(text, pattern, flags, words, tmp_path):
     path = tmp_path / "a.txt"
-    path.write_text("ab   <m>   cd " * 50)
-    flags = {"<m>": bpe.AddedToken(lstrip=True, rstrip=True)}
-    results = []
+    path.write_text(text * 50)
     for size in (1 << 20, *range(3, 40)):
-        source = bpe.Source([path], bpe.Pattern(r"\s|\S+"), ["<m>"], flags=flags, block_bytes=size)
+        options = {"flags": {"<m>": flags}, "block_bytes": size}
+        source = bpe.Source([path], bpe.Pattern(pattern), ["<m>"], **options)
         counted = bpe.count(source, bpe.Engine(1))
-        results.append((counted.words.to_counts(), counted.special_tokens, counted.n_bytes))
-    assert results[0] == ({b"ab": 50, b"cd": 50, b" ": 50}, {"<m>": 50}, 250)
-    assert all(result == results[0] for result in results)
+        assert counted.words.to_counts() == {word.encode(): 50 for word in words}
+        assert counted.special_tokens["<m>"] == 50 * (flags == STRIPS)
 
 
 @examples(60)
