@@ -1676,7 +1676,7 @@ ALONE = bpe.AddedToken(single_word=True)
 
 @pytest.mark.parametrize(
     "text, pattern, flags, words",
-    [("ab   <m>   cd ", r"\s|\S+", STRIPS, ["ab", "cd", " "]), ("a<m>", "gpt2", ALONE, "a<m>")],
+    [("ab   <m>   cd ", r"\s|\S+", STRIPS, ["ab", "cd", " "]), ("a<m>\n", "gpt2", ALONE, "a<m>\n")],
 )
 def test_no_block_ends_where_a_token_looks_at_its_neighbours(text, pattern, flags, words, tmp_path):
     path = tmp_path / "a.txt"
