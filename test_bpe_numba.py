@@ -2317,9 +2317,8 @@ def test_more_pairs_than_their_table_holds_at_first_are_those_of_the_oracle():
     first, second = np.random.default_rng(0).integers(0, 900, (2, 50_000), np.int32)
     n_pairs = len({*itertools.pairwise(first.tolist()), *itertools.pairwise(second.tolist())})
     assert n_pairs > 1 << 16
-    words = bpe.Words(
-        np.append(first, second), np.array([0, 50_000, 100_000]), np.array([1, 2]), alphabet
-    )
+    offsets = np.array([0, 50_000, 100_000])
+    words = bpe.Words(np.append(first, second), offsets, np.array([1, 2]), alphabet)
     counts = {tuple(alphabet[i] for i in word.tolist()): n for n, word in ((1, first), (2, second))}
     assert history(bpe.learn(words, 908)) == naive_learn(counts, 908, alphabet=alphabet)
 
@@ -2381,9 +2380,8 @@ def test_merges_and_ids_are_those_of_hugging_face(library):
     theirs = hugging_face_trained((path.read_bytes().decode() for path in files), 4000, special)
     vocab, merges = bpe.train_bpe(files, 4000, special, tie_break="ids")
     assert [[in_chars(left), in_chars(right)] for left, right in merges] == theirs["merges"]
-    assert {
-        token.decode() if i < 2 else in_chars(token): i for i, token in vocab.items()
-    } == theirs["vocab"]
+    names = {token.decode() if i < 2 else in_chars(token): i for i, token in vocab.items()}
+    assert names == theirs["vocab"]
 
 
 def test_merges_over_characters_are_those_of_hugging_face(library):
@@ -2414,9 +2412,7 @@ ways_to_go_on = st.tuples(
 )
 def test_going_on_from_a_model_is_training_in_one_go(counts, way, first, ranks):
     tie_break, place, alphabet = way
-    counts = {
-        word.decode("utf-8", "ignore").encode() or b"a": count for word, count in counts.items()
-    }
+    counts = {word.decode(errors="ignore").encode() or b"a": n for word, n in counts.items()}
     words = given = bpe.Words.from_counts(counts)
     if alphabet == "characters":
         words = given.as_characters()
@@ -2434,9 +2430,8 @@ def test_going_on_from_a_model_is_training_in_one_go(counts, way, first, ranks):
     assert extended.merges == whole.merges
     assert extended.pattern == "none"
     assert not extended.ignore_merges
-    assert extended.vocab == vocab | dict(
-        enumerate(learned.tokens[len(learned.alphabet) :], len(vocab))
-    )
+    new = dict(enumerate(learned.tokens[len(learned.alphabet) :], len(vocab)))
+    assert extended.vocab == vocab | new
     assert extended.special_tokens == model.special_tokens
 
 
@@ -2619,9 +2614,8 @@ def merges_of_characters(draw):
     model = bpe.Model(dict(enumerate(tokens)), merges, **options)
     expected = [(text, theirs.encode(text).ids)]
     for data in (text.encode(), draw(hostile_bytes)):
-        symbols = naive_letters(
-            data, tokens, b"<unk>", "byte_fallback" in unknown, "fuse_unk" in unknown
-        )
+        options = [name in unknown for name in ("byte_fallback", "fuse_unk")]
+        symbols = naive_letters(data, tokens, b"<unk>", *options)
         expected.append((data, [tokens.index(symbol) for symbol in naive_encode(symbols, merges)]))
     return bpe.Tokenizer.from_model(model), expected
 
@@ -2636,9 +2630,8 @@ def scores_of_characters(draw):
     scores = {token: -float(source.randrange(most**3)) for token in tokens}
     pieces = [("<unk>", 2, 0), *((token.decode(), 1, score) for token, score in scores.items())]
     pieces += [(token.decode(), 6, 0) for token in BYTE_TOKENS * byte_fallback]
-    proto = model_proto(
-        pieces, 2, name="identity", add_dummy_prefix=False, remove_extra_whitespaces=False
-    )
+    spec = {"add_dummy_prefix": False, "remove_extra_whitespaces": False}
+    proto = model_proto(pieces, 2, name="identity", **spec)
     proto.trainer_spec.byte_fallback = byte_fallback
     theirs = sentencepiece.SentencePieceProcessor(model_proto=proto.SerializeToString())
     ours = bpe.Tokenizer.from_model(
@@ -2678,17 +2671,15 @@ def wordpieces(draw):
     begin = draw(st.lists(pieces, min_size=1, max_size=12, unique=True))
     tokens = [*begin, *(prefix + token.removeprefix(prefix) for token in begin)]
     tokens += draw(st.sampled_from(["", prefix]))
-    vocab = {
-        token: 3 * k for k, token in enumerate(filter(None, dict.fromkeys([*tokens, "[UNK]"])))
-    }
+    names = filter(None, dict.fromkeys([*tokens, "[UNK]"]))
+    vocab = {token: 3 * k for k, token in enumerate(names)}
     unk = draw(st.sampled_from([None, "[UNK]"]))
     most = draw(st.sampled_from([100, 100, 7]))
     fields = {"kind": "wordpiece", "alphabet": "characters", "pattern": "none"}
     fields["subword_prefix"] = prefix
     by_id = {id: token.encode() for token, id in vocab.items()}
-    ours = bpe.Tokenizer.from_model(
-        bpe.Model(by_id, None, unk_token=unk, max_word_chars=most, **fields)
-    )
+    fields |= {"unk_token": unk, "max_word_chars": most}
+    ours = bpe.Tokenizer.from_model(bpe.Model(by_id, None, **fields))
     made = st.lists(st.sampled_from(begin), min_size=1, max_size=9).map("".join)
     options = {"unk_token": "[UNK]", "continuing_subword_prefix": prefix}
     options["max_input_chars_per_word"] = most
@@ -2841,9 +2832,8 @@ def test_the_exact_pattern_keeps_marks_and_lone_characters_apart():
     # without a split, both take whole texts as words
     for steps in ("none", [bpe.Metaspace("▁", "first")]):
         whole = dataclasses.replace(model, pattern=steps)
-        assert (
-            bpe.Tokenizer.from_model(whole).pattern.steps[-1] == bpe.exact_pattern(whole) != "none"
-        )
+        pattern = bpe.Tokenizer.from_model(whole).pattern
+        assert pattern.steps[-1] == bpe.exact_pattern(whole) != "none"
 
 
 def sample(tables, data, alpha, state):
@@ -2949,9 +2939,8 @@ def test_flagged_special_tokens_are_found_as_hugging_face_finds_them(flags, inpu
 
 
 # Texts that end or begin in the middle of a character.
-halves = st.lists(
-    st.sampled_from([b"\xe2", b"\xe2\x82", b"\xac", b"\xe2\x82\xac", b"", b"a", b"\xc3"])
-)
+some_halves = [b"\xe2", b"\xe2\x82", b"\xac", b"\xe2\x82\xac", b"", b"a", b"\xc3"]
+halves = st.lists(st.sampled_from(some_halves))
 
 
 @given(parts=halves, name=st.sampled_from([*bpe.PATTERNS, r"\w+"]))
@@ -3039,10 +3028,7 @@ LINEAR = {
     "long words": (20_000, lambda n, tokenizer, _: tokenizer.encode("ab" * n)),
     "special tokens": (400, lambda n, *_: bpe.Tokenizer(BYTE_VOCAB, [], many(n)).encode("<|1|>")),
     "special tokens in a file": (400, lambda n, _, file: counted([file], many(n), "gpt2", 20_000)),
-    "special tokens with flags": (
-        1000,
-        lambda n, *_: flagged_model().encode("<mask>x <mask> <m>   " * n),
-    ),
+    "flagged tokens": (1000, lambda n, *_: flagged_model().encode("<mask>x <mask> <m>   " * n)),
     "added tokens": (400, lambda n, tokenizer, file: load_added_tokens(n, tokenizer, file.parent)),
     "colliding words": (4000, lambda n, *_: bpe.WordCounter().add_words(colliding_words(n))),
     "ordered words": (20_000, lambda n, *_: bpe.WordCounter().add_words(ordered_words(n))),
@@ -3173,9 +3159,8 @@ def test_tokens_by_likelihood_are_those_of_the_oracle(counts, extra, least):
 
 @pytest.mark.parametrize("least", [1, 3])
 def test_tokens_by_likelihood_of_real_words_are_those_of_the_oracle(library, least):
-    counts = Counter(
-        regex.findall(rb"[a-z]+|[A-Z]+", b"".join(path.read_bytes() for path in library[:20]))
-    )
+    text = b"".join(path.read_bytes() for path in library[:20])
+    counts = Counter(regex.findall(rb"[a-z]+|[A-Z]+", text))
     counts = dict(counts.most_common(150 if BOUNDS_CHECKED else 400))
     learned = bpe.learn_wordpiece(words_of_characters(counts), 500, min_frequency=least)
     assert [token.decode() for token in learned.tokens] == naive_likelihood(counts, 500, least)[0]
@@ -3204,9 +3189,8 @@ def in_their_order(words, theirs):
 def test_the_vocabulary_is_that_of_hugging_faces_trainer(library, monkeypatch):
     text = b" ".join(path.read_bytes() for path in library[:60])
     text += "é中文 ñandú Straße über".encode() * 3
-    counts = Counter(
-        word for word in text.split() if b"#" not in word and word.decode().isprintable()
-    )
+    words = [word for word in text.split() if b"#" not in word and word.decode().isprintable()]
+    counts = Counter(words)
     theirs = hugging_face_wordpiece(counts, 2000)
     words = words_of_characters(counts)
     ours = bpe.learn_wordpiece(words, 2000, score="count")
@@ -3322,9 +3306,8 @@ def test_samples_of_a_unigram_have_their_distribution(alpha):
     for _ in range(20_000):
         n = bpe.sample_unigram(text, 0, len(word), tables, alpha, state, ids, 0)
         seen[tuple(ids[:n].tolist())] += 1
-    assert_by_chance(
-        [seen[tuple(names[token] for token in path)] for _, path in paths], expected.tolist(), 5
-    )
+    found = [seen[tuple(names[token] for token in path)] for _, path in paths]
+    assert_by_chance(found, expected.tolist(), 5)
 
 
 def naive_substrings(counts, longest):
@@ -3401,9 +3384,8 @@ def test_words_of_any_length_have_a_likelihood():
     learner = bpe._UnigramLearner(words_of_characters(counts), 0, 4)
     scores = dict(zip("abcdefgh", learner.scores, strict=True))
     expected, likelihood = learner.expect()
-    assert np.isclose(
-        likelihood, sum(n * scores[char] for word, n in counts.items() for char in word)
-    )
+    wanted = sum(n * scores[char] for word, n in counts.items() for char in word)
+    assert np.isclose(likelihood, wanted)
     assert np.allclose(
         expected, [sum(n * word.count(char) for word, n in counts.items()) for char in "abcdefgh"]
     )
@@ -3427,10 +3409,8 @@ def test_learning_unigram_is_that_of_sentencepiece(library, tmp_path):
     learned = bpe.learn_unigram(words_of_characters(text_counts(library[:60])), 2000)
     assert learned.likelihoods[-1] < 0 and (np.diff(learned.scores) <= 0).all()
     assert {*learned.alphabet} < {*learned.tokens} and len({*learned.tokens}) == 2000
-    assert (
-        len({*learned.tokens} & {theirs.id_to_piece(id).encode() for id in range(2001)})
-        > 0.65 * 2000
-    )
+    same = {*learned.tokens} & {theirs.id_to_piece(id).encode() for id in range(2001)}
+    assert len(same) > 0.65 * 2000
     score_of = dict(zip(map(bytes.decode, learned.tokens), learned.scores.tolist(), strict=True))
     ours = bpe.unigram_tables(unigram_model(score_of))
     held_out = text_counts(library[60:90])
@@ -3637,9 +3617,8 @@ def famous(name, texts):
     data = json.loads(theirs.to_str())
     if specials == FALLBACK:
         data["model"]["byte_fallback"] = True
-    data["added_tokens"] = [
-        token for token in data["added_tokens"] if not token["content"].startswith("<0x")
-    ]
+    added = data["added_tokens"]
+    data["added_tokens"] = [token for token in added if "<0x" not in token["content"]]
     theirs = tokenizers.Tokenizer.from_str(json.dumps(data))
     parts = {"normalizer": normalizer, "pre_tokenizer": pre_tokenizer, "decoder": decoder}
     for part, value in parts.items():
@@ -3839,9 +3818,8 @@ def sentencepiece_model(here, options):
     theirs, file = trained_there(here.folder, here.prose, **options)
     symbols = options.get("user_defined_symbols", [])
     in_json = ("huggingface",)
-    some_texts = famous_texts | st.lists(st.sampled_from([*symbols, "x", " ", "the ", "<s>"])).map(
-        "".join
-    )
+    parts = st.sampled_from([*symbols, "x", " ", "the ", "<s>"])
+    some_texts = famous_texts | st.lists(parts).map("".join)
     if options["model_type"] == "unigram":
         return owned_by_sentencepiece(file, formats=in_json, texts=some_texts, n_examples=20)
     if symbols:  # a tokenizer.json finds them in another way
@@ -3857,9 +3835,8 @@ def sentencepiece_model(here, options):
 
 
 def small_sentencepiece_model(here, options):
-    _, file = trained_there(
-        here.folder, [line[:400] for line in here.prose[:200]], vocab_size=300, **options
-    )
+    lines = [line[:400] for line in here.prose[:200]]
+    _, file = trained_there(here.folder, lines, vocab_size=300, **options)
     symbols = [] if options["model_type"] == "unigram" else options.get("user_defined_symbols", [])
     fields = {"texts": symbol_texts, "may_differ": lambda text: False, "n_examples": 100}
     return owned_by_sentencepiece(file, honoured=symbols, **fields)
@@ -3886,9 +3863,8 @@ def bert_vocabulary(here, lowercase):
 
 def longest_match_of_bytes(here):
     vocab = BYTE_VOCAB | {256: b"the", 257: b" the", 258: "é".encode(), 259: b"th"}
-    return Owned(
-        bpe.Tokenizer.from_model(bpe.Model(vocab, None, kind="wordpiece", max_word_chars=1 << 24))
-    )
+    model = bpe.Model(vocab, None, kind="wordpiece", max_word_chars=1 << 24)
+    return Owned(bpe.Tokenizer.from_model(model))
 
 
 SUFFIX = {"end_of_word_suffix": "</w>"}
@@ -3953,9 +3929,8 @@ def digits_after_a_byte_level():
     pairs += [("12", "3"), ("Ù", "£")]
     names = [*map(in_chars, BYTES), *map("".join, pairs)]
     three = Split(Regex("[0-9][0-9][0-9]"), "isolated")
-    cuts = Sequence(
-        [P.Punctuation("contiguous"), ByteLevel(False), P.Digits(individual_digits=False), three]
-    )
+    parts = [P.Punctuation("contiguous"), ByteLevel(False), P.Digits(individual_digits=False)]
+    cuts = Sequence([*parts, three])
     model = tokenizers.models.BPE({name: id for id, name in enumerate(names)}, pairs)
     return huggingface_tokenizer(model, pre_tokenizer=cuts, decoder=D.ByteLevel()), st.text(
         "üòé½¼²³٣12345 ab.,!", max_size=40
@@ -4149,9 +4124,8 @@ def test_ids_and_texts_are_those_of_the_owner_in_each_format(
         path.write_bytes(content)
         bpe.encode_files(ours, path, tmp_path / "a.npy", workers=2)
         assert np.load(tmp_path / "a.npy").tolist() == expected
-    assert (
-        list(ours.encode_iterable([data[k : k + 99] for k in range(0, len(data), 99)])) == expected
-    )
+    chunks = [data[k : k + 99] for k in range(0, len(data), 99)]
+    assert list(ours.encode_iterable(chunks)) == expected
     assert ours.encode_batch([text] * 3, threads=2) == [expected] * 3
 
 
@@ -4230,9 +4204,8 @@ def test_truncation_and_padding_are_kept_and_not_applied(tokenizer, tmp_path):
         again = bpe.Tokenizer.load(tmp_path)
     assert again.encode("one two three four") == tokenizer.encode("one two three four")
     again.save(tmp_path / "again")
-    assert (
-        json.loads((tmp_path / "again" / "tokenizer.json").read_text())["truncation"] == truncation
-    )
+    data = json.loads((tmp_path / "again" / "tokenizer.json").read_text())
+    assert data["truncation"] == truncation
 
 
 def test_a_special_token_that_merges_make_gets_a_note():
@@ -4243,9 +4216,8 @@ def test_a_special_token_that_merges_make_gets_a_note():
 
 
 def test_a_mark_that_never_occurs_is_no_token():
-    tokenizer = bpe.train(
-        texts=["low", "lower"], vocab_size=12, alphabet="characters", workers=1
-    ).tokenizer
+    options = {"vocab_size": 12, "alphabet": "characters", "workers": 1}
+    tokenizer = bpe.train(texts=["low", "lower"], **options).tokenizer
     assert tokenizer.decode(tokenizer.encode("lower")) == "lower"
 
 
@@ -4419,9 +4391,8 @@ def test_ranks_become_merges_that_mean_the_same(data, seed):
 @given(data=words, seed=st.integers(0, 30))
 def test_merges_become_ranks_only_if_they_mean_the_same(data, seed):
     tokens, merges = random_tokens_of_bytes(random.Random(seed), 6)
-    tokenizer = bpe.Tokenizer(
-        dict(enumerate(tokens)), merges, pattern="none", ignore_merges=seed % 2 == 0
-    )
+    options = {"pattern": "none", "ignore_merges": seed % 2 == 0}
+    tokenizer = bpe.Tokenizer(dict(enumerate(tokens)), merges, **options)
     try:
         theirs = tokenizer.to_tiktoken()
     except ValueError as error:
@@ -4507,23 +4478,19 @@ def test_the_last_of_equal_lines_of_a_vocab_txt_counts_and_the_config_says_its_c
 def test_a_rank_file_may_have_a_line_without_a_token(tmp_path):
     lines = [f"{base64.b64encode(byte).decode()} {id}\n" for id, byte in enumerate(bpe.BYTES)]
     (tmp_path / "a.tiktoken").write_text("".join(lines) + "= 256\n")
-    tokenizer = bpe.Tokenizer.load(
-        tmp_path / "a.tiktoken", pattern="gpt2", special_tokens={"<s>": 257}
-    )
+    options = {"pattern": "gpt2", "special_tokens": {"<s>": 257}}
+    tokenizer = bpe.Tokenizer.load(tmp_path / "a.tiktoken", **options)
     assert tokenizer.encode("a<s>") == [97, 257]
 
 
 def test_an_unmerged_name_of_other_text_is_an_ordinary_token(tmp_path):
-    vocab = {
-        name: id
-        for id, name in enumerate([*map(in_chars, bpe.BYTES), "<é>", "<|end|>", "Ġhi", "Ã©Ã©"])
-    }
+    names = [*map(in_chars, bpe.BYTES), "<é>", "<|end|>", "Ġhi", "Ã©Ã©"]
+    vocab = {name: id for id, name in enumerate(names)}
     (tmp_path / "vocab.json").write_text(json.dumps(vocab))
     (tmp_path / "merges.txt").write_text("#version: 0.2\n")
     ours = bpe.Tokenizer.load(tmp_path)
-    (tmp_path / "vocab.json").write_text(
-        json.dumps(vocab | {f"<{k}>": 260 + k for k in range(100)})
-    )
+    vocab |= {f"<{k}>": 260 + k for k in range(100)}
+    (tmp_path / "vocab.json").write_text(json.dumps(vocab))
     with pytest.warns(UserWarning, match="no merge makes 102 names.*belong together"):
         bpe.Tokenizer.load(tmp_path)
     assert ours.special_tokens == {"<é>": 256, "<|end|>": 257}
@@ -4680,9 +4647,7 @@ def test_no_call_makes_a_special_token_that_is_not_allowed(name, kind, tmp_path)
         for chosen in ("none", [], ["<s>"], {"e>", "<e>"}, "all"):
             chosen = "none" if name == "encode_ordinary" else chosen
             honoured = {"all": model.special_tokens, "none": []}.get(str(chosen), chosen)
-            forbidden = {
-                id for special, id in model.special_tokens.items() if special not in honoured
-            }
+            forbidden = {id for token, id in model.special_tokens.items() if token not in honoured}
             ids = {*map(int, CALLS[name](tokenizer, text, chosen, tmp_path))}
             assert ids <= model.vocab.keys() and not ids & forbidden, (text, chosen)
 
@@ -4707,9 +4672,8 @@ def in_a_pool(pool, function, items):
 
 
 def in_a_process(method, function, items):
-    return in_a_pool(
-        ProcessPoolExecutor(1, mp_context=multiprocessing.get_context(method)), function, items
-    )
+    context = multiprocessing.get_context(method)
+    return in_a_pool(ProcessPoolExecutor(1, mp_context=context), function, items)
 
 
 # Ways to encode texts, once or more often, or only the last of them.
@@ -4787,12 +4751,10 @@ def test_threads_may_unpickle_at_once():
     threading.settrace(give_way)
     try:
         with ThreadPoolExecutor(8) as pool:
-            found = list(
-                pool.map(lambda k: pickle.loads(pickled[k % 6]).token_to_id(b"b"), range(100))
-            )
+            found = [*pool.map(lambda k: pickle.loads(pickled[k % 6]), range(100))]
     finally:
         threading.settrace(None)
-    assert found == [1 + k % 6 for k in range(100)]
+    assert [tokenizer.token_to_id(b"b") for tokenizer in found] == [1 + k % 6 for k in range(100)]
 
 
 def test_copies_are_independent(tokenizer):
@@ -5192,14 +5154,13 @@ COUNTINGS = [
 @pytest.mark.parametrize("counting, options", COUNTINGS, ids=str)
 def test_training_from_counts_is_training_from_the_texts(library, tmp_path, counting, options):
     special_tokens = [END, *counting.get("special_tokens", [])]
+    special = {"special_tokens": special_tokens}
     (tmp_path / "a.txt").write_text(
         f"Some text. {END}And <unk> [UNK] more <0x0A>{END}".replace("<unk>", special_tokens[-1])
     )
     files = [*library[:9], tmp_path / "a.txt"]
     for name, some in (("1.npz", files[:4]), ("2.npz", files[4:])):
-        bpe.count_files(
-            some, tmp_path / name, **counting | {"special_tokens": special_tokens}, workers=1
-        )
+        bpe.count_files(some, tmp_path / name, **counting | special, workers=1)
     also = {name: counting[name] for name in ("pattern", "normalizer") if name in counting}
     words = [tmp_path / "1.npz", tmp_path / "2.npz"]
     written = []
@@ -5348,9 +5309,8 @@ def test_count_reports_its_results(tmp_path, command):
 
 def test_a_recipe_is_one_command(command, tmp_path, library):
     documents = [path.read_bytes().decode() for path in library[:20]]
-    (tmp_path / "data.jsonl").write_text(
-        "\n".join(json.dumps({"text": text}) for text in documents)
-    )
+    lines = "\n".join(json.dumps({"text": text}) for text in documents)
+    (tmp_path / "data.jsonl").write_text(lines)
     tokens = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]
     train = "train data.jsonl --out mini --quiet --vocab-size 600 --tie-break ids"
     train += " --model-max-length 32768 --chat-template chatml"
@@ -5449,9 +5409,8 @@ def test_readme_runs_as_printed(command, tmp_path):
     options = {"cwd": tmp_path, "env": os.environ | {"PATH": path}, "timeout": 300}
     options["capture_output"] = True
     readme = Path(MODULE).with_name("README.md").read_text()
-    blocks = regex.findall(
-        r"```(sh|python)\n(.*?)```(?:\n\n```text\n(.*?)```)?", readme, regex.DOTALL
-    )
+    fenced = r"```(sh|python)\n(.*?)```(?:\n\n```text\n(.*?)```)?"
+    blocks = regex.findall(fenced, readme, regex.DOTALL)
     assert {kind for kind, *_ in blocks} == {"sh", "python"}
     for kind, block, shown in blocks:
         if kind == "python":
@@ -5733,9 +5692,8 @@ def test_a_signal_ends_a_command_with_one_line(
     if number == signal.SIGKILL:
         assert process.returncode == -number and not [*tmp_path.glob("o.*")]
         return
-    assert process.returncode == 128 + number and lines[-1].endswith(
-        "nothing unfinished was written"
-    ), lines
+    assert process.returncode == 128 + number, lines
+    assert lines[-1].endswith("nothing unfinished was written"), lines
     assert not any("Traceback" in line for line in lines)
     assert not [*tmp_path.iterdir()]
 
@@ -5788,9 +5746,8 @@ def test_it_runs_without_docstrings_and_asserts(model):
 def test_a_process_refuses_in_one_line_whose_help_is_a_command(tmp_path):
     assert_refused(run("train", "nowhere.txt", cwd=tmp_path), "nowhere.txt", "no such file")
     message = run("encode", cwd=tmp_path).stderr.decode()
-    shown = subprocess.run(
-        message.rpartition("; see ")[2], shell=True, capture_output=True, cwd=tmp_path
-    )
+    help_command = message.rpartition("; see ")[2]
+    shown = subprocess.run(help_command, shell=True, capture_output=True, cwd=tmp_path)
     assert shown.returncode == 0 and b"--no-special" in shown.stdout
 
 
@@ -5837,9 +5794,8 @@ def test_kernels_compile_where_nothing_can_be_written(tmp_path):
     environment = {name: value for name, value in os.environ.items() if name != "NUMBA_CACHE_DIR"}
     environment |= {"HOME": str(home), "XDG_CACHE_HOME": str(home), "PYTHONPATH": str(folder)}
     command = [sys.executable, "-c", IN_A_READ_ONLY_FOLDER]
-    result = subprocess.run(
-        command, cwd=folder, env=environment, preexec_fn=obey_modes, capture_output=True
-    )
+    options = {"cwd": folder, "env": environment, "preexec_fn": obey_modes}
+    result = subprocess.run(command, **options, capture_output=True)
     if b"may write anywhere" in result.stderr:
         pytest.skip("no way to give up the right to write anywhere")
     assert result.returncode == 0, result.stderr.decode()
@@ -5967,9 +5923,8 @@ def test_words_of_a_corpus_are_each_encoded(some_prose):
     counts = Counter(word for text in texts for word in naive_split(bpe.PATTERNS["gpt2"], text))
     assert dict(zip(encoded.words, encoded.counts.tolist(), strict=True)) == counts
     naive = [naive_encode(word, tokenizer.merges) for word in encoded.words]
-    assert encoded.ids.tolist() == [
-        tokenizer.token_to_id(token) for word in naive for token in word
-    ]
+    tokens = itertools.chain.from_iterable(naive)
+    assert encoded.ids.tolist() == [*map(tokenizer.token_to_id, tokens)]
     assert encoded.n_bytes == len(b"".join(texts))
 
 
@@ -6001,9 +5956,8 @@ def test_unreachable_tokens_are_those_of_no_text(merges):
         tokens = [token for token in tokens if len(token) <= 5 and set(token) <= {*b"ab 1"}]
         pairs = [pair for pair in dict.fromkeys(pairs) if pair[0] + pair[1] in tokens]
         for pattern in ("none", "gpt2"):
-            tokenizer = bpe.Tokenizer(
-                dict(enumerate(tokens)), pairs if merges else None, pattern=pattern
-            )
+            ranks = pairs if merges else None
+            tokenizer = bpe.Tokenizer(dict(enumerate(tokens)), ranks, pattern=pattern)
             unreachable = bpe.unreachable_tokens(tokenizer)
             reached = naive_reached(tokenizer, 4, 6)
             assert reached.isdisjoint(unreachable)
@@ -6025,9 +5979,8 @@ def test_counts_of_merges_add_up_to_the_uses_in_the_training_text(some_prose, mo
 
 
 def test_glitch_candidates_tell_where_their_count_went():
-    learned = bpe.learn(
-        bpe.Words.from_counts({b"abc": 5000, b"abd": 3000, b"ab": 2, b"xy": 9}), 260
-    )
+    counts = {b"abc": 5000, b"abd": 3000, b"ab": 2, b"xy": 9}
+    learned = bpe.learn(bpe.Words.from_counts(counts), 260)
     ids = {token: id for id, token in enumerate(learned.tokens)}
     uses = np.full(260, 9)
     uses[ids[b"ab"]] = 2
@@ -6992,9 +6945,8 @@ def checked_run(request, tmp_path_factory):
     command = [sys.executable, "-m", "pytest", "-q", "-m", "apart", "-p", "no:cacheprovider"]
     command.append(Path(__file__).name)
     with open(folder / "output", "wb+") as output:
-        process = subprocess.Popen(
-            command, stdout=output, stderr=output, env=environment, cwd=folder
-        )
+        outputs = {"stdout": output, "stderr": output}
+        process = subprocess.Popen(command, **outputs, env=environment, cwd=folder)
         yield process, folder / "output"
         process.kill()
         process.wait()
