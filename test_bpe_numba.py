@@ -317,7 +317,7 @@ def naive_metaspace(step, word, begins_text):
 
 
 def naive_behavior(pieces, behavior, invert):
-    """The words that Hugging Face's Split makes of matches and what is between them."""
+    """The words that Hugging Face's Split makes of matches and of the text between them."""
     pieces = [(word, matched != invert) for word, matched in pieces]
     if behavior == "removed":
         is_first_dropped = pieces and pieces[0][1]  # the next word does not begin the text
@@ -1709,8 +1709,8 @@ def test_blocks_change_no_pretoken(tmp_path_factory, text, special, pattern, blo
 
 
 @pytest.mark.parametrize("how", ["shrink", "grow", "vanish", "replace"])
-@pytest.mark.parametrize("what", ["count", "encode"])
-def test_a_file_that_changes_while_it_is_read_is_named(tokenizer, tmp_path, monkeypatch, what, how):
+@pytest.mark.parametrize("call", ["count", "encode"])
+def test_a_file_that_changes_while_it_is_read_is_named(tokenizer, tmp_path, monkeypatch, call, how):
     path = tmp_path / "a.txt"
     other = tmp_path / "b.txt"
     before = bpe.Block.read
@@ -1727,11 +1727,11 @@ def test_a_file_that_changes_while_it_is_read_is_named(tokenizer, tmp_path, monk
     if how == "grow":
         raised = pytest.warns(UserWarning, match=r"a\.txt: grew")
     with raised:
-        if what == "count":
+        if call == "count":
             bpe.count(bpe.Source([path], bpe.Pattern("gpt2")), bpe.Engine(1))
         else:
             bpe.encode_files(tokenizer, path, tmp_path / "o.npy", workers=1)
-    assert (tmp_path / "o.npy").exists() == (what == "encode" and how == "grow")
+    assert (tmp_path / "o.npy").exists() == (call == "encode" and how == "grow")
 
 
 @pytest.mark.parametrize("suffix", [".txt", ".txt.gz"])
@@ -2105,7 +2105,7 @@ def test_the_hash_and_the_file_of_words_are_of_each_with_its_count(tmp_path):
 
 
 def history(learned):
-    """What `naive_learn` returns."""
+    """Merges, counts and numbers of tokens, as `naive_learn` returns them."""
     return learned.merges, learned.counts.tolist(), learned.n_tokens.tolist()
 
 
@@ -3021,8 +3021,7 @@ def flagged_model():
     return bpe.Tokenizer(BYTE_VOCAB, [], list(flags), flags=flags)
 
 
-# What takes linear time: the smaller size, and what is done for a size, a tokenizer and a file of
-# text.
+# Work that takes linear time: the smaller size, and a function of a size, a tokenizer and a file.
 LINEAR = {
     "chunks without a cut": (4000, lambda n, *_: [*plain(r"\S+|\s+").encode_iterable(["é中"] * n)]),
     "long words": (20_000, lambda n, tokenizer, _: tokenizer.encode("ab" * n)),
@@ -3489,7 +3488,7 @@ def test_a_token_that_is_cut_itself_has_no_loss():
 
 # ─── Formats ──────────────────────────────────────────────────────────────────────────────────────
 
-# What a tokenizer.json may say, and what it does to a text.
+# Parts of a tokenizer.json, and texts that they treat specially.
 BYTE_LEVEL = {"type": "ByteLevel", "add_prefix_space": False}
 BYTE_LEVEL |= {"trim_offsets": True, "use_regex": True}
 NO_REGEX = BYTE_LEVEL | {"use_regex": False}
@@ -3565,8 +3564,7 @@ def written(folder, tokenizer, added=(), **changes):
     return tokenizers.Tokenizer.from_file(str(folder / "tokenizer.json"))
 
 
-# Models as they are known: what makes them, their normalizer, pre-tokenizer, decoder and special
-# tokens.
+# Well-known models: their kind, normalizer, pre-tokenizer, decoder and special tokens.
 PIECES = ["<unk>", "<s>", "</s>"]
 BERT_PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 FALLBACK = [f"<0x{b:02X}>" for b in range(256)]
@@ -4002,7 +4000,7 @@ JSON_MODELS = {
     for k, part in enumerate(PRE_TOKENIZERS)
     for added in ([], ADDED if k % 2 else ADDED + KNOWN)
 }
-# Name -> what makes the tokenizer and says its owner.
+# Name -> a function that makes the tokenizer and names its owner.
 OWNED = {
     **{name: functools.partial(own_model, **options) for name, options in OWN_MODELS.items()},
     **{f"way {k}": functools.partial(own_merges, **options) for k, options in enumerate(WAYS)},
@@ -4028,7 +4026,7 @@ OWNED = {
     },
     "longest match of bytes": longest_match_of_bytes,
 }
-# Texts in which what normalizers, pre-tokenizers and special tokens look at is frequent.
+# Texts full of characters that normalizers, pre-tokenizers and special tokens look for.
 famous_texts = st.text("ab Éé\u0301ﬁ中12٣ \n\t.,'x▁<>#\u3000", max_size=40)
 famous_texts |= st.text(st.sampled_from(OLD_CHARACTERS), max_size=40)
 famous_texts |= st.lists(
@@ -4293,12 +4291,12 @@ rewritten += [r"[\h]+|\H", r"[^\w\h^]|[\w-]+|.", r"[\\w$]|."]
 anchors = [r"\s+$|\S+", r"\p{N}{2,3}+|\P{N}", "(?m:.)+", "(?s:.)+x", r"\Aa|.", r"\b\w+(?!x)|\W"]
 classes = [r"[^a-z\d]+?", r"[^\W\d]+|.", "[[:alpha:]$]+", "[a-z&&[^b]]+", "(?i:ß)|.", "(?i:ſ)+"]
 classes += [r"\R|.", "[[:alpha:]]+", r"\X", "'(?i:ll|s)"]
-# Texts of what those expressions look at.
+# Texts of the characters that those expressions look for.
 oniguruma_texts = st.text("ab12 3\n\r\tsSßſéxX{,}h&\u3000中²_\u200d$^\\-", max_size=30)
 
 
 def unless_noted(make, refused):
-    """What is made; None if that is refused, or if a note says that some ids may differ."""
+    """Call `make`; None if it is refused, or if a note says that some ids may differ."""
     with warnings.catch_warnings(record=True) as notes, contextlib.suppress(refused):
         warnings.simplefilter("always")
         found = make()
@@ -4314,11 +4312,11 @@ def test_splits_mean_what_they_mean_to_oniguruma_or_are_noted(tokenizer, tmp_pat
     edited(folder, pre_tokenizer=in_sequence(split_by(pattern), NO_REGEX))
     try:
         theirs = tokenizers.Tokenizer.from_file(str(folder / "tokenizer.json"))
-    except Exception:  # tokenizers raises no other: what Oniguruma does not know
+    except Exception:  # Oniguruma does not know it; tokenizers raises no other class
         theirs = None
     ours = unless_noted(lambda: bpe.Tokenizer.load(folder), bpe.InputError)
     assert ours or pattern not in common + rewritten
-    # And the other way: what the pattern means to `regex` is written, or refused by us or, as
+    # And the other way: the meaning of the pattern to `regex` is written, or refused by us or, as
     # above, by them.
     make = functools.partial(bpe.Tokenizer, tokenizer.vocab, tokenizer.merges, [END], pattern)
     written = unless_noted(lambda: make().to_huggingface(), Exception)
@@ -4815,7 +4813,7 @@ def encoded_naively(corpus, tokenizer):
 
 
 def encoded_in_files(corpus, tokenizer, workers, out):
-    """The ids of each document; and what is told of them is right."""
+    """The ids of each document, after a check of the numbers that are reported."""
     paths = {"out": out / "o.npy", "document_index": out / "i.npy"}
     found = bpe.encode_files(tokenizer, corpus[0], **paths, append=END, workers=workers)
     ids = np.load(out / "o.npy")
@@ -4846,7 +4844,7 @@ def learnt_from_texts(corpus, workers):
 
 
 DIGITS_FIRST = (r"\p{N}{1,3}", bpe.PATTERNS["gpt2"])
-# What is done with files, by some workers, as a value; and the plain way to that value.
+# Operations on files by some workers, and the plain way to the same result.
 OPERATIONS = {
     **{
         f"count {pattern}": (
@@ -5126,7 +5124,7 @@ def test_warnings_point_to_the_call(tmp_path):
         assert {warning.filename for warning in caught} == {__file__}
 
 
-# How texts are counted, and what may be trained from that, apart from the special tokens.
+# How texts are counted, and options of a training from these counts.
 COUNTINGS = [
     ({}, {}),
     (
@@ -6583,7 +6581,7 @@ MANY_REFUSED_CALLS = {
         ({"inputs": 3}, WRONG_TYPE),
         ({"inputs": [3]}, WRONG_TYPE),
     ],
-    # Words, and what is learnt from them.
+    # Words, and learning from them.
     lambda here, counts: bpe.Words.from_counts(counts): [
         ({b"a": -1}, "-1"),
         ({b"a": 1.5}, "1.5"),
@@ -6727,7 +6725,7 @@ MANY_REFUSED_CALLS = {
         for name in ("llama", "albert", "bert")
         for format in ("gpt2", "tiktoken")
     ],
-    # Training, and what else takes options.
+    # Training, and other calls with options.
     lambda here, options: bpe.train(
         here / "text.txt", **{"vocab_size": 1000, "workers": 1} | options
     ): [
