@@ -5125,27 +5125,17 @@ def test_warnings_point_to_the_call(tmp_path):
 
 
 # How texts are counted, and options of a training from these counts.
+OF_BERT = {"pattern": "bert", "normalizer": ["bert"]}
+WITH_UNK = {"special_tokens": ["<unk>"]}
 COUNTINGS = [
     ({}, {}),
-    (
-        {"pattern": "cl100k", "normalizer": ["nfc", "lowercase"]},
-        {"tie_break": "ids", "min_frequency": 2},
-    ),
-    ({}, {"model": "longest"}),
-    ({"special_tokens": ["<unk>"]}, {"model": "unigram"}),
-    (
-        {"special_tokens": ["<unk>"], "byte_fallback": True},
-        {"model": "unigram", "byte_fallback": True},
-    ),
+    ({"pattern": "cl100k", "normalizer": ["nfc", "lowercase"]}, {"tie_break": "ids"}),
+    ({}, {"model": "longest", "min_frequency": 2}),
+    (WITH_UNK, {"model": "unigram"}),
+    ({**WITH_UNK, "byte_fallback": True}, {"model": "unigram", "byte_fallback": True}),
     ({"byte_fallback": True}, {"alphabet": "characters", "byte_fallback": True, "coverage": 0.99}),
-    (
-        {"special_tokens": ["<unk>"], "pattern": "whitespace-split"},
-        {"alphabet": "characters", "mark": "_"},
-    ),
-    (
-        {"special_tokens": ["[UNK]"], "pattern": "bert", "normalizer": ["bert"]},
-        {"model": "wordpiece"},
-    ),
+    ({**WITH_UNK, "pattern": "whitespace-split"}, {"alphabet": "characters", "mark": "_"}),
+    ({"special_tokens": ["[UNK]"], **OF_BERT}, {"model": "wordpiece"}),
 ]
 
 
