@@ -2325,10 +2325,10 @@ def test_more_pairs_than_their_table_holds_at_first_are_those_of_the_oracle():
 
 SOURCE = random.Random(2)
 LONG_TIE = b"abcdefghijkl"
-SHORTER = {LONG_TIE[:-1]: 3}
+TIED = {LONG_TIE + end: 1 for end in (b"x", b"y", b"\0", b"")} | {LONG_TIE[:-1]: 3}
 # Counts of words in which something is large, and how many symbols are learnt of them.
 LARGE_COUNTS = {
-    "ties of long tokens": ({LONG_TIE + end: 1 for end in (b"x", b"y", b"\0", b"")} | SHORTER, 290),
+    "ties of long tokens": (TIED, 290),
     "counts past 32 bits": ({b"ab": 2**31, b"abc": 2**33, b"xy": 2**40, b"z" * 9: 1}, 262),
     "long words": ({bytes(SOURCE.choices(b"abcd"[:n], k=300 * n)): n for n in (1, 2, 4)}, 400),
     "arrays that grow": ({SOURCE.randbytes(200): 1 for _ in range(15)} | {b"a" * 20_000: 1}, 700),
@@ -4570,7 +4570,6 @@ def test_special_tokens_are_honoured_only_where_allowed():
     assert tokenizer.encode("<stop><end>") == [256, 256] and tokenizer.decode([256]) == "<end>"
 
 
-WHOLE = {"pattern": "none"}
 # Every public call that encodes and may be told which special tokens count: (tokenizer, text,
 # chosen, a folder) -> ids. Those in ALL_OR_NO_IDS are not told, or make no ids.
 CALLS = {
@@ -4625,10 +4624,11 @@ def test_no_call_makes_a_special_token_that_is_not_allowed(name, kind, tmp_path)
         "<s>": bpe.AddedToken(lstrip=True, rstrip=True),
         "e>": bpe.AddedToken(single_word=True, normalized=True),
     }
+    whole = {"merges": None, "pattern": "none"}
     made_of_letters = {
         "letters": {"merges": [(b"<", b"e"), (b"a", b"b")]},
         "wordpiece": {"merges": None, "kind": "wordpiece"},
-        "unigram": {"merges": None, "kind": "unigram", "scores": -np.arange(9.0), **WHOLE},
+        "unigram": {"kind": "unigram", "scores": -np.arange(9.0), **whole},
     }
     if kind in made_of_letters:
         normalizer = [*types("Lowercase"), replace(" ", "▁")]
