@@ -2089,7 +2089,7 @@ def test_the_hash_and_the_file_of_words_are_of_each_with_its_count(tmp_path):
         b"\0a": 1,
         b"\0": 3,
         b"\0\0a": 1,
-        b"a longer word" * 2: 2**40,
+        b"a long word" * 2: 2**40,
     }
     words = bpe.Words.from_counts(counts)
     again = bpe.Words.from_counts(dict(reversed(counts.items())))
@@ -2513,13 +2513,11 @@ def test_the_fingerprint_is_of_all_that_decides_about_ids():
     assert len(set(made)) == len(changes)
 
 
+CALL = {"name": "add", "arguments": {"a": 2, "b": 3}}
 CONVERSATION = [
     {"role": "system", "content": "Be brief."},
     {"role": "user", "content": "What is 2 + 3?"},
-    {
-        "role": "assistant",
-        "tool_calls": [{"function": {"name": "add", "arguments": {"a": 2, "b": 3}}}],
-    },
+    {"role": "assistant", "tool_calls": [{"function": CALL}]},
     {"role": "tool", "content": "5"},
 ]
 RENDERED = """<|im_start|>system
@@ -4090,10 +4088,8 @@ def test_ids_and_texts_are_those_of_the_owner_in_each_format(
         assert expected == unpickled.encode(text) == list(ours.encode_iterable(chunks))
         assert honoured == list(ours.encode_iterable(chunks, owned.honoured))
         calls = {format: (encode, decode) for format, (_, encode, decode) in saved.items()}
-        for format, (encode, decode) in {
-            owned.owner: (owned.encode, owned.decode),
-            **calls,
-        }.items():
+        calls |= {owned.owner: (owned.encode, owned.decode)}
+        for format, (encode, decode) in calls.items():
             # Hugging Face finds the tokens of bytes in a text
             finds_bytes = owned.owner == "sentencepiece" and "<0x" in text
             differs = format != "sentencepiece" and (finds_bytes or owned.may_differ(text))
@@ -6631,11 +6627,7 @@ MANY_REFUSED_CALLS = {
         bpe.Model(**LETTERS | {"kind": kind} | fields)
     ): [
         ("bpe", {"unk_token": "?", "scores": np.arange(3.0)}, r"'\?' is not in the vocabulary"),
-        (
-            "bpe",
-            {"vocab": {0: b"a", 1: b"ad"}, "scores": np.arange(2.0)},
-            "'d', which is not a token",
-        ),
+        ("bpe", {"vocab": {0: b"a", 1: b"ad"}, "scores": np.arange(2.0)}, "'d', which is not a"),
         ("bpe", {"scores": np.array([1.0])}, "id 2, has no score"),
         ("bpe", {"scores": np.array([1.0, NAN, 0.0])}, "not a number"),
         ("unigram", {}, "a score for each token"),
