@@ -1233,6 +1233,7 @@ def test_metaspace_knows_where_a_text_begins():
             spaced = bpe.Metaspace("▁", scheme).apply(None, flat, begins)
             assert b"|".join(spaced.parts()).decode() == words
             assert spaced.meanings.tolist() == meanings
+    assert bpe.Pattern(bpe.Metaspace("▁")).split(b" " * 99 + b"x") == [("▁" * 99 + "x").encode()]
 
 
 @pytest.mark.parametrize("name", ["cl100k", "o200k"])
@@ -1342,6 +1343,12 @@ def test_every_class_of_characters_is_that_of_regex(name, border_characters):
     for before, after in (("", ""), ("a", "b"), (" ", "1"), ("\n", "'")):
         data = "".join(f"{before}{char}{after}" for char in border_characters).encode()
         assert bpe.Pattern(name).split(data) == naive_split(bpe.PATTERNS[name], data)
+
+
+def test_a_character_that_is_cut_off_is_an_invalid_byte():
+    text = bpe._with_padding("中".encode())
+    assert bpe._decode_character(text, 0, 3) == ord("中") << 3 | 3
+    assert bpe._decode_character(text, 0, 2) == bpe.SURROGATE_ESCAPE << 3 | 1
 
 
 def test_bytes_are_compared_to_the_last():
@@ -2348,6 +2355,15 @@ def test_merges_of_large_inputs_are_those_of_the_oracle(name, wide, tie_break, m
 def test_no_token_is_longer_than_65536_symbols():
     learned = bpe.learn(bpe.Words.from_counts({b"a" * 200_000: 1, b"b" * 70_000: 2}), 999)
     assert sorted(map(len, learned.tokens))[-3:] == [1 << 15, 1 << 16, 1 << 16]
+
+
+def test_a_token_of_65536_symbols_can_be_split_and_merged_again():
+    word = b"a" * (1 << 15) + b"b" * (1 << 15)
+    learner = bpe.Learner(bpe.Words.from_counts({word: 1}), 300)
+    sides = [97, 98]
+    for _ in range(15):
+        sides = [learner.merge(side, side) for side in sides]
+    assert learner.split(learner.merge(*sides), sides) == learner.count(*sides) == 1
 
 
 def test_learning_depends_on_the_counts_alone_and_leaves_them_alone():
