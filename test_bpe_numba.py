@@ -4580,6 +4580,7 @@ def test_special_tokens_are_honoured_only_where_allowed():
     # two texts of one id
     tokenizer = bpe.Tokenizer(BYTE_VOCAB | {256: b"<end>"}, [], {"<end>": 256, "<stop>": 256})
     assert tokenizer.encode("<stop><end>") == [256, 256] and tokenizer.decode([256]) == "<end>"
+    assert bpe.Tokenizer({0: b"<a>", 1: b"b"}, [], ["<a>"]).sample("b<a>b") == [1, 0, 1]
 
 
 # Every public call that encodes and may be told which special tokens count: (tokenizer, text,
