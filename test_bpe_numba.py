@@ -1965,7 +1965,7 @@ def test_tables_grow():
     words = [*dict.fromkeys(map(source.randbytes, sizes))]
     counter = bpe.WordCounter()
     counts = {word: k for k, word in enumerate(words, 2**33)}
-    for part in (words[:9], words[9:999], words[999:]):  # the tables of two parts are not empty
+    for part in (words[:9], words[9:30_000], words[30_000:]):  # two tables are not empty
         counter.add_words(bpe.Words.from_counts({word: counts[word] for word in part}))
     assert counter.words().to_counts() == counts
 
