@@ -1962,12 +1962,12 @@ def test_counting_is_counting(parts):
 def test_tables_grow():
     source = random.Random(4)
     sizes = source.choices([4, 7, 8, 9, 15, 16, 17, 40], k=150_000)
-    words = [*dict.fromkeys(map(source.randbytes, sizes))]
+    counts = {word: k for k, word in enumerate(map(source.randbytes, sizes), 2**33)}
+    first = dict(itertools.islice(counts.items(), 30_000))
     counter = bpe.WordCounter()
-    counts = {word: k for k, word in enumerate(words, 2**33)}
-    for part in (words[:9], words[9:30_000], words[30_000:]):  # two tables are not empty
-        counter.add_words(bpe.Words.from_counts({word: counts[word] for word in part}))
-    assert counter.words().to_counts() == counts
+    for some in (first, counts):  # words of the first table are looked up in the second
+        counter.add_words(bpe.Words.from_counts(some))
+    assert counter.words().to_counts() == counts | {word: 2 * n for word, n in first.items()}
 
 
 @given(parts=st.lists(st.text("ab \n", max_size=30), max_size=12), max_words=st.integers(1, 12))
