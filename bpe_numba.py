@@ -2743,7 +2743,7 @@ def _add_marked_ends(k, start, count, lanes, marks):
             while n < stop:
                 for surplus in range(8):
                     i = lowest_bit(marked)
-                    ends[n + u64(surplus)] = position + i - u64(marks[row + i])
+                    ends[n + u64(surplus)] = i64(position + i) - i64(marks[row + i])
                     marked &= marked - u64(1)
                 n += u64(8)
             n = stop
