@@ -3269,6 +3269,7 @@ def _character_map(changes: Mapping[int, str], joined: Iterable[str]) -> _Charac
         text = changes.get(code, chr(code))
         if len(text) == 1 and text.isascii():
             ascii_bytes[code] = ord(text)
+    ascii_bytes[END] = END
     leads = np.isin(np.arange(256), [*first_bytes])
     first_lead = min(first_bytes, default=0xFF)
     offsets = np.cumsum([0, 0, *map(len, texts)])
@@ -3385,6 +3386,8 @@ class _MapPass:
 
     def apply(self, flat: FlatText, first_id: int) -> FlatText:
         """Change all characters of a flat text."""
+        if SURROGATE_ESCAPE in self.changed:  # then no invalid byte stays as it was
+            flat = flat._replace(text=flat.scanned)
         return flat.rewritten(self._write)
 
     def _write(
@@ -3573,26 +3576,30 @@ def _sentencepiece_passes(
     squeezes  remove spaces at both ends, and replace several spaces by one
     escapes   replace spaces by ▁
 
-    An invalid byte becomes U+FFFD, which the charsmap must not change, either.
+    An invalid byte becomes U+FFFD.
     """
     space = b" " * prefix
-    shown = dict(enumerate(["\ufffd", *symbols], _HIDDEN))
+    shown = dict(enumerate(symbols, _HIDDEN))
     hidden = {symbol: chr(code) for code, symbol in shown.items()}
     longest_first = sorted(map(re.escape, symbols), key=len, reverse=True)
-    expression = re.compile("|".join([*longest_first, "[\udc80-\udcff]"]))
+    expression = re.compile("|".join(longest_first))
 
     def hide(text: str) -> str:
-        return expression.sub(lambda match: hidden.get(match[0], chr(_HIDDEN)), text)
+        return expression.sub(lambda match: hidden[match[0]], text)
 
     def squeeze(text: str) -> str:
         return re.sub("  +", " ", text.strip(" ")).rstrip(" ▁" if escapes else " ")
 
     characters = "".join(symbols)
     changed = [*map(ord, characters)]
-    yield _TextPass(hide, b"" if squeezes else space, changed, characters)
+    if symbols:
+        yield _TextPass(hide, changed=changed, border=characters)
+    if not squeezes:
+        yield _TextPass(prefix=space, changed=())
     if charsmap:
         yield _longest_match_step(charsmap)
-    yield _CharacterStep(shown)
+    invalid = {code: "\ufffd" for code in range(0xDC80, 0xDC00 + END)}
+    yield _CharacterStep(shown | invalid | {0xDC00 + INVALID_BYTE: "\ufffd"})
     if squeezes:
         yield _TextPass(squeeze, space, [0x20, ord("▁")])
     if escapes:
@@ -6888,6 +6895,10 @@ DROPPED = -2
 ANY_PAIR = -1
 # letters of a word whose pairs are all compared for the lowest rank; longer words need a heap
 MAX_LINEAR_MERGE = 24
+# behind the entries of a word, the memory of a thread holds the sum of scores that a Unigram in
+# single precision carries through a text; see `settle_unigram`
+SCRATCH_SIZE = MAX_LINEAR_MERGE + 4
+SUM, NEXT_ID, NEXT_BYTE, IS_UNSURE = range(MAX_LINEAR_MERGE, SCRATCH_SIZE)
 # bytes, in a model without merges: sampling tries all ways to cut a token in two
 LONGEST_TOKEN = 1 << 12
 # for the bytes of unknown characters
@@ -7471,8 +7482,6 @@ def exact_pattern(model: Model) -> str:
     merges_unknown = not fallback_tokens(model).isdisjoint(itertools.chain(*(merges or ())))
     if model.alphabet == "bytes" or looked_up or merges_unknown or model.word_suffix:
         return "none"
-    if model.sums_in_single:
-        return "none"
     letters = {*map(chr, model.letters)}
     merged = id_of if merges is None else {left + right for left, right in merges}
     if model.kind == "unigram":  # also the names of byte tokens, which a text may have
@@ -7523,7 +7532,13 @@ def _kernel_of_kind(name: str) -> Callable:
 
 
 _segment = _kernel_of_kind("segment")
+_settle = _kernel_of_kind("settle")
 _sample = _kernel_of_kind("sample")
+
+
+@kernel
+def settle_nothing(text, stop, scratch, tables, ids, at):
+    """Do nothing: in most kinds of models, the ids of a word depend on no word before it."""
 
 
 @kernel
@@ -7577,7 +7592,7 @@ class _Workspace:
     lanes: np.ndarray  # see Scan
     marks: np.ndarray
     keys: np.ndarray  # uint64[4 * KEYS], for _word_keys
-    scratch: np.ndarray  # uint64[…], for one word
+    scratch: np.ndarray  # uint64[SCRATCH_SIZE], for one word
     words: _WordTable  # the cache
     pool: np.ndarray  # uint32[…], ids of words that have more than three ids, or are long
     n_ends: int  # ENDs so far
@@ -7677,6 +7692,7 @@ def _encode_words(workspace, text, scanned, meanings, ids, id_stops, at):
     long_words = words.long_words
     flat = entries.reshape(-1)  # an index into it needs a shift, not a product with a stride
     k = n_keyed = base = 0
+    _settle(text, start, scratch, tables, ids, at)
     while k < n:
         if k >= n_keyed:
             base = k
@@ -7707,7 +7723,12 @@ def _encode_words(workspace, text, scanned, meanings, ids, id_stops, at):
             continue
         begin = ends[k - 1] if k else start
         if scanned[begin] == END:
+            _settle(text, begin, scratch, tables, ids, at)
             at = _write_end(workspace, meanings, ids, id_stops, at)
+            if workspace.n_ends < len(meanings):  # the sum of the last text may be carried on
+                scratch[SUM] = 0
+            scratch[NEXT_ID] = at
+            scratch[NEXT_BYTE] = ends[k]
             k = k + 1
             continue
         size = ends[k] - begin
@@ -7726,7 +7747,7 @@ def _encode_words(workspace, text, scanned, meanings, ids, id_stops, at):
         n_ids = 0 if is_dropped else _segment(text, begin, size, tables, scratch, ids, at)
         if n_ids < 0:
             return -1 - begin
-        if size <= min(MAX_CACHED_BYTES, len(pool) >> 4):
+        if size <= min(MAX_CACHED_BYTES, len(pool) >> 4) and not scratch[IS_UNSURE]:
             while (  # a cache with more entries may still lack room for ids or long words
                 2 * words.n_words >= len(entries) < workspace.max_entries
                 or 4 * words.n_words >= 3 * len(entries)
@@ -8319,8 +8340,13 @@ def learn_unigram(words: Words, n_symbols: int, *, progress: bool = False) -> Le
 
 UNKNOWN_PENALTY = 10.0  # the score of an unknown character is that of the worst token minus this
 MAX_SUM = 100_000.0  # SentencePiece subtracts a sum that is further from 0 from all later ones
+# In single precision, a sum up to 2**17 is rounded by 2**-8 at most. So two paths of up to n tokens
+# may change places if their sums differ by 4 * n times as much.
+ROUNDING = 4 * 2.0**-8
+MAX_SURE_BYTES = 64  # in single precision, longer words are not cached
 EDGE_BITS = 24  # an edge is node << 24 | id; nodes are offsets in bytes from a word's start
 EDGE_MASK = (1 << 24) - 1
+MAX_MORE = 255  # unknown characters that are counted in an id, after the first one
 
 
 @struct
@@ -8334,6 +8360,9 @@ class UnigramTables:
     unk_id: int  # -1 for none
     fuse_unk: bool
     in_single: bool  # sums are float32, as in SentencePiece
+    # float64[V + 1]  by id: the score that the id adds to the sum of a path
+    added: np.ndarray
+    near: float  # from a sum that is nearer to 0, no short word leads to MAX_SUM
 
 
 def _as_parsed(score: float) -> float:
@@ -8369,51 +8398,38 @@ def unigram_tables(model: Model) -> UnigramTables:
         byte_ids[:] = [id_of.get(token, -1) for token in _FALLBACK_TOKENS]
     unk_id = -1 if model.unk_token is None else id_of[model.unk_token.encode()]
     unknown = scores[chosen].min() - scores.dtype.type(UNKNOWN_PENALTY)
+    near = MAX_SUM - MAX_SURE_BYTES * np.abs([unknown, *scores[chosen]]).max()
     scores = np.append(scores.astype(np.float64), unknown)
+    added = scores.copy()
+    if unk_id >= 0:
+        added[unk_id] = unknown
+    if model.byte_fallback:  # the first byte of an unknown character stands for all of it
+        added[byte_ids] = unknown
+        added[byte_ids[0x80:0xC0]] = 0.0
     longest = max(map(len, tokens.values()))
     return UnigramTables(
-        make_trie(tokens), scores, byte_ids, longest, unk_id, model.fuse_unk, model.sums_in_single
+        make_trie(tokens),
+        scores,
+        byte_ids,
+        longest,
+        unk_id,
+        model.fuse_unk,
+        model.sums_in_single,
+        added,
+        near,
     )
 
 
-@inline_kernel
-def _list_edges(text, start, node, size, edges, values, unknown, token_edges):
-    """List the edges from a node of a word, as end << EDGE_BITS | id.
-
-    Returns the number of edges, and the next node. The edges are the tokens that begin there, from
-    the shortest on. If the character alone is not a token, an edge for an unknown character is
-    added. An invalid byte counts as an unknown character.
-    """
-    position = start + node
-    stop = start + size
-    width = i64(1) if text[position] < 0x80 else _decode_character(text, position, stop) & 7
-    state = i64(0)
-    end = position
-    n = 0
-    has_character = False
-    while end < stop:
-        state = trie_child(state, text[end], edges)
-        if state < 0:
-            break
-        end += 1
-        if values[state] >= 0:
-            token_edges[n] = (end - start) << EDGE_BITS | i64(values[state])
-            n += 1
-            has_character |= end == position + width
-    if not has_character:
-        token_edges[n] = (node + width) << EDGE_BITS | unknown
-        n += 1
-    return n, node + width
-
-
 @kernel
-def _write_path(text, start, size, tables, last, ids, at):
+def _write_path(text, start, size, tables, last, counts, ids, at):
     """Write the ids of the path that ends with the edge last[size]; returns their number.
 
     An edge in `last` is start << EDGE_BITS | id. With `fuse_unk`, consecutive unknown characters,
     and unknown tokens that are written in the text, become one token. Unknown characters become the
     tokens of their bytes if all of these exist, and otherwise the unknown token. Without an unknown
     token the result is -1.
+
+    With `counts`, the id of n unknown characters is n - 1 << EDGE_BITS | id, with at most MAX_MORE.
     """
     unknown = len(tables.scores) - 1
     unk_id = tables.unk_id
@@ -8426,6 +8442,7 @@ def _write_path(text, start, size, tables, last, ids, at):
         stop = node
         id = last[node] & EDGE_MASK
         node = last[node] >> EDGE_BITS
+        n_more = 0
         while (
             tables.fuse_unk
             and id in (unknown, unk_id)
@@ -8434,6 +8451,7 @@ def _write_path(text, start, size, tables, last, ids, at):
         ):
             node = last[node] >> EDGE_BITS
             id = unknown
+            n_more += counts and n_more < MAX_MORE
         have_ids = id == unknown
         for k in range(start + node, start + stop):
             have_ids &= byte_ids[text[k]] >= 0
@@ -8447,63 +8465,138 @@ def _write_path(text, start, size, tables, last, ids, at):
         if id < 0:
             return -1
         first -= 1
-        ids[first] = id
+        ids[first] = n_more << EDGE_BITS | id
     for k in range(first, at_end):
         ids[at + k - first] = ids[k]
     return at_end - first
 
 
 @inline_kernel
-def sample_unigram(text, start, size, tables, alpha, state, ids, at):
-    """Cut a word at random: a path has a probability proportional to exp(alpha * score).
+def _follow_edge(node, end, id, score, last, sums, seconds, in_single, state):
+    """Extend the best or the random path to a node by an edge; see `_find_path`."""
+    total = sums[node] + score
+    if state is None:
+        if in_single:
+            total = float(np.float32(total))
+        is_kept = total > sums[end]
+        seconds[end] = max(seconds[end], min(total, sums[end]))
+        sums[end] = max(total, sums[end])
+    else:
+        sums[end] = np.logaddexp(sums[end], total)
+        is_kept = _random(state) < np.exp(total - sums[end])
+    if is_kept:
+        last[end] = node << EDGE_BITS | id
 
-    The kernel sums the probabilities of all paths to each node, and keeps one last edge. Each new
-    edge replaces it with the probability of its share in the sum (Chao 1982, "A general purpose
-    unequal probability sampling plan"). Without a state of random numbers, it keeps the best path.
-    See `segment_unigram`.
+
+@inline_kernel
+def _find_path(text, start, size, tables, total, alpha, state):
+    """Find the best path of a word (Viterbi), or a random one; `total` is the sum before the word.
+
+    Without a state of random numbers, it is the best path; of paths with equal sums, the one with
+    the longest last edge. Otherwise the kernel sums the probabilities of all paths to each node,
+    and each new edge replaces the last one with the probability of its share in the sum (Chao 1982,
+    "A general purpose unequal probability sampling plan").
+
+    If a character alone is not a token, it has an edge as an unknown character. An invalid byte
+    counts as an unknown character. Returns the last edge of the path to each node, the sum after
+    the word, and whether rounding may decide between the best path and another one.
     """
     edges = tables.trie.edges
     values = tables.trie.values
     scores = tables.scores
+    in_single = tables.in_single
     unknown = len(scores) - 1
-    token_edges = np.empty(tables.longest + 1, np.int64)
-    last = np.empty(size + 1, np.int64)
-    sums = np.full(size + 1, -np.inf)
-    sums[0] = 0.0
+    lattice = np.empty((3, size + 1))
+    last = lattice[0].view(np.int64)
+    sums = lattice[1]
+    seconds = lattice[2]  # the sums of the second best paths
+    lattice[1:] = -np.inf
+    sums[0] = total
     node = 0
     while node < size:
-        if tables.in_single and abs(sums[node]) > MAX_SUM:
+        if in_single and abs(sums[node]) > MAX_SUM:
             far_sum = sums[node]
             for k in range(node, min(node + tables.longest, size) + 1):
                 sums[k] = np.float32(sums[k] - far_sum)
-        n, following = _list_edges(text, start, node, size, edges, values, unknown, token_edges)
-        for k in range(n):
-            end = token_edges[k] >> EDGE_BITS
-            id = token_edges[k] & EDGE_MASK
-            total = sums[node] + alpha * scores[id]
-            if state is None:
-                if tables.in_single:
-                    total = float(np.float32(total))
-                is_kept = total > sums[end]
-                sums[end] = max(total, sums[end])
-            else:
-                sums[end] = np.logaddexp(sums[end], total)
-                is_kept = _random(state) < np.exp(total - sums[end])
-            if is_kept:
-                last[end] = node << EDGE_BITS | id
+                seconds[k] -= far_sum
+        following = node + 1
+        if text[start + node] >= 0x80:
+            following = node + (_decode_character(text, start + node, start + size) & 7)
+        has_character = False
+        end = node
+        child = i64(0)
+        while end < size:
+            child = trie_child(child, text[start + end], edges)
+            if child < 0:
+                break
+            end += 1
+            id = i64(values[child])
+            if id >= 0:
+                score = alpha * scores[id]
+                _follow_edge(node, end, id, score, last, sums, seconds, in_single, state)
+                has_character |= end == following
+        if not has_character:
+            score = alpha * scores[unknown]
+            _follow_edge(node, following, unknown, score, last, sums, seconds, in_single, state)
         node = following
-    return _write_path(text, start, size, tables, last, ids, at)
+    is_unsure = False
+    while node > 0:
+        is_unsure |= sums[node] - seconds[node] <= ROUNDING * size
+        node = last[node] >> EDGE_BITS
+    return last, sums[size], is_unsure
+
+
+@inline_kernel
+def sample_unigram(text, start, size, tables, alpha, state, ids, at):
+    """Cut a word at random: a path has a probability proportional to exp(alpha * score).
+
+    See `segment_unigram`.
+    """
+    last, _, _ = _find_path(text, start, size, tables, 0.0, alpha, state)
+    return _write_path(text, start, size, tables, last, False, ids, at)
+
+
+@kernel
+def settle_unigram(text, stop, scratch, tables, ids, at):
+    """Add up the scores of the words before a position, in single precision, as in SentencePiece.
+
+    Its sum begins with the text. Rounding decides between paths with nearly equal sums, such as "9"
+    + "99" and "99" + "9", so it depends on the text before them. The cache has no words in which it
+    may decide. The others need no sum: their ids are added up when the next word is cut. If
+    SentencePiece subtracts a sum among them, their best path is found again, as that of one word.
+    """
+    if not tables.in_single:
+        return
+    sums = scratch.view(np.float64)
+    start = i64(scratch[NEXT_BYTE])
+    total = sums[SUM]
+    is_exact = True
+    for k in range(i64(scratch[NEXT_ID]), at):
+        n_more = ids[k] >> EDGE_BITS
+        ids[k] &= EDGE_MASK
+        is_exact &= n_more < MAX_MORE
+        for _ in range(n_more + 1):
+            is_exact &= abs(total) < tables.near
+            total = float(np.float32(total + tables.added[ids[k]]))
+    if not is_exact:
+        _, total, _ = _find_path(text, start, stop - start, tables, sums[SUM], 1.0, None)
+    sums[SUM] = total
+    scratch[NEXT_ID] = at
+    scratch[NEXT_BYTE] = stop
 
 
 @kernel
 def segment_unigram(text, start, size, tables, scratch, ids, at):
-    """Cut the word text[start : start + size] into the ids of its best path, ids[at :] (Viterbi).
+    """Cut the word text[start : start + size] into the ids of its best path, ids[at :].
 
-    Of paths with equal sums, the one with the longest last edge is chosen. In single precision,
-    rounding decides between paths with nearly equal sums, such as "9" + "99" and "99" + "9". It
-    depends on the text before them, so a word of such a model is a whole text. See `_write_path`.
+    See `_find_path` and `_write_path`.
     """
-    return sample_unigram(text, start, size, tables, 1.0, None, ids, at)
+    settle_unigram(text, start, scratch, tables, ids, at)
+    total = scratch.view(np.float64)[SUM]
+    last, _, is_unsure = _find_path(text, start, size, tables, total, 1.0, None)
+    is_unsure |= size > MAX_SURE_BYTES or abs(total) >= tables.near
+    scratch[IS_UNSURE] = tables.in_single and is_unsure
+    return _write_path(text, start, size, tables, last, tables.in_single, ids, at)
 
 
 # ─── Formats ──────────────────────────────────────────────────────────────────────────────────────
@@ -9793,7 +9886,7 @@ def save_model(model: Model, path: PathName, format: str | None = None) -> None:
 
 
 class Kind(NamedTuple):
-    """The functions of a kind of model; the last two are optional.
+    """The functions of a kind of model; the last three are optional.
 
     >>> KINDS["wordlevel"].write(Model({0: b"a"}, None, kind="wordlevel", alphabet="characters"))
     {'type': 'WordLevel', 'unk_token': '<unk>', 'vocab': {'a': 0}}
@@ -9810,12 +9903,16 @@ class Kind(NamedTuple):
     sample: Callable | None = None
     # (model) -> a pattern that cuts only where no token crosses the cut
     exact_pattern: Callable | None = None
+    # kernel (text, stop, scratch, tables, ids, at), called before a special token or the end of a
+    # text, at text[stop] and ids[at], and now and then between words
+    settle: Callable = settle_nothing
 
 
 _WORDPIECE = Kind(
     wordpiece_tables, WordPieceTables, segment_wordpiece, write_wordpiece, read_wordpiece
 )
 _UNIGRAM = Kind(unigram_tables, UnigramTables, segment_unigram, write_unigram, read_unigram)
+_UNIGRAM = _UNIGRAM._replace(settle=settle_unigram)
 KINDS = {
     "bpe": Kind(bpe_tables, BpeTables, segment_bpe, write_bpe, read_bpe, sample_bpe, exact_pattern),
     "wordpiece": _WORDPIECE,
@@ -9963,10 +10060,10 @@ class _Encoder:
         self.model = model
         self.scan = _new_scan()
         keys = np.empty(4 * KEYS, np.uint64)
-        scratch = np.empty(MAX_LINEAR_MERGE, np.uint64)
+        self.scratch = np.zeros(SCRATCH_SIZE, np.uint64)
         pool = np.empty(max(16 * cache_size, 1 << 16), np.uint32)
         cache = _new_word_table(min(CACHE_WORDS, cache_size), len(pool))
-        arrays = (*self.scan, keys, scratch, cache, pool)
+        arrays = (*self.scan, keys, self.scratch, cache, pool)
         self.workspace = _Workspace(tables, pattern.table, *arrays, 0, 0, 0, cache_size)
 
     def encode(
@@ -9975,12 +10072,17 @@ class _Encoder:
         parts: Iterable[tuple[int, Sequence[Text], int]],
         n_texts: int,
         n_ids: int,
+        carry: np.ndarray,
     ) -> Arrays:
         """Encode the parts of some texts, as from `Tokenizer._parts`, with room for `n_ids` ids."""
+        self.scratch[SUM] = carry[0]
         ids = np.empty(n_ids, np.uint32)
         offsets = np.zeros(n_texts + 1, np.int64)
         n = 0
         for n_before, texts, first_id in parts:
+            if first_id != CONTINUES:
+                self.scratch[SUM] = 0
+            self.scratch[NEXT_ID:] = 0
             flat, _ = pretokenizer.apply(self.scan, [*map(_text_bytes, texts)], first_id)
             ids = _with_room(ids, n, len(flat.text))
             # A text in several parts has its end written several times, the last time for good.
@@ -9990,6 +10092,7 @@ class _Encoder:
                 raise _unknown_letter(self.model, b"".join(flat.parts()))
             stops += n
             n += n_new
+        carry[0] = self.scratch[SUM]
         ids.resize(n, refcheck=False)  # a copy would take a tenth of the time of a large text
         return ids, offsets
 
@@ -10318,11 +10421,16 @@ class Tokenizer:
 
     @interruptible
     def encode_texts(
-        self, texts: Sequence[Text], allowed_special: Allowed = "all", first_id: int = BEGINS
+        self,
+        texts: Sequence[Text],
+        allowed_special: Allowed = "all",
+        first_id: int = BEGINS,
+        carry: np.ndarray | None = None,
     ) -> Arrays:
         """Encode texts in this thread.
 
         first_id  CONTINUES if the first text continues an earlier one; see Pretokenizer.apply
+        carry     what the next part of a text needs from this one, uint64[1]; changed in place
 
         Returns the ids of the texts end to end, uint32[N], and their offsets, int64[T + 1].
         """
@@ -10336,7 +10444,9 @@ class Tokenizer:
         except IndexError:
             encoder = _Encoder(self.model, self._tables, self.pattern, self._cache_size)
         try:
-            return encoder.encode(pretokenizer, parts, len(texts), size + len(texts) + PADDING)
+            n_ids = size + len(texts) + PADDING
+            carry = np.zeros(1, np.uint64) if carry is None else carry
+            return encoder.encode(pretokenizer, parts, len(texts), n_ids, carry)
         finally:
             self._idle.append(encoder)
 
@@ -10448,8 +10558,9 @@ class Tokenizer:
         """
         source = self._source_of_texts(allowed_special)
         chunks = [iterable] if isinstance(iterable, (str, bytes)) else iterable
+        carry = np.zeros(1, np.uint64)
         for data, first_id, _ in source.cut(map(_text_bytes, chunks), WINDOW_BYTES):
-            yield from self.encode_texts([data], allowed_special, first_id)[0].tolist()
+            yield from self.encode_texts([data], allowed_special, first_id, carry)[0].tolist()
 
     def source(
         self,
@@ -10691,6 +10802,7 @@ def _encode_blocks(
     dtype: np.dtype,
     end_id: int | None,
     allowed_special: str | Sequence[str],
+    carry: np.ndarray,
     source: Source,
     blocks: list[Block],
 ) -> list[_EncodedBlock]:
@@ -10703,7 +10815,7 @@ def _encode_blocks(
     for block in blocks:
         texts = source.texts(block)
         begins = block.first_id == BEGINS
-        ids, offsets = tokenizer.encode_texts(texts, allowed_special, block.first_id)
+        ids, offsets = tokenizer.encode_texts(texts, allowed_special, block.first_id, carry)
         ends = offsets[1:]
         if block.next_id != BEGINS:  # the text goes on in the next block
             ends = ends[:0]
@@ -10890,12 +11002,15 @@ def encode_files(
         outputs.append(index)
         index_writer = _array_writer(index, np.int64)
     _require_other_files(outputs, source.files)
+    if tokenizer.model.sums_in_single and not all(map(source.is_json, source.files)):
+        engine = Engine(1, progress)  # the blocks of a text need the sums of those before them
     end_id = None
     if append is not None:
         tokenizer._allowed([append])
         end_id = tokenizer.special_tokens[append]
     tokenizer.compile_kernels()
-    work = functools.partial(_encode_blocks, tokenizer, id_type, end_id, allowed_special)
+    carry = np.zeros(1, np.uint64)
+    work = functools.partial(_encode_blocks, tokenizer, id_type, end_id, allowed_special, carry)
     totals = np.zeros((2, 2), np.int64)  # the numbers of tokens and documents of each file
     n_bytes = 0
     last_id = None

@@ -2792,7 +2792,7 @@ def ids_of(tokenizer, word):
 def segmented(data, tables, segment):
     """The ids of a word, or the negative number that says why there are none."""
     ids = np.empty(len(data) + 2, np.uint32)
-    scratch = np.empty(bpe.MAX_LINEAR_MERGE, np.uint64)
+    scratch = np.zeros(bpe.SCRATCH_SIZE, np.uint64)
     n = segment(bpe._with_padding(data), 0, len(data), tables, scratch, ids, 0)
     return ids[:n].tolist() if n >= 0 else n
 
