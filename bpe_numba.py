@@ -692,8 +692,10 @@ def atomic_write(path: Path) -> Iterator[IO[bytes]]:
                 yield file
         except BaseException as error:
             UNFINISHED.remove(temporary)
-            if getattr(error, "errno", None) in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
-                error.filename = str(path)  # the error of a failed write does not name the file
+            is_full = getattr(error, "errno", None) in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+            # the error of a failed write names no file, and that of opening names the hidden one
+            if is_full or getattr(error, "filename", None) == str(temporary):
+                error.filename = str(path)
             raise
         UNFINISHED.group.append((temporary, path))
 
@@ -3598,8 +3600,8 @@ def _sentencepiece_passes(
         yield _TextPass(prefix=space, changed=())
     if charsmap:
         yield _longest_match_step(charsmap)
-    invalid = {code: "\ufffd" for code in range(0xDC80, 0xDC00 + END)}
-    yield _CharacterStep(shown | invalid | {0xDC00 + INVALID_BYTE: "\ufffd"})
+    escaped = {*range(0xDC80, 0xDD00)} - {0xDC00 + END}
+    yield _CharacterStep(shown | dict.fromkeys(escaped, "\ufffd"))
     if squeezes:
         yield _TextPass(squeeze, space, [0x20, ord("▁")])
     if escapes:
@@ -6813,7 +6815,8 @@ def _validate_characters(model: Model) -> None:
     unknown = model.unk_token
     has_unknown = unknown is None or str(unknown) in texts
     require(has_unknown, f"the unk_token {unknown!r} is not in the vocabulary")
-    for name in sorted({*map(bytes.decode, fallback_tokens(model))} - texts):
+    missing = {*map(bytes.decode, fallback_tokens(model))} - texts
+    for name in sorted(missing) if model.kind != "unigram" else ():
         raise InputError(
             f"{name} is not in the vocabulary: byte_fallback needs a token for each byte"
         )
@@ -7836,10 +7839,12 @@ class WordPieceTables:
 def wordpiece_tables(model: Model) -> WordPieceTables:
     """Make the tables of `segment_wordpiece` for a model."""
     prefix = model.subword_prefix.encode()
-    tokens = {id: model.vocab[id] for id in model.ordinary}
+    tokens = {token_id: model.vocab[token_id] for token_id in model.ordinary}
     later = tokens if model.kind == "wordpiece" else {}  # the tokens of a WordLevel are whole words
     continuing = {
-        id: token[len(prefix) :] for id, token in later.items() if token.startswith(prefix)
+        token_id: token[len(prefix) :]
+        for token_id, token in later.items()
+        if token.startswith(prefix)
     }
     unknown = -1 if model.unk_token is None else model.ids.get(model.unk_token.encode(), -1)
     return WordPieceTables(make_trie(tokens), make_trie(continuing), unknown, model.max_word_chars)
@@ -7863,16 +7868,16 @@ def segment_wordpiece(text, start, size, tables, scratch, ids, at):
     while position < stop and not is_unknown:
         node = i64(0)
         end = position
-        id = -1
+        token_id = -1
         for k in range(position, stop):
             node = trie_child(node, text[k], trie.edges)
             if node < 0:
                 break
             if trie.values[node] >= 0:
                 end = k + 1
-                id = trie.values[node]
-        ids[at + n] = max(id, 0)
-        is_unknown = id < 0
+                token_id = trie.values[node]
+        ids[at + n] = max(token_id, 0)
+        is_unknown = token_id < 0
         position = end
         n = n + 1
         trie = tables.continuing
@@ -8032,13 +8037,10 @@ def _number_keys(keys):
     n = 0
     while 3 * n_slots <= 4 * len(keys):
         n_slots *= 2
-    table = _on_huge_pages(np.empty((n_slots, 2), np.int64))
+    table = np.full((n_slots, 2), -1)
     mask = u64(n_slots - 1)
-    for slot in range(n_slots):
-        table[slot, 0] = -1
     numbers = np.empty(len(keys), np.int64)
     for k in range(len(keys)):
-        prefetch(table, u64(2) * (_mix(u64(keys[min(k + 16, len(keys) - 1)]), u64(0)) & mask))
         slot = _mix(u64(keys[k]), u64(0)) & mask
         while table[slot, 0] >= 0 and table[slot, 0] != keys[k]:
             slot = (slot + u64(1)) & mask
@@ -8104,10 +8106,8 @@ def _expect(lattice, first, stop, probabilities):
     """
     longest, shorter, sizes, _, offsets, counts = lattice
     # in one cache line: probability and expectation
-    table = _on_huge_pages(np.empty((len(sizes), 2), np.float64))
-    for id in range(len(sizes)):
-        table[id, 0] = probabilities[id]
-        table[id, 1] = 0.0
+    table = np.zeros((len(sizes), 2))
+    table[:, 0] = probabilities
     reach = i64(sizes.max())
     likelihood = 0.0
     n_nodes = (offsets[1:] - offsets[:-1]).max() + 1
@@ -8122,26 +8122,25 @@ def _expect(lattice, first, stop, probabilities):
             forward[k] = 0.0
         forward[0] = 1.0
         for k in range(n):
-            prefetch(table, 2 * longest[min(start + k + 16, len(longest) - 1)])
             scaled[k] = forward[k] < TINY
             if scaled[k]:
                 n_scaled += 1
                 for i in range(k, min(k + reach, n + 1)):
                     forward[i] *= HUGE
-            id = i64(longest[start + k])
-            while id >= 0:
-                forward[k + i64(sizes[id])] += forward[k] * table[id, 0]
-                id = i64(shorter[id])
+            token = i64(longest[start + k])
+            while token >= 0:
+                forward[k + i64(sizes[token])] += forward[k] * table[token, 0]
+                token = i64(shorter[token])
         likelihood += counts[w] * (np.log(forward[n]) - n_scaled * np.log(HUGE))
         backward[n] = counts[w] / forward[n]
         for k in range(n - 1, -1, -1):
-            id = i64(longest[start + k])
+            token = i64(longest[start + k])
             backward[k] = 0.0
-            while id >= 0:
-                onward = table[id, 0] * backward[k + i64(sizes[id])]
+            while token >= 0:
+                onward = table[token, 0] * backward[k + i64(sizes[token])]
                 backward[k] += onward
-                table[id, 1] += forward[k] * onward
-                id = i64(shorter[id])
+                table[token, 1] += forward[k] * onward
+                token = i64(shorter[token])
             if scaled[k]:
                 for i in range(k, min(k + reach, n + 1)):
                     backward[i] *= HUGE
@@ -8161,11 +8160,11 @@ def _losses(lattice, n_alphabet, scores, expected):
     total = expected.sum()
     best = np.empty(MAX_TOKEN_CHARS + 1)
     last = np.empty(MAX_TOKEN_CHARS + 1, np.int64)
-    for id in range(len(scores)):
-        n = i64(sizes[id])
-        count = expected[id]
-        if id < n_alphabet:
-            losses[id] = np.inf
+    for token in range(len(scores)):
+        n = i64(sizes[token])
+        count = expected[token]
+        if token < n_alphabet:
+            losses[token] = np.inf
             continue
         if count == 0:
             continue
@@ -8173,14 +8172,14 @@ def _losses(lattice, n_alphabet, scores, expected):
             best[k] = -np.inf
         best[0] = 0.0
         for k in range(n):
-            other = i64(longest[places[id] + k] if k else shorter[id])
+            other = i64(longest[places[token] + k] if k else shorter[token])
             while other >= 0:
                 end = k + i64(sizes[other])
                 if end <= n and best[k] + scores[other] > best[end]:
                     best[end] = best[k] + scores[other]
                     last[end] = other
                 other = i64(shorter[other])
-        if best[n] > scores[id]:
+        if best[n] > scores[token]:
             continue
         n_others = 0
         others = 0.0
@@ -8189,7 +8188,7 @@ def _losses(lattice, n_alphabet, scores, expected):
             n_others += 1
             n -= i64(sizes[last[n]])
         others -= n_others * np.log(total + count * (n_others - 1))
-        losses[id] = count * (np.log(count / total) - others)
+        losses[token] = count * (np.log(count / total) - others)
     return losses
 
 
@@ -8207,9 +8206,9 @@ def _digamma(x: np.ndarray) -> np.ndarray:
 @kernel
 def _fall_back(new_ids, shorter):
     """Replace each new id -1 by that of the longest shorter token that has one, in place."""
-    for id in range(len(shorter)):
-        if new_ids[id] < 0:
-            new_ids[id] = new_ids[shorter[id]]
+    for token in range(len(shorter)):
+        if new_ids[token] < 0:
+            new_ids[token] = new_ids[shorter[token]]
 
 
 def _best_first(values: np.ndarray, n: int) -> np.ndarray:
@@ -8288,13 +8287,14 @@ class _UnigramLearner:
         losses = _losses(self.lattice, self.n_alphabet, self.scores, self.expected)
         self.keep(np.sort(_best_first(losses, min(n, np.count_nonzero(losses > -np.inf)))))
 
-    def spell(self, id: int) -> bytes:
+    def spell(self, token: int) -> bytes:
         """Return the bytes of a token."""
-        if id < self.n_alphabet:
-            return self.words.alphabet[id]
-        start = self.lattice.places[id]
-        symbols = self.words.symbols[start : start + self.lattice.sizes[id]].tolist()
-        return b"".join(self.words.alphabet[symbol] for symbol in symbols)
+        alphabet = self.words.alphabet
+        if token < self.n_alphabet:
+            return alphabet[token]
+        start = self.lattice.places[token]
+        symbols = self.words.symbols[start : start + self.lattice.sizes[token]]
+        return b"".join(map(alphabet.__getitem__, symbols.tolist()))
 
 
 def learn_unigram(words: Words, n_symbols: int, *, progress: bool = False) -> LearnedUnigram:
@@ -8334,7 +8334,7 @@ def learn_unigram(words: Words, n_symbols: int, *, progress: bool = False) -> Le
     chosen = np.append(np.arange(a), rest[scores[rest] > -np.inf])
     chosen = chosen[_best_first(scores[chosen], len(chosen))]
     return LearnedUnigram(
-        [learner.spell(id) for id in chosen.tolist()], scores[chosen], likelihoods, words.alphabet
+        [*map(learner.spell, chosen.tolist())], scores[chosen], likelihoods, words.alphabet
     )
 
 
@@ -8392,20 +8392,18 @@ def unigram_tables(model: Model) -> UnigramTables:
     require(len(chosen), "a unigram model needs tokens with scores")
     if scores.dtype == np.float64:  # those of a SentencePiece model are float32
         scores = np.vectorize(_as_parsed)(scores)
-    tokens = {id: model.vocab[id] for id in chosen.tolist()}
+    tokens = {token_id: model.vocab[token_id] for token_id in chosen.tolist()}
     byte_ids = np.full(256, -1, np.int32)
     if model.byte_fallback:
         byte_ids[:] = [id_of.get(token, -1) for token in _FALLBACK_TOKENS]
     unk_id = -1 if model.unk_token is None else id_of[model.unk_token.encode()]
     unknown = scores[chosen].min() - scores.dtype.type(UNKNOWN_PENALTY)
-    near = MAX_SUM - MAX_SURE_BYTES * np.abs([unknown, *scores[chosen]]).max()
+    near = MAX_SUM - MAX_SURE_BYTES * (np.abs(scores[chosen]).max() + UNKNOWN_PENALTY)
     scores = np.append(scores.astype(np.float64), unknown)
     added = scores.copy()
-    if unk_id >= 0:
-        added[unk_id] = unknown
-    if model.byte_fallback:  # the first byte of an unknown character stands for all of it
-        added[byte_ids] = unknown
-        added[byte_ids[0x80:0xC0]] = 0.0
+    added[unk_id] = unknown
+    added[byte_ids] = unknown
+    added[byte_ids[0x80:0xC0]] = 0.0  # the first byte of a character stands for all of it
     longest = max(map(len, tokens.values()))
     return UnigramTables(
         make_trie(tokens),
@@ -8440,19 +8438,19 @@ def _write_path(text, start, size, tables, last, counts, ids, at):
     first = at_end
     while node > 0:
         stop = node
-        id = last[node] & EDGE_MASK
+        token_id = last[node] & EDGE_MASK
         node = last[node] >> EDGE_BITS
         n_more = 0
         while (
             tables.fuse_unk
-            and id in (unknown, unk_id)
+            and token_id in (unknown, unk_id)
             and node > 0
             and last[node] & EDGE_MASK in (unknown, unk_id)
         ):
             node = last[node] >> EDGE_BITS
-            id = unknown
+            token_id = unknown
             n_more += counts and n_more < MAX_MORE
-        have_ids = id == unknown
+        have_ids = token_id == unknown
         for k in range(start + node, start + stop):
             have_ids &= byte_ids[text[k]] >= 0
         if have_ids:
@@ -8460,19 +8458,19 @@ def _write_path(text, start, size, tables, last, counts, ids, at):
                 first -= 1
                 ids[first] = byte_ids[text[start + k]]
             continue
-        if id == unknown:
-            id = unk_id
-        if id < 0:
+        if token_id == unknown:
+            token_id = unk_id
+        if token_id < 0:
             return -1
         first -= 1
-        ids[first] = n_more << EDGE_BITS | id
+        ids[first] = n_more << EDGE_BITS | token_id
     for k in range(first, at_end):
         ids[at + k - first] = ids[k]
     return at_end - first
 
 
 @inline_kernel
-def _follow_edge(node, end, id, score, last, sums, seconds, in_single, state):
+def _follow_edge(node, end, token_id, score, last, sums, seconds, in_single, state):
     """Extend the best or the random path to a node by an edge; see `_find_path`."""
     total = sums[node] + score
     if state is None:
@@ -8485,7 +8483,7 @@ def _follow_edge(node, end, id, score, last, sums, seconds, in_single, state):
         sums[end] = np.logaddexp(sums[end], total)
         is_kept = _random(state) < np.exp(total - sums[end])
     if is_kept:
-        last[end] = node << EDGE_BITS | id
+        last[end] = node << EDGE_BITS | token_id
 
 
 @inline_kernel
@@ -8519,9 +8517,7 @@ def _find_path(text, start, size, tables, total, alpha, state):
             for k in range(node, min(node + tables.longest, size) + 1):
                 sums[k] = np.float32(sums[k] - far_sum)
                 seconds[k] -= far_sum
-        following = node + 1
-        if text[start + node] >= 0x80:
-            following = node + (_decode_character(text, start + node, start + size) & 7)
+        following = node + (_decode_character(text, start + node, start + size) & 7)
         has_character = False
         end = node
         child = i64(0)
@@ -8530,10 +8526,10 @@ def _find_path(text, start, size, tables, total, alpha, state):
             if child < 0:
                 break
             end += 1
-            id = i64(values[child])
-            if id >= 0:
-                score = alpha * scores[id]
-                _follow_edge(node, end, id, score, last, sums, seconds, in_single, state)
+            token_id = i64(values[child])
+            if token_id >= 0:
+                score = alpha * scores[token_id]
+                _follow_edge(node, end, token_id, score, last, sums, seconds, in_single, state)
                 has_character |= end == following
         if not has_character:
             score = alpha * scores[unknown]

@@ -3582,6 +3582,22 @@ def test_blocks_of_a_file_have_the_single_precision_sums_of_the_whole(tmp_path, 
     monkeypatch.setattr(bpe, "BLOCK_BYTES", 500)
     bpe.encode_files(ours, tmp_path / "a.txt", tmp_path / "a.npy", workers=2)
     assert np.load(tmp_path / "a.npy").tolist() == theirs.encode(text)
+    chunks = [text[k : k + 1000] for k in range(0, len(text), 1000)]
+    monkeypatch.setattr(bpe, "WINDOW_BYTES", 500)
+    assert [*ours.encode_iterable(chunks)] == theirs.encode(text)
+
+
+def test_a_carried_sum_belongs_to_one_text(monkeypatch):
+    _, ours, theirs = single_sums(False)
+    monkeypatch.setattr(bpe, "WINDOW_BYTES", 50)
+    text = "".join(random.Random(8).choices("aaab\n é", k=4000))
+    ids = ours.encode_iterable([text])
+    mixed = []
+    for k, new_id in enumerate(ids):
+        mixed.append(new_id)
+        if k % 100 == 0:
+            ours.encode("aab aaaa")  # another text in between
+    assert mixed == theirs.encode(text)
 
 
 @pytest.mark.parametrize("text", ["é<unk>a", "<unk>éa", "éé<unk><unk>é", "a<unk>", "a<unk>é"])
