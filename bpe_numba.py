@@ -6886,6 +6886,7 @@ def build_vocabulary(
 #                                 another kind's kernel
 #                 _first_letters, then _merge_short or, for more than MAX_LINEAR_MERGE letters,
 #                 _merge_long
+#             _settle             lets a Unigram of SentencePiece add up the scores of words so far
 #             _store_ids          writes its ids into the cache
 
 NO_MERGE = ALL_ONES  # the entry of a pair that does not merge
@@ -7501,7 +7502,8 @@ def exact_pattern(model: Model) -> str:
         mark = ""
     joined = {char for pair in pairs if mark not in pair for char in pair}
     sets = [_write_set(joined)] if joined else []
-    if model.drops_unknown or (model.fuse_unk and not model.byte_fallback):
+    falls_back = model.byte_fallback and fallback_tokens(model) <= model.ids.keys()
+    if model.drops_unknown or (model.fuse_unk and not falls_back):
         if model.drops_unknown or not joined <= letters:
             letters = letters - joined
             sets = []

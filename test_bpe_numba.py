@@ -3567,6 +3567,7 @@ def single_sums(byte_fallback):
 @example("é " * 4000 + "aaaa", True, 0)  # sums beyond 100,000
 @example("aaabé aa" * 9000, False, 1)
 @example("ab" * 30_000 + " aaa b", False, 1)
+@example("中" * 700 + "aaaa", False, 1)  # more unknown characters than one id counts
 def test_unigram_sums_in_single_precision_through_a_text_as_sentencepiece(text, fallback, n):
     text = text + " b<x>aa" * n + text
     small, large, theirs = single_sums(fallback)
@@ -3598,6 +3599,14 @@ def test_a_carried_sum_belongs_to_one_text(monkeypatch):
         if k % 100 == 0:
             ours.encode("aab aaaa")  # another text in between
     assert mixed == theirs.encode(text)
+
+
+def test_a_unigram_falls_back_to_the_byte_tokens_that_exist():
+    pieces = [("<unk>", 0.0), ("a", -1.0), ("<0xC3>", -5.0), ("<0xA9>", -5.0)]
+    theirs = huggingface_tokenizer(tokenizers.models.Unigram(pieces, 0, True))
+    ours = bpe.Tokenizer.from_str(theirs.to_str())
+    for text in ("aéa", "zéa", "éé", "中a"):
+        assert ours.encode(text) == theirs.encode(text).ids
 
 
 @pytest.mark.parametrize("text", ["é<unk>a", "<unk>éa", "éé<unk><unk>é", "a<unk>", "a<unk>é"])
