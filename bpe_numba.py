@@ -693,8 +693,10 @@ def atomic_write(path: Path) -> Iterator[IO[bytes]]:
                 yield file
         except BaseException as error:
             UNFINISHED.remove(temporary)
-            if getattr(error, "errno", None) in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
-                error.filename = str(path)  # the error of a failed write does not name the file
+            is_full = getattr(error, "errno", None) in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+            # the error of a failed write names no file, and that of opening names the hidden one
+            if is_full or getattr(error, "filename", None) == str(temporary):
+                error.filename = str(path)
             raise
         UNFINISHED.group.append((temporary, path))
 
@@ -3290,6 +3292,7 @@ def _character_map(changes: Mapping[int, str], joined: Iterable[str]) -> _Charac
         text = changes.get(code, chr(code))
         if len(text) == 1 and text.isascii():
             ascii_bytes[code] = ord(text)
+    ascii_bytes[END] = END
     leads = np.isin(np.arange(256), [*first_bytes])
     first_lead = min(first_bytes, default=0xFF)
     offsets = np.cumsum([0, 0, *map(len, texts)])
@@ -3406,6 +3409,8 @@ class _MapPass:
 
     def apply(self, flat: FlatText, first_id: int) -> FlatText:
         """Change all characters of a flat text."""
+        if SURROGATE_ESCAPE in self.changed:  # then no invalid byte stays as it was
+            flat = flat._replace(text=flat.scanned)
         return flat.rewritten(self._write)
 
     def _write(
@@ -3594,26 +3599,30 @@ def _sentencepiece_passes(
     squeezes  remove spaces at both ends, and replace several spaces by one
     escapes   replace spaces by ▁
 
-    An invalid byte becomes U+FFFD, which the charsmap must not change, either.
+    An invalid byte becomes U+FFFD.
     """
     space = b" " * prefix
-    shown = dict(enumerate(["\ufffd", *symbols], _HIDDEN))
+    shown = dict(enumerate(symbols, _HIDDEN))
     hidden = {symbol: chr(code) for code, symbol in shown.items()}
     longest_first = sorted(map(re.escape, symbols), key=len, reverse=True)
-    expression = re.compile("|".join([*longest_first, "[\udc80-\udcff]"]))
+    expression = re.compile("|".join(longest_first))
 
     def hide(text: str) -> str:
-        return expression.sub(lambda match: hidden.get(match[0], chr(_HIDDEN)), text)
+        return expression.sub(lambda match: hidden[match[0]], text)
 
     def squeeze(text: str) -> str:
         return re.sub("  +", " ", text.strip(" ")).rstrip(" ▁" if escapes else " ")
 
     characters = "".join(symbols)
     changed = [*map(ord, characters)]
-    yield _TextPass(hide, b"" if squeezes else space, changed, characters)
+    if symbols:
+        yield _TextPass(hide, changed=changed, border=characters)
+    if not squeezes:
+        yield _TextPass(prefix=space, changed=())
     if charsmap:
         yield _longest_match_step(charsmap)
-    yield _CharacterStep(shown)
+    escaped = {*range(0xDC80, 0xDD00)} - {0xDC00 + END}
+    yield _CharacterStep(shown | dict.fromkeys(escaped, "\ufffd"))
     if squeezes:
         yield _TextPass(squeeze, space, [0x20, ord("▁")])
     if escapes:
@@ -6884,7 +6893,8 @@ def _validate_characters(model: Model) -> None:
         unknown is None or str(unknown) in texts,
         f"the unk_token {unknown!r} is not in the vocabulary",
     )
-    for name in sorted(set(map(bytes.decode, fallback_tokens(model))) - texts):
+    missing = set(map(bytes.decode, fallback_tokens(model))) - texts
+    for name in sorted(missing) if model.kind != "unigram" else ():
         raise InputError(
             f"{name} is not in the vocabulary: byte_fallback needs a token for each byte"
         )
@@ -6955,6 +6965,7 @@ def build_vocabulary(
 #                                 another kind's kernel
 #                 _first_letters, then _merge_short or, for more than MAX_LINEAR_MERGE letters,
 #                 _merge_long
+#             _settle             lets a Unigram of SentencePiece add up the scores of words so far
 #             _store_ids          writes its ids into the cache
 
 NO_MERGE = ALL_ONES  # the entry of a pair that does not merge
@@ -6967,6 +6978,10 @@ DROPPED = -2
 ANY_PAIR = -1
 # letters of a word whose pairs are all compared for the lowest rank; longer words need a heap
 MAX_LINEAR_MERGE = 24
+# behind the entries of a word, the memory of a thread holds the sum of scores that a Unigram in
+# single precision carries through a text; see `settle_unigram`
+SCRATCH_SIZE = MAX_LINEAR_MERGE + 4
+SUM, NEXT_ID, NEXT_BYTE, IS_UNSURE = range(MAX_LINEAR_MERGE, SCRATCH_SIZE)
 # bytes, in a model without merges: sampling tries all ways to cut a token in two
 LONGEST_TOKEN = 1 << 12
 # for the bytes of unknown characters
@@ -7550,8 +7565,6 @@ def exact_pattern(model: Model) -> str:
     merges_unknown = not fallback_tokens(model).isdisjoint(itertools.chain(*(merges or ())))
     if model.alphabet == "bytes" or looked_up or merges_unknown or model.word_suffix:
         return "none"
-    if model.sums_in_single:
-        return "none"
     letters = {*map(chr, model.letters)}
     merged = id_of if merges is None else {left + right for left, right in merges}
     if model.kind == "unigram":  # also the names of byte tokens, which a text may have
@@ -7568,7 +7581,8 @@ def exact_pattern(model: Model) -> str:
         mark = ""
     joined = {char for pair in pairs if mark not in pair for char in pair}
     sets = [_write_set(joined)] if joined else []
-    if model.drops_unknown or (model.fuse_unk and not model.byte_fallback):
+    falls_back = model.byte_fallback and fallback_tokens(model) <= model.ids.keys()
+    if model.drops_unknown or (model.fuse_unk and not falls_back):
         if model.drops_unknown or not joined <= letters:
             letters = letters - joined
             sets = []
@@ -7602,7 +7616,13 @@ def _kernel_of_kind(name: str) -> Callable:
 
 
 _segment = _kernel_of_kind("segment")
+_settle = _kernel_of_kind("settle")
 _sample = _kernel_of_kind("sample")
+
+
+@kernel
+def settle_nothing(text, stop, scratch, tables, ids, at):
+    """Do nothing: in most kinds of models, the ids of a word depend on no word before it."""
 
 
 @kernel
@@ -7656,7 +7676,7 @@ class _Workspace:
     lanes: np.ndarray  # see Scan
     marks: np.ndarray
     keys: np.ndarray  # uint64[4 * KEYS], for _word_keys
-    scratch: np.ndarray  # uint64[…], for one word
+    scratch: np.ndarray  # uint64[SCRATCH_SIZE], for one word
     words: _WordTable  # the cache
     pool: np.ndarray  # uint32[…], ids of words that have more than three ids, or are long
     n_ends: int  # ENDs so far
@@ -7756,6 +7776,7 @@ def _encode_words(workspace, text, scanned, meanings, ids, id_stops, at):
     long_words = words.long_words
     flat = entries.reshape(-1)  # an index into it needs a shift, not a product with a stride
     k = n_keyed = base = 0
+    _settle(text, start, scratch, tables, ids, at)
     while k < n:
         if k >= n_keyed:
             base = k
@@ -7786,7 +7807,12 @@ def _encode_words(workspace, text, scanned, meanings, ids, id_stops, at):
             continue
         begin = ends[k - 1] if k else start
         if scanned[begin] == END:
+            _settle(text, begin, scratch, tables, ids, at)
             at = _write_end(workspace, meanings, ids, id_stops, at)
+            if workspace.n_ends < len(meanings):  # the sum of the last text may be carried on
+                scratch[SUM] = 0
+            scratch[NEXT_ID] = at
+            scratch[NEXT_BYTE] = ends[k]
             k = k + 1
             continue
         size = ends[k] - begin
@@ -7805,7 +7831,7 @@ def _encode_words(workspace, text, scanned, meanings, ids, id_stops, at):
         n_ids = 0 if is_dropped else _segment(text, begin, size, tables, scratch, ids, at)
         if n_ids < 0:
             return -1 - begin
-        if size <= min(MAX_CACHED_BYTES, len(pool) >> 4):
+        if size <= min(MAX_CACHED_BYTES, len(pool) >> 4) and not scratch[IS_UNSURE]:
             while (  # a cache with more entries may still lack room for ids or long words
                 2 * words.n_words >= len(entries) < workspace.max_entries
                 or 4 * words.n_words >= 3 * len(entries)
@@ -7894,10 +7920,12 @@ class WordPieceTables:
 def wordpiece_tables(model: Model) -> WordPieceTables:
     """Make the tables of `segment_wordpiece` for a model."""
     prefix = model.subword_prefix.encode()
-    tokens = {id: model.vocab[id] for id in model.ordinary}
+    tokens = {token_id: model.vocab[token_id] for token_id in model.ordinary}
     later = tokens if model.kind == "wordpiece" else {}  # the tokens of a WordLevel are whole words
     continuing = {
-        id: token[len(prefix) :] for id, token in later.items() if token.startswith(prefix)
+        token_id: token[len(prefix) :]
+        for token_id, token in later.items()
+        if token.startswith(prefix)
     }
     unknown = -1 if model.unk_token is None else model.ids.get(model.unk_token.encode(), -1)
     return WordPieceTables(make_trie(tokens), make_trie(continuing), unknown, model.max_word_chars)
@@ -7921,16 +7949,16 @@ def segment_wordpiece(text, start, size, tables, scratch, ids, at):
     while position < stop and not is_unknown:
         node = i64(0)
         end = position
-        id = -1
+        token_id = -1
         for k in range(position, stop):
             node = trie_child(node, text[k], trie.edges)
             if node < 0:
                 break
             if trie.values[node] >= 0:
                 end = k + 1
-                id = trie.values[node]
-        ids[at + n] = max(id, 0)
-        is_unknown = id < 0
+                token_id = trie.values[node]
+        ids[at + n] = max(token_id, 0)
+        is_unknown = token_id < 0
         position = end
         n = n + 1
         trie = tables.continuing
@@ -8090,13 +8118,10 @@ def _number_keys(keys):
     n = 0
     while 3 * n_slots <= 4 * len(keys):
         n_slots *= 2
-    table = _on_huge_pages(np.empty((n_slots, 2), np.int64))
+    table = np.full((n_slots, 2), -1)
     mask = u64(n_slots - 1)
-    for slot in range(n_slots):
-        table[slot, 0] = -1
     numbers = np.empty(len(keys), np.int64)
     for k in range(len(keys)):
-        prefetch(table, u64(2) * (_mix(u64(keys[min(k + 16, len(keys) - 1)]), u64(0)) & mask))
         slot = _mix(u64(keys[k]), u64(0)) & mask
         while table[slot, 0] >= 0 and table[slot, 0] != keys[k]:
             slot = (slot + u64(1)) & mask
@@ -8162,10 +8187,8 @@ def _expect(lattice, first, stop, probabilities):
     """
     longest, shorter, sizes, _, offsets, counts = lattice
     # in one cache line: probability and expectation
-    table = _on_huge_pages(np.empty((len(sizes), 2), np.float64))
-    for id in range(len(sizes)):
-        table[id, 0] = probabilities[id]
-        table[id, 1] = 0.0
+    table = np.zeros((len(sizes), 2))
+    table[:, 0] = probabilities
     reach = i64(sizes.max())
     likelihood = 0.0
     n_nodes = (offsets[1:] - offsets[:-1]).max() + 1
@@ -8180,26 +8203,25 @@ def _expect(lattice, first, stop, probabilities):
             forward[k] = 0.0
         forward[0] = 1.0
         for k in range(n):
-            prefetch(table, 2 * longest[min(start + k + 16, len(longest) - 1)])
             scaled[k] = forward[k] < TINY
             if scaled[k]:
                 n_scaled += 1
                 for i in range(k, min(k + reach, n + 1)):
                     forward[i] *= HUGE
-            id = i64(longest[start + k])
-            while id >= 0:
-                forward[k + i64(sizes[id])] += forward[k] * table[id, 0]
-                id = i64(shorter[id])
+            token = i64(longest[start + k])
+            while token >= 0:
+                forward[k + i64(sizes[token])] += forward[k] * table[token, 0]
+                token = i64(shorter[token])
         likelihood += counts[w] * (np.log(forward[n]) - n_scaled * np.log(HUGE))
         backward[n] = counts[w] / forward[n]
         for k in range(n - 1, -1, -1):
-            id = i64(longest[start + k])
+            token = i64(longest[start + k])
             backward[k] = 0.0
-            while id >= 0:
-                onward = table[id, 0] * backward[k + i64(sizes[id])]
+            while token >= 0:
+                onward = table[token, 0] * backward[k + i64(sizes[token])]
                 backward[k] += onward
-                table[id, 1] += forward[k] * onward
-                id = i64(shorter[id])
+                table[token, 1] += forward[k] * onward
+                token = i64(shorter[token])
             if scaled[k]:
                 for i in range(k, min(k + reach, n + 1)):
                     backward[i] *= HUGE
@@ -8219,11 +8241,11 @@ def _losses(lattice, n_alphabet, scores, expected):
     total = expected.sum()
     best = np.empty(MAX_TOKEN_CHARS + 1)
     last = np.empty(MAX_TOKEN_CHARS + 1, np.int64)
-    for id in range(len(scores)):
-        n = i64(sizes[id])
-        count = expected[id]
-        if id < n_alphabet:
-            losses[id] = np.inf
+    for token in range(len(scores)):
+        n = i64(sizes[token])
+        count = expected[token]
+        if token < n_alphabet:
+            losses[token] = np.inf
             continue
         if count == 0:
             continue
@@ -8231,14 +8253,14 @@ def _losses(lattice, n_alphabet, scores, expected):
             best[k] = -np.inf
         best[0] = 0.0
         for k in range(n):
-            other = i64(longest[places[id] + k] if k else shorter[id])
+            other = i64(longest[places[token] + k] if k else shorter[token])
             while other >= 0:
                 end = k + i64(sizes[other])
                 if end <= n and best[k] + scores[other] > best[end]:
                     best[end] = best[k] + scores[other]
                     last[end] = other
                 other = i64(shorter[other])
-        if best[n] > scores[id]:
+        if best[n] > scores[token]:
             continue
         n_others = 0
         others = 0.0
@@ -8247,7 +8269,7 @@ def _losses(lattice, n_alphabet, scores, expected):
             n_others += 1
             n -= i64(sizes[last[n]])
         others -= n_others * np.log(total + count * (n_others - 1))
-        losses[id] = count * (np.log(count / total) - others)
+        losses[token] = count * (np.log(count / total) - others)
     return losses
 
 
@@ -8265,9 +8287,9 @@ def _digamma(x: np.ndarray) -> np.ndarray:
 @kernel
 def _fall_back(new_ids, shorter):
     """Replace each new id -1 by that of the longest shorter token that has one, in place."""
-    for id in range(len(shorter)):
-        if new_ids[id] < 0:
-            new_ids[id] = new_ids[shorter[id]]
+    for token in range(len(shorter)):
+        if new_ids[token] < 0:
+            new_ids[token] = new_ids[shorter[token]]
 
 
 def _best_first(values: np.ndarray, n: int) -> np.ndarray:
@@ -8346,13 +8368,14 @@ class _UnigramLearner:
         losses = _losses(self.lattice, self.n_alphabet, self.scores, self.expected)
         self.keep(np.sort(_best_first(losses, min(n, np.count_nonzero(losses > -np.inf)))))
 
-    def spell(self, id: int) -> bytes:
+    def spell(self, token: int) -> bytes:
         """Return the bytes of a token."""
-        if id < self.n_alphabet:
-            return self.words.alphabet[id]
-        start = self.lattice.places[id]
-        symbols = self.words.symbols[start : start + self.lattice.sizes[id]].tolist()
-        return b"".join(self.words.alphabet[symbol] for symbol in symbols)
+        alphabet = self.words.alphabet
+        if token < self.n_alphabet:
+            return alphabet[token]
+        start = self.lattice.places[token]
+        symbols = self.words.symbols[start : start + self.lattice.sizes[token]]
+        return b"".join(map(alphabet.__getitem__, symbols.tolist()))
 
 
 def learn_unigram(words: Words, n_symbols: int, *, progress: bool = False) -> LearnedUnigram:
@@ -8392,14 +8415,19 @@ def learn_unigram(words: Words, n_symbols: int, *, progress: bool = False) -> Le
     chosen = np.append(np.arange(a), rest[scores[rest] > -np.inf])
     chosen = chosen[_best_first(scores[chosen], len(chosen))]
     return LearnedUnigram(
-        [learner.spell(id) for id in chosen.tolist()], scores[chosen], likelihoods, words.alphabet
+        [*map(learner.spell, chosen.tolist())], scores[chosen], likelihoods, words.alphabet
     )
 
 
 UNKNOWN_PENALTY = 10.0  # the score of an unknown character is that of the worst token minus this
 MAX_SUM = 100_000.0  # SentencePiece subtracts a sum that is further from 0 from all later ones
+# In single precision, a sum up to 2**17 is rounded by 2**-8 at most. So two paths of up to n tokens
+# may change places if their sums differ by 4 * n times as much.
+ROUNDING = 4 * 2.0**-8
+MAX_SURE_BYTES = 64  # in single precision, longer words are not cached
 EDGE_BITS = 24  # an edge is node << 24 | id; nodes are offsets in bytes from a word's start
 EDGE_MASK = (1 << 24) - 1
+MAX_MORE = 255  # unknown characters that are counted in an id, after the first one
 
 
 @struct
@@ -8413,6 +8441,9 @@ class UnigramTables:
     unk_id: int  # -1 for none
     fuse_unk: bool
     in_single: bool  # sums are float32, as in SentencePiece
+    # float64[V + 1]  by id: the score that the id adds to the sum of a path
+    added: np.ndarray
+    near: float  # from a sum that is nearer to 0, no short word leads to MAX_SUM
 
 
 def _as_parsed(score: float) -> float:
@@ -8442,57 +8473,42 @@ def unigram_tables(model: Model) -> UnigramTables:
     require(len(chosen), "a unigram model needs tokens with scores")
     if scores.dtype == np.float64:  # those of a SentencePiece model are float32
         scores = np.vectorize(_as_parsed)(scores)
-    tokens = {id: model.vocab[id] for id in chosen.tolist()}
+    tokens = {token_id: model.vocab[token_id] for token_id in chosen.tolist()}
     byte_ids = np.full(256, -1, np.int32)
     if model.byte_fallback:
         byte_ids[:] = [id_of.get(token, -1) for token in _FALLBACK_TOKENS]
     unk_id = -1 if model.unk_token is None else id_of[model.unk_token.encode()]
     unknown = scores[chosen].min() - scores.dtype.type(UNKNOWN_PENALTY)
+    near = MAX_SUM - MAX_SURE_BYTES * (np.abs(scores[chosen]).max() + UNKNOWN_PENALTY)
     scores = np.append(scores.astype(np.float64), unknown)
+    added = scores.copy()
+    added[unk_id] = unknown
+    added[byte_ids] = unknown
+    added[byte_ids[0x80:0xC0]] = 0.0  # the first byte of a character stands for all of it
     longest = max(map(len, tokens.values()))
     return UnigramTables(
-        make_trie(tokens), scores, byte_ids, longest, unk_id, model.fuse_unk, model.sums_in_single
+        make_trie(tokens),
+        scores,
+        byte_ids,
+        longest,
+        unk_id,
+        model.fuse_unk,
+        model.sums_in_single,
+        added,
+        near,
     )
 
 
-@inline_kernel
-def _list_edges(text, start, node, size, edges, values, unknown, token_edges):
-    """List the edges from a node of a word, as end << EDGE_BITS | id.
-
-    Returns the number of edges, and the next node. The edges are the tokens that begin there, from
-    the shortest on. If the character alone is not a token, an edge for an unknown character is
-    added. An invalid byte counts as an unknown character.
-    """
-    position = start + node
-    stop = start + size
-    width = i64(1) if text[position] < 0x80 else _decode_character(text, position, stop) & 7
-    state = i64(0)
-    end = position
-    n = 0
-    has_character = False
-    while end < stop:
-        state = trie_child(state, text[end], edges)
-        if state < 0:
-            break
-        end += 1
-        if values[state] >= 0:
-            token_edges[n] = (end - start) << EDGE_BITS | i64(values[state])
-            n += 1
-            has_character |= end == position + width
-    if not has_character:
-        token_edges[n] = (node + width) << EDGE_BITS | unknown
-        n += 1
-    return n, node + width
-
-
 @kernel
-def _write_path(text, start, size, tables, last, ids, at):
+def _write_path(text, start, size, tables, last, counts, ids, at):
     """Write the ids of the path that ends with the edge last[size]; returns their number.
 
     An edge in `last` is start << EDGE_BITS | id. With `fuse_unk`, consecutive unknown characters,
     and unknown tokens that are written in the text, become one token. Unknown characters become the
     tokens of their bytes if all of these exist, and otherwise the unknown token. Without an unknown
     token the result is -1.
+
+    With `counts`, the id of n unknown characters is n - 1 << EDGE_BITS | id, with at most MAX_MORE.
     """
     unknown = len(tables.scores) - 1
     unk_id = tables.unk_id
@@ -8503,17 +8519,19 @@ def _write_path(text, start, size, tables, last, ids, at):
     first = at_end
     while node > 0:
         stop = node
-        id = last[node] & EDGE_MASK
+        token_id = last[node] & EDGE_MASK
         node = last[node] >> EDGE_BITS
+        n_more = 0
         while (
             tables.fuse_unk
-            and id in (unknown, unk_id)
+            and token_id in (unknown, unk_id)
             and node > 0
             and last[node] & EDGE_MASK in (unknown, unk_id)
         ):
             node = last[node] >> EDGE_BITS
-            id = unknown
-        have_ids = id == unknown
+            token_id = unknown
+            n_more += counts and n_more < MAX_MORE
+        have_ids = token_id == unknown
         for k in range(start + node, start + stop):
             have_ids &= byte_ids[text[k]] >= 0
         if have_ids:
@@ -8521,68 +8539,141 @@ def _write_path(text, start, size, tables, last, ids, at):
                 first -= 1
                 ids[first] = byte_ids[text[start + k]]
             continue
-        if id == unknown:
-            id = unk_id
-        if id < 0:
+        if token_id == unknown:
+            token_id = unk_id
+        if token_id < 0:
             return -1
         first -= 1
-        ids[first] = id
+        ids[first] = n_more << EDGE_BITS | token_id
     for k in range(first, at_end):
         ids[at + k - first] = ids[k]
     return at_end - first
 
 
 @inline_kernel
-def sample_unigram(text, start, size, tables, alpha, state, ids, at):
-    """Cut a word at random: a path has a probability proportional to exp(alpha * score).
+def _follow_edge(node, end, token_id, score, last, sums, seconds, in_single, state):
+    """Extend the best or the random path to a node by an edge; see `_find_path`."""
+    total = sums[node] + score
+    if state is None:
+        if in_single:
+            total = float(np.float32(total))
+        is_kept = total > sums[end]
+        seconds[end] = max(seconds[end], min(total, sums[end]))
+        sums[end] = max(total, sums[end])
+    else:
+        sums[end] = np.logaddexp(sums[end], total)
+        is_kept = _random(state) < np.exp(total - sums[end])
+    if is_kept:
+        last[end] = node << EDGE_BITS | token_id
 
-    The kernel sums the probabilities of all paths to each node, and keeps one last edge. Each new
-    edge replaces it with the probability of its share in the sum (Chao 1982, "A general purpose
-    unequal probability sampling plan"). Without a state of random numbers, it keeps the best path.
-    See `segment_unigram`.
+
+@inline_kernel
+def _find_path(text, start, size, tables, total, alpha, state):
+    """Find the best path of a word (Viterbi), or a random one; `total` is the sum before the word.
+
+    Without a state of random numbers, it is the best path; of paths with equal sums, the one with
+    the longest last edge. Otherwise the kernel sums the probabilities of all paths to each node,
+    and each new edge replaces the last one with the probability of its share in the sum (Chao 1982,
+    "A general purpose unequal probability sampling plan").
+
+    If a character alone is not a token, it has an edge as an unknown character. An invalid byte
+    counts as an unknown character. Returns the last edge of the path to each node, the sum after
+    the word, and whether rounding may decide between the best path and another one.
     """
     edges = tables.trie.edges
     values = tables.trie.values
     scores = tables.scores
+    in_single = tables.in_single
     unknown = len(scores) - 1
-    token_edges = np.empty(tables.longest + 1, np.int64)
-    last = np.empty(size + 1, np.int64)
-    sums = np.full(size + 1, -np.inf)
-    sums[0] = 0.0
+    lattice = np.empty((3, size + 1))
+    last = lattice[0].view(np.int64)
+    sums = lattice[1]
+    seconds = lattice[2]  # the sums of the second best paths
+    lattice[1:] = -np.inf
+    sums[0] = total
     node = 0
     while node < size:
-        if tables.in_single and abs(sums[node]) > MAX_SUM:
+        if in_single and abs(sums[node]) > MAX_SUM:
             far_sum = sums[node]
             for k in range(node, min(node + tables.longest, size) + 1):
                 sums[k] = np.float32(sums[k] - far_sum)
-        n, following = _list_edges(text, start, node, size, edges, values, unknown, token_edges)
-        for k in range(n):
-            end = token_edges[k] >> EDGE_BITS
-            id = token_edges[k] & EDGE_MASK
-            total = sums[node] + alpha * scores[id]
-            if state is None:
-                if tables.in_single:
-                    total = float(np.float32(total))
-                is_kept = total > sums[end]
-                sums[end] = max(total, sums[end])
-            else:
-                sums[end] = np.logaddexp(sums[end], total)
-                is_kept = _random(state) < np.exp(total - sums[end])
-            if is_kept:
-                last[end] = node << EDGE_BITS | id
+                seconds[k] -= far_sum
+        following = node + (_decode_character(text, start + node, start + size) & 7)
+        has_character = False
+        end = node
+        child = i64(0)
+        while end < size:
+            child = trie_child(child, text[start + end], edges)
+            if child < 0:
+                break
+            end += 1
+            token_id = i64(values[child])
+            if token_id >= 0:
+                score = alpha * scores[token_id]
+                _follow_edge(node, end, token_id, score, last, sums, seconds, in_single, state)
+                has_character |= end == following
+        if not has_character:
+            score = alpha * scores[unknown]
+            _follow_edge(node, following, unknown, score, last, sums, seconds, in_single, state)
         node = following
-    return _write_path(text, start, size, tables, last, ids, at)
+    is_unsure = False
+    while node > 0:
+        is_unsure |= sums[node] - seconds[node] <= ROUNDING * size
+        node = last[node] >> EDGE_BITS
+    return last, sums[size], is_unsure
+
+
+@inline_kernel
+def sample_unigram(text, start, size, tables, alpha, state, ids, at):
+    """Cut a word at random: a path has a probability proportional to exp(alpha * score).
+
+    See `segment_unigram`.
+    """
+    last, _, _ = _find_path(text, start, size, tables, 0.0, alpha, state)
+    return _write_path(text, start, size, tables, last, False, ids, at)
+
+
+@kernel
+def settle_unigram(text, stop, scratch, tables, ids, at):
+    """Add up the scores of the words before a position, in single precision, as in SentencePiece.
+
+    Its sum begins with the text. Rounding decides between paths with nearly equal sums, such as "9"
+    + "99" and "99" + "9", so it depends on the text before them. The cache has no words in which it
+    may decide. The others need no sum: their ids are added up when the next word is cut. If
+    SentencePiece subtracts a sum among them, their best path is found again, as that of one word.
+    """
+    if not tables.in_single:
+        return
+    sums = scratch.view(np.float64)
+    start = i64(scratch[NEXT_BYTE])
+    total = sums[SUM]
+    is_exact = True
+    for k in range(i64(scratch[NEXT_ID]), at):
+        n_more = ids[k] >> EDGE_BITS
+        ids[k] &= EDGE_MASK
+        is_exact &= n_more < MAX_MORE
+        for _ in range(n_more + 1):
+            is_exact &= abs(total) < tables.near
+            total = float(np.float32(total + tables.added[ids[k]]))
+    if not is_exact:
+        _, total, _ = _find_path(text, start, stop - start, tables, sums[SUM], 1.0, None)
+    sums[SUM] = total
+    scratch[NEXT_ID] = at
+    scratch[NEXT_BYTE] = stop
 
 
 @kernel
 def segment_unigram(text, start, size, tables, scratch, ids, at):
-    """Cut the word text[start : start + size] into the ids of its best path, ids[at :] (Viterbi).
+    """Cut the word text[start : start + size] into the ids of its best path, ids[at :].
 
-    Of paths with equal sums, the one with the longest last edge is chosen. In single precision,
-    rounding decides between paths with nearly equal sums, such as "9" + "99" and "99" + "9". It
-    depends on the text before them, so a word of such a model is a whole text. See `_write_path`.
+    See `_find_path` and `_write_path`.
     """
-    return sample_unigram(text, start, size, tables, 1.0, None, ids, at)
+    settle_unigram(text, start, scratch, tables, ids, at)
+    total = scratch.view(np.float64)[SUM]
+    last, _, is_unsure = _find_path(text, start, size, tables, total, 1.0, None)
+    is_unsure |= size > MAX_SURE_BYTES or abs(total) >= tables.near
+    scratch[IS_UNSURE] = tables.in_single and is_unsure
+    return _write_path(text, start, size, tables, last, tables.in_single, ids, at)
 
 
 # ─── Formats ──────────────────────────────────────────────────────────────────────────────────────
@@ -9955,7 +10046,7 @@ def save_model(model: Model, path: PathName, format: str | None = None) -> None:
 
 
 class Kind(NamedTuple):
-    """The functions of a kind of model; the last two are optional.
+    """The functions of a kind of model; the last three are optional.
 
     >>> KINDS["wordlevel"].write(Model({0: b"a"}, None, kind="wordlevel", alphabet="characters"))
     {'type': 'WordLevel', 'unk_token': '<unk>', 'vocab': {'a': 0}}
@@ -9972,6 +10063,9 @@ class Kind(NamedTuple):
     sample: Callable | None = None
     # (model) -> a pattern that cuts only where no token crosses the cut
     exact_pattern: Callable | None = None
+    # kernel (text, stop, scratch, tables, ids, at), called before a special token or the end of a
+    # text, at text[stop] and ids[at], and now and then between words
+    settle: Callable = settle_nothing
 
 
 KINDS = {
@@ -9990,6 +10084,7 @@ KINDS = {
         read_unigram,
         sample_unigram,
         exact_pattern,
+        settle_unigram,
     ),
 }
 
@@ -10146,10 +10241,10 @@ class _Encoder:
         self.model = model
         self.scan = _new_scan()
         keys = np.empty(4 * KEYS, np.uint64)
-        scratch = np.empty(MAX_LINEAR_MERGE, np.uint64)
+        self.scratch = np.zeros(SCRATCH_SIZE, np.uint64)
         pool = np.empty(max(16 * cache_size, 1 << 16), np.uint32)
         cache = _new_word_table(min(CACHE_WORDS, cache_size), len(pool))
-        arrays = (*self.scan, keys, scratch, cache, pool)
+        arrays = (*self.scan, keys, self.scratch, cache, pool)
         self.workspace = _Workspace(tables, pattern.table, *arrays, 0, 0, 0, cache_size)
 
     def encode(
@@ -10158,12 +10253,17 @@ class _Encoder:
         parts: Iterable[tuple[int, Sequence[Text], int]],
         n_texts: int,
         n_ids: int,
+        carry: np.ndarray,
     ) -> Arrays:
         """Encode the parts of some texts, as from `Tokenizer._parts`, with room for `n_ids` ids."""
+        self.scratch[SUM] = carry[0]
         ids = np.empty(n_ids, np.uint32)
         offsets = np.zeros(n_texts + 1, np.int64)
         n = 0
         for n_before, texts, first_id in parts:
+            if first_id != CONTINUES:
+                self.scratch[SUM] = 0
+            self.scratch[NEXT_ID:] = 0
             flat, _ = pretokenizer.apply(self.scan, [*map(_text_bytes, texts)], first_id)
             ids = _with_room(ids, n, len(flat.text))
             # A text in several parts has its end written several times, the last time for good.
@@ -10173,6 +10273,7 @@ class _Encoder:
                 raise _unknown_letter(self.model, b"".join(flat.parts()))
             stops += n
             n += n_new
+        carry[0] = self.scratch[SUM]
         ids.resize(n, refcheck=False)  # a copy would take a tenth of the time of a large text
         return ids, offsets
 
@@ -10499,11 +10600,16 @@ class Tokenizer:
 
     @interruptible
     def encode_texts(
-        self, texts: Sequence[Text], allowed_special: Allowed = "all", first_id: int = BEGINS
+        self,
+        texts: Sequence[Text],
+        allowed_special: Allowed = "all",
+        first_id: int = BEGINS,
+        carry: np.ndarray | None = None,
     ) -> Arrays:
         """Encode texts in this thread.
 
         first_id  CONTINUES if the first text continues an earlier one; see Pretokenizer.apply
+        carry     what the next part of a text needs from this one, uint64[1]; changed in place
 
         Returns the ids of the texts end to end, uint32[N], and their offsets, int64[T + 1].
         """
@@ -10517,7 +10623,9 @@ class Tokenizer:
         except IndexError:
             encoder = _Encoder(self.model, self._tables, self.pattern, self._cache_size)
         try:
-            return encoder.encode(pretokenizer, parts, len(texts), size + len(texts) + PADDING)
+            n_ids = size + len(texts) + PADDING
+            carry = np.zeros(1, np.uint64) if carry is None else carry
+            return encoder.encode(pretokenizer, parts, len(texts), n_ids, carry)
         finally:
             self._idle.append(encoder)
 
@@ -10631,8 +10739,9 @@ class Tokenizer:
         """
         source = self._source_of_texts(allowed_special)
         chunks = [iterable] if isinstance(iterable, (str, bytes)) else iterable
+        carry = np.zeros(1, np.uint64)
         for data, first_id, _ in source.cut(map(_text_bytes, chunks), WINDOW_BYTES):
-            yield from self.encode_texts([data], allowed_special, first_id)[0].tolist()
+            yield from self.encode_texts([data], allowed_special, first_id, carry)[0].tolist()
 
     def source(
         self,
@@ -10856,6 +10965,7 @@ def _encode_blocks(
     dtype: np.dtype,
     end_id: int | None,
     allowed_special: str | Sequence[str],
+    carry: np.ndarray,
     source: Source,
     blocks: list[Block],
 ) -> list[_EncodedBlock]:
@@ -10868,7 +10978,7 @@ def _encode_blocks(
     for block in blocks:
         texts = source.texts(block)
         begins = block.first_id == BEGINS
-        ids, offsets = tokenizer.encode_texts(texts, allowed_special, block.first_id)
+        ids, offsets = tokenizer.encode_texts(texts, allowed_special, block.first_id, carry)
         ends = offsets[1:]
         if block.next_id != BEGINS:  # the text goes on in the next block
             ends = ends[:0]
@@ -11055,12 +11165,15 @@ def encode_files(
         outputs.append(index)
         index_writer = _array_writer(index, np.int64)
     _require_other_files(outputs, source.files)
+    if tokenizer.model.sums_in_single and not all(map(source.is_json, source.files)):
+        engine = Engine(1, progress)  # the blocks of a text need the sums of those before them
     end_id = None
     if append is not None:
         tokenizer._allowed([append])
         end_id = tokenizer.special_tokens[append]
     tokenizer.compile_kernels()
-    work = functools.partial(_encode_blocks, tokenizer, id_type, end_id, allowed_special)
+    carry = np.zeros(1, np.uint64)
+    work = functools.partial(_encode_blocks, tokenizer, id_type, end_id, allowed_special, carry)
     totals = np.zeros((2, 2), np.int64)  # the numbers of tokens and documents of each file
     n_bytes = 0
     last_id = None

@@ -2752,7 +2752,7 @@ def ids_of(tokenizer, word):
 def segmented(data, tables, segment):
     """The ids of a word, or the negative number that says why there are none."""
     ids = np.empty(len(data) + 2, np.uint32)
-    scratch = np.empty(bpe.MAX_LINEAR_MERGE, np.uint64)
+    scratch = np.zeros(bpe.SCRATCH_SIZE, np.uint64)
     n = segment(bpe._with_padding(data), 0, len(data), tables, scratch, ids, 0)
     return ids[:n].tolist() if n >= 0 else n
 
@@ -3467,6 +3467,7 @@ def single_sums(byte_fallback):
 @example("é " * 4000 + "aaaa", True, 0)  # sums beyond 100,000
 @example("aaabé aa" * 9000, False, 1)
 @example("ab" * 30_000 + " aaa b", False, 1)
+@example("中" * 700 + "aaaa", False, 1)  # more unknown characters than one id counts
 def test_unigram_sums_in_single_precision_through_a_text_as_sentencepiece(text, fallback, n):
     text = text + " b<x>aa" * n + text
     small, large, theirs = single_sums(fallback)
@@ -3482,6 +3483,30 @@ def test_blocks_of_a_file_have_the_single_precision_sums_of_the_whole(tmp_path, 
     monkeypatch.setattr(bpe, "BLOCK_BYTES", 500)
     bpe.encode_files(ours, tmp_path / "a.txt", tmp_path / "a.npy", workers=2)
     assert np.load(tmp_path / "a.npy").tolist() == theirs.encode(text)
+    chunks = [text[k : k + 1000] for k in range(0, len(text), 1000)]
+    monkeypatch.setattr(bpe, "WINDOW_BYTES", 500)
+    assert [*ours.encode_iterable(chunks)] == theirs.encode(text)
+
+
+def test_a_carried_sum_belongs_to_one_text(monkeypatch):
+    _, ours, theirs = single_sums(False)
+    monkeypatch.setattr(bpe, "WINDOW_BYTES", 50)
+    text = "".join(random.Random(8).choices("aaab\n é", k=4000))
+    ids = ours.encode_iterable([text])
+    mixed = []
+    for k, new_id in enumerate(ids):
+        mixed.append(new_id)
+        if k % 100 == 0:
+            ours.encode("aab aaaa")  # another text in between
+    assert mixed == theirs.encode(text)
+
+
+def test_a_unigram_falls_back_to_the_byte_tokens_that_exist():
+    pieces = [("<unk>", 0.0), ("a", -1.0), ("<0xC3>", -5.0), ("<0xA9>", -5.0)]
+    theirs = huggingface_tokenizer(tokenizers.models.Unigram(pieces, 0, True))
+    ours = bpe.Tokenizer.from_str(theirs.to_str())
+    for text in ("aéa", "zéa", "éé", "中a"):
+        assert ours.encode(text) == theirs.encode(text).ids
 
 
 @pytest.mark.parametrize("text", ["é<unk>a", "<unk>éa", "éé<unk><unk>é", "a<unk>", "a<unk>é"])
