@@ -6887,7 +6887,7 @@ DROPPED = -2
 # in place of the two ids of a merge: the last pair that merges make from the bytes of the token
 ANY_PAIR = -1
 # letters of a word whose pairs are all compared for the lowest rank; longer words need a heap
-MAX_LINEAR_MERGE = 24
+MAX_LINEAR_MERGE = 48
 # bytes, in a model without merges: sampling tries all ways to cut a token in two
 LONGEST_TOKEN = 1 << 12
 # for the bytes of unknown characters
@@ -9947,21 +9947,29 @@ def _decodes_separately(name: str, tokens: Sequence[str], **fields) -> bool:
     return False
 
 
-def _with_room(ids: np.ndarray, n: int, n_more: int) -> np.ndarray:
-    """Return the array, or a longer one with its first n ids if `n_more` ids do not fit."""
-    if n + n_more <= len(ids):
-        return ids
-    longer = np.empty(2 * (n + n_more), np.uint32)
-    longer[:n] = ids[:n]
-    return longer
+def _join_ids(parts: Iterable[np.ndarray], n_expected: int) -> np.ndarray:
+    """Join arrays of ids; an array may be overwritten when the next one is requested."""
+    ids = np.empty(n_expected, np.uint32)
+    n = 0
+    for part in parts:
+        stop = n + len(part)
+        if stop > len(ids):
+            longer = np.empty(2 * stop, np.uint32)
+            longer[:n] = ids[:n]
+            ids = longer
+        ids[n:stop] = part
+        n = stop
+    ids.resize(n, refcheck=False)  # a copy would take a tenth of the time of a large text
+    return ids
 
 
 class _Encoder:
-    """The state of one encoding thread: a workspace, and an array for the ids."""
+    """The state of one encoding thread: a workspace, and an array for the ids of a part."""
 
     def __init__(self, model: Model, tables: object, pattern: Pattern, cache_size: int):
         self.model = model
         self.scan = _new_scan()
+        self.ids = np.empty(4 * PART_BYTES, np.uint32)  # fresh memory would take longer
         keys = np.empty(4 * KEYS, np.uint64)
         scratch = np.empty(MAX_LINEAR_MERGE, np.uint64)
         pool = np.empty(max(16 * cache_size, 1 << 16), np.uint32)
@@ -9973,25 +9981,27 @@ class _Encoder:
         self,
         pretokenizer: Pretokenizer,
         parts: Iterable[tuple[int, Sequence[Text], int]],
-        n_texts: int,
-        n_ids: int,
-    ) -> Arrays:
-        """Encode the parts of some texts, as from `Tokenizer._parts`, with room for `n_ids` ids."""
-        ids = np.empty(n_ids, np.uint32)
-        offsets = np.zeros(n_texts + 1, np.int64)
+        offsets: np.ndarray,
+    ) -> Iterator[np.ndarray]:
+        """Encode the parts of some texts, as from `Tokenizer._parts`.
+
+        Yields the ids of each part, which the next part overwrites. The ends of the texts are
+        written to `offsets`, int64[T + 1].
+        """
         n = 0
         for n_before, texts, first_id in parts:
             flat, _ = pretokenizer.apply(self.scan, [*map(_text_bytes, texts)], first_id)
-            ids = _with_room(ids, n, len(flat.text))
+            ids = self.ids
+            if len(ids) < len(flat.text):
+                ids = np.empty(len(flat.text), np.uint32)
             # A text in several parts has its end written several times, the last time for good.
             stops = offsets[n_before + 1 :][: len(texts)]
-            n_new = _encode_flat(self.workspace, *flat, ids[n:], stops)
+            n_new = _encode_flat(self.workspace, *flat, ids, stops)
             if n_new < 0:
                 raise _unknown_letter(self.model, b"".join(flat.parts()))
             stops += n
             n += n_new
-        ids.resize(n, refcheck=False)  # a copy would take a tenth of the time of a large text
-        return ids, offsets
+            yield ids[:n_new]
 
 
 def _unknown_letter(model: Model, text: bytes) -> InputError:
@@ -10335,8 +10345,9 @@ class Tokenizer:
             encoder = self._idle.pop()
         except IndexError:
             encoder = _Encoder(self.model, self._tables, self.pattern, self._cache_size)
+        offsets = np.zeros(len(texts) + 1, np.int64)
         try:
-            return encoder.encode(pretokenizer, parts, len(texts), size + len(texts) + PADDING)
+            return _join_ids(encoder.encode(pretokenizer, parts, offsets), size // 2), offsets
         finally:
             self._idle.append(encoder)
 
@@ -10431,12 +10442,18 @@ class Tokenizer:
             allowed_special = list(allowed_special)
         batches = _batched_by_size(texts, _text_size, PART_BYTES)
         encode = functools.partial(self.encode_texts, allowed_special=allowed_special)
-        ids = [np.zeros(0, np.uint32)]
         sizes = [np.zeros(1, np.int64)]
-        for new_ids, offsets in Engine(threads).map(encode, batches, threads=True):
-            ids.append(new_ids)
-            sizes.append(np.diff(offsets))
-        return np.concatenate(ids), np.cumsum(np.concatenate(sizes))
+        n_expected = 0
+        if isinstance(texts, (list, tuple)):
+            n_expected = sum(map(_text_size, texts)) // 2
+
+        def encode_all() -> Iterator[np.ndarray]:
+            for ids, offsets in Engine(threads).map(encode, batches, threads=True):
+                sizes.append(np.diff(offsets))
+                yield ids
+
+        ids = _join_ids(encode_all(), n_expected)
+        return ids, np.cumsum(np.concatenate(sizes))
 
     def encode_iterable(
         self, iterable: Iterable[Text], allowed_special: Allowed = "all"
