@@ -6977,7 +6977,7 @@ DROPPED = -2
 # in place of the two ids of a merge: the last pair that merges make from the bytes of the token
 ANY_PAIR = -1
 # letters of a word whose pairs are all compared for the lowest rank; longer words need a heap
-MAX_LINEAR_MERGE = 24
+MAX_LINEAR_MERGE = 48
 # behind the entries of a word, the memory of a thread holds the sum of scores that a Unigram in
 # single precision carries through a text; see `settle_unigram`
 SCRATCH_SIZE = MAX_LINEAR_MERGE + 4
@@ -7033,88 +7033,110 @@ def make_token_bytes(vocab: Mapping[int, bytes]) -> TokenBytes:
 
 def fallback_tokens(model: Model) -> set[bytes]:
     """Return the tokens that stand for unknown characters."""
-    if model.alphabet == "bytes":
-        return set()
-    return {
-        *_FALLBACK_TOKENS * model.byte_fallback,
-        *([model.unk_token.encode()] if model.unk_token else []),
-    }
+    tokens = set()
+    if model.alphabet == "characters":
+        if model.byte_fallback:
+            tokens.update(_FALLBACK_TOKENS)
+        if model.unk_token:
+            tokens.add(model.unk_token.encode())
+    return tokens
+
+
+def _letter_table(letters: Mapping[int, int], n: int) -> np.ndarray:
+    """Write the ids of letters into an array, int32[n]; -1 for all other letters."""
+    table = np.full(n, -1, np.int32)
+    table[[*letters]] = [*letters.values()]
+    return table
+
+
+def _last_letters(model: Model) -> dict[int, int]:
+    """Map the letters that may end a word to their ids."""
+    suffix = model.word_suffix.encode()
+    names = {}
+    for token, token_id in model.ids.items():
+        if token.endswith(suffix):
+            names[token.removesuffix(suffix)] = token_id
+    return _letters(names, model.alphabet)
+
+
+def _possible_merges(model: Model, samples: bool) -> np.ndarray:
+    """List the merges of a model, int64[M, 4]: left, right, result and rank.
+
+    Without merges, there is a row for each token, and its pair is ANY_PAIR; for sampling, there is
+    a row for each way to make a token from two others.
+    """
+    if model.merges is not None:
+        return _merges_as_ids(model.merges, model.ids)
+    if samples:
+        rows = _all_splits(model.ordinary_ids)
+    else:
+        merged = [*{*model.ordinary_ids.values()}.difference(_unreachable(model))]
+        rows = np.full((len(merged), 4), ANY_PAIR)
+        rows[:, 2:] = np.array(merged, np.int64).reshape(-1, 1)
+    if model.scores is not None:  # equal scores have the same rank
+        ranks = np.unique(-model.scores, return_inverse=True)[1].reshape(-1)
+        rows[:, 3] = ranks[rows[:, 2]]
+    return rows
 
 
 @interruptible
-def bpe_tables(
-    model: Model,
-    unknown_letter: int = -1,
-    samples: bool = False,
-    last_pairs: np.ndarray | None = None,
-) -> BpeTables:
-    """Make the tables of `segment_bpe` for a model; raises InputError for merges of unknown tokens.
-
-    unknown_letter    the id of bytes or characters that are not tokens; -1 for none
-    samples           make tables for `sample_bpe`, with all pairs that may merge when others are
-                      left out at random
-    last_pairs        int64[V, 2], into which the last merge of each token is written; see
-                      `last_merges`
-    """
+def _bpe_tables_and_pairs(
+    model: Model, unknown_letter: int, samples: bool
+) -> tuple[BpeTables, np.ndarray]:
+    """Make the tables of `bpe_tables`, and the last pair of each token, int64[V, 2]; or -1."""
+    ids = model.ids
     of_characters = model.alphabet == "characters"
-    token_ids = np.fromiter(model.ordinary_ids.values(), np.int64)
-    ids = model.ordinary_ids if model.merges is None and not of_characters else model.ids
-    letter_ids = np.full(N_CODE_POINTS if of_characters else 256, -1, np.int32)
-    letter_ids[np.array([*model.letters], np.int64)] = [*model.letters.values()]
+    letter_ids = _letter_table(model.letters, N_CODE_POINTS if of_characters else 256)
     last_ids = letter_ids
-    if suffix := model.word_suffix.encode():
-        ends = {
-            token.removesuffix(suffix): id for token, id in ids.items() if token.endswith(suffix)
-        }
-        last_letters = _letters(ends, model.alphabet)
-        last_ids = np.full_like(letter_ids, -1)
-        last_ids[np.array([*last_letters], np.int64)] = [*last_letters.values()]
+    if model.word_suffix:
+        last_ids = _letter_table(_last_letters(model), len(letter_ids))
+    fallback_ids = np.full(256, -1, np.int32)
+    if of_characters and model.byte_fallback:
+        fallback_ids[:] = [ids[token] for token in _FALLBACK_TOKENS]
+    unk_id = NO_ID
+    if model.unk_token:
+        unk_id = ids[model.unk_token.encode()]
+    elif model.drops_unknown:
+        unk_id = DROPPED
     tokens = make_token_bytes(model.vocab)
-    if model.merges is None:
-        merged = np.setdiff1d(token_ids, _unreachable(model), assume_unique=True)
-        any_pairs = np.full_like(merged, ANY_PAIR)
-        pairs = (
-            _all_splits(model.ordinary_ids)
-            if samples
-            else np.column_stack([any_pairs, any_pairs, merged, merged])
-        )
-        if model.scores is not None:  # equal scores have the same rank
-            pairs[:, 3] = np.unique(-model.scores, return_inverse=True)[1].reshape(-1)[pairs[:, 2]]
-    else:
-        pairs = _merges_as_ids(model.merges, ids)
-        # Tokens of unknown characters, or of the ends of words, may merge, which bytes of tokens do
-        # not show.
-        samples = samples or of_characters or model.unk_token is not None or bool(model.word_suffix)
-    # 8 or 16 bits are sorted faster
-    sizes = tokens.sizes.astype(np.min_scalar_type(tokens.sizes.max()))
-    pairs = pairs[np.lexsort((pairs[:, 2], sizes[pairs[:, 2]]))]
-    n_merges = len(pairs) if samples else np.count_nonzero(np.bincount(pairs[:, 2]))
-    size = 1 << max(6, int(2 * n_merges - 1).bit_length())
-    unknown = DROPPED if model.drops_unknown else NO_ID
+    rows = _possible_merges(model, samples)
+    rows = rows[np.lexsort((rows[:, 2], tokens.sizes[rows[:, 2]]))]
+    # Tokens of unknown characters, or of the ends of words, may merge, which bytes of tokens do not
+    # show.
+    has_names = of_characters or model.unk_token is not None or model.word_suffix
+    keeps_all = samples or (model.merges is not None and bool(has_names))
+    n_merges = len(rows)
+    if not keeps_all:
+        n_merges = min(n_merges, len(ids))
+    size = 1 << max(6, (2 * n_merges - 1).bit_length())
     tables = BpeTables(
         letter_ids,
         last_ids,
-        np.array(
-            [
-                ids[token] if model.byte_fallback and of_characters else -1
-                for token in _FALLBACK_TOKENS
-            ],
-            np.int32,
-        ),
-        ids[model.unk_token.encode()] if model.unk_token else unknown,
+        fallback_ids,
+        unk_id,
         model.fuse_unk,
         np.full((size, 2), NO_MERGE, np.uint64),
         np.zeros(size >> 3, np.uint64),
         _new_word_table(64, 64),
     )
-    looks_up = model.ignore_merges or (model.merges is None and model.scores is None)
-    if last_pairs is None:
-        last_pairs = np.full((len(tokens.sizes), 2), -1)
-    _fill_merges(
-        pairs, samples, tokens, token_ids if looks_up else token_ids[:0], tables, last_pairs
-    )
+    whole_words = np.zeros(0, np.int64)
+    if model.ignore_merges or (model.merges is None and model.scores is None):
+        whole_words = np.fromiter(model.ordinary_ids.values(), np.int64)
+    last_pairs = np.full((len(tokens.sizes), 2), -1)
+    _fill_merges(rows, keeps_all, tokens, whole_words, tables, last_pairs)
+    # only now, since no merge is made of unknown letters
     letter_ids[letter_ids < 0] = unknown_letter
-    return tables
+    return tables, last_pairs
+
+
+def bpe_tables(model: Model, unknown_letter: int = -1, samples: bool = False) -> BpeTables:
+    """Make the tables of `segment_bpe` for a model; raises InputError for merges of unknown tokens.
+
+    unknown_letter    the id of bytes or characters that are not tokens; -1 for none
+    samples           make tables for `sample_bpe`, with all pairs that may merge when others are
+                      left out at random
+    """
+    return _bpe_tables_and_pairs(model, unknown_letter, samples)[0]
 
 
 def _unreachable(model: Model) -> list[int]:
@@ -7132,18 +7154,20 @@ def _unreachable(model: Model) -> list[int]:
         )
     letters = {*map(chr, model.letters)}
     unreachable = []
-    for token, id in id_of.items() if model.alphabet == "characters" else ():
-        if unknown := set(text := token.decode()) - letters:
-            unreachable.append(id)
-            parts = [(text[:k], text[k:]) for k in range(1, len(text))]
-            if any(
-                all(len(part) == 1 or part.encode() in id_of for part in pair) for pair in parts
-            ):
-                char = min(unknown)
-                raise InputError(
-                    f"token {id}, {token!r}, has the character {char!r}, which is not a token "
-                    f"itself"
-                )
+    if model.alphabet == "bytes":
+        return unreachable
+    for token, token_id in id_of.items():
+        text = token.decode()
+        unknown = {*text} - letters
+        if unknown:
+            unreachable.append(token_id)
+            for k in range(1, len(text)):
+                parts = (text[:k], text[k:])
+                if all(len(part) == 1 or part.encode() in id_of for part in parts):
+                    raise InputError(
+                        f"token {token_id}, {token!r}, has the character {min(unknown)!r}, which "
+                        f"is not a token itself"
+                    )
     return unreachable
 
 
@@ -7153,33 +7177,27 @@ def _all_splits(id_of: Mapping[bytes, int]) -> np.ndarray:
     Returns left, right, result, and result again, int64[M, 4]. For o200k this takes a second, and
     only the first `sample` of a BPE needs it.
     """
-    splits = (
-        (token[:k], token[k:], id) for token, id in id_of.items() for k in range(1, len(token))
-    )
-    pairs = [
-        (id_of[left], id_of[right], id, id)
-        for left, right, id in splits
-        if left in id_of and right in id_of
-    ]
-    return np.array(pairs, np.int64).reshape(-1, 4)
+    rows = []
+    for token, token_id in id_of.items():
+        for k in range(1, len(token)):
+            left = id_of.get(token[:k])
+            right = id_of.get(token[k:])
+            if left is not None and right is not None:
+                rows.append((left, right, token_id, token_id))
+    return np.array(rows, np.int64).reshape(-1, 4)
 
 
 def _merges_as_ids(merges: Sequence[Merge], id_of: Mapping[bytes, int]) -> np.ndarray:
     """Look up merges in a vocabulary: left, right, result, and rank; int64[M, 4]."""
-    parts = itertools.chain.from_iterable(merges)
-    merged = itertools.starmap(bytes.__add__, merges)
-    part_ids, merged = (
-        np.fromiter(map(id_of.get, tokens, itertools.repeat(-1)), np.int64)
-        for tokens in (parts, merged)
-    )
-    as_ids = np.column_stack([part_ids.reshape(-1, 2), merged, np.arange(len(merges))])
-    for rank, part in np.argwhere(as_ids < 0)[:1].tolist():
-        left, right = merges[rank]
-        token = (left, right, left + right)[part]
-        raise InputError(
-            f"merge {rank}, of {left!r} and {right!r}: {token!r} is not in the vocabulary"
-        )
-    return as_ids
+    rows = []
+    for left, right in merges:
+        try:
+            rows.append((id_of[left], id_of[right], id_of[left + right], len(rows)))
+        except KeyError as error:
+            raise InputError(
+                f"merge {len(rows)}, of {left!r} and {right!r}: {error} is not in the vocabulary"
+            ) from None
+    return np.array(rows, np.int64).reshape(-1, 4)
 
 
 @inline_kernel
@@ -7228,17 +7246,15 @@ def _first_letters(text, start, size, tables, ids, at):
     n = at
     was_unknown = False
     while position < stop:
-        letter = (
-            i64(text[position]) << 3 | 1
-            if len(letter_ids) == 256
-            else _decode_character(text, position, stop)
-        )
-        id = letter_ids[letter >> 3]
+        letter = i64(text[position]) << 3 | 1
+        if len(letter_ids) > 256:
+            letter = _decode_character(text, position, stop)
+        token_id = letter_ids[letter >> 3]
         end = position + (letter & 7)
         if end == stop:
-            id = last_ids[letter >> 3]
-        if id >= 0:
-            ids[n] = id
+            token_id = last_ids[letter >> 3]
+        if token_id >= 0:
+            ids[n] = token_id
             n += 1
         elif fallback_ids[0] >= 0:
             for k in range(position, end):
@@ -7250,7 +7266,7 @@ def _first_letters(text, start, size, tables, ids, at):
         elif unk_id != DROPPED and not (was_unknown and fuse_unk):
             ids[n] = unk_id
             n += 1
-        was_unknown = id < 0
+        was_unknown = token_id < 0
         position = end
     return n - at
 
@@ -7266,33 +7282,28 @@ def _merge_short(n, merges, bloom, scratch, ids, at):
     """
     first = u64(at)
     last = u64(max(n - 1, 0))
-    i = u64(0)
-    lowest = NO_RANK
+    lowest = NO_RANK  # the lowest rank in the upper half, and its position
     for k in range(last):
         entry = _find_merge(ids[first + u64(k)], ids[first + u64(k) + u64(1)], merges, bloom)
-        is_lower = entry < lowest  # compares ranks only, since the lower half of `lowest` is 0
-        i = u64(k) if is_lower else i
-        lowest = entry & NO_RANK if is_lower else lowest
         scratch[u64(k)] = entry
-    while lowest != NO_RANK:
-        id = u32(scratch[i] & LOW_HALF)
-        gap = i
-        ids[first + i + u64(1)] = id
+        lowest = min(lowest, entry & NO_RANK | u64(k))
+    while lowest < NO_RANK:
+        i = lowest & LOW_HALF
+        token_id = u32(scratch[i] & LOW_HALF)
+        ids[first + i + u64(1)] = token_id
         last -= u64(1)
         if i < last:
-            scratch[i + u64(1)] = _find_merge(id, ids[first + i + u64(2)], merges, bloom)
+            scratch[i + u64(1)] = _find_merge(token_id, ids[first + i + u64(2)], merges, bloom)
         if i:
-            scratch[i - u64(1)] = _find_merge(ids[first + i - u64(1)], id, merges, bloom)
-        i = u64(0)
+            left = ids[first + i - u64(1)]
+            scratch[i - u64(1)] = _find_merge(left, token_id, merges, bloom)
         lowest = NO_RANK
         for k in range(last):
-            j = u64(k) + u64(u64(k) >= gap)
+            j = u64(k) + u64(u64(k) >= i)
             entry = scratch[j]
-            is_lower = entry < lowest
-            i = u64(k) if is_lower else i
-            lowest = entry & NO_RANK if is_lower else lowest
             scratch[u64(k)] = entry
             ids[first + u64(k)] = ids[first + j]
+            lowest = min(lowest, entry & NO_RANK | u64(k))
         ids[first + last] = ids[first + last + u64(1)]
     return min(n, i64(last) + 1)
 
@@ -7416,11 +7427,11 @@ def segment_bpe(text, start, size, tables, scratch, ids, at):
     """
     n = i64(1)
     words = tables.tokens
-    id = i64(-1)
+    token_id = i64(-1)
     if words.n_words:
-        id = _find_value(text, start, size, words.entries, words.long_words)
-    if id >= 0:
-        ids[at] = id
+        token_id = _find_value(text, start, size, words.entries, words.long_words)
+    if token_id >= 0:
+        ids[at] = token_id
     else:
         n = _first_letters(text, start, size, tables, ids, at)
         if n <= MAX_LINEAR_MERGE:
@@ -7431,7 +7442,7 @@ def segment_bpe(text, start, size, tables, scratch, ids, at):
 
 
 @kernel
-def _fill_merges(pairs, keeps_all, tokens, looked_up, tables, last_pairs):
+def _fill_merges(pairs, keeps_all, tokens, whole_words, tables, last_pairs):
     """Enter merges, int64[M, 4]: two ids, the resulting id, and the rank; merges of shorter tokens
     come first.
 
@@ -7445,7 +7456,7 @@ def _fill_merges(pairs, keeps_all, tokens, looked_up, tables, last_pairs):
     one is the merge of this pair.
 
     keeps_all     enter all pairs
-    looked_up     ids of tokens that are looked up as whole words, unless merges make them from
+    whole_words   ids of tokens that are looked up as whole words, unless merges make them from
                   their bytes
     last_pairs    int64[V, 2], by id: the pair that becomes the token, if it was found; modified in
                   place
@@ -7460,33 +7471,43 @@ def _fill_merges(pairs, keeps_all, tokens, looked_up, tables, last_pairs):
     for m in range(len(pairs)):
         left = pairs[m, 0]
         right = pairs[m, 1]
-        id = pairs[m, 2]
+        token_id = pairs[m, 2]
         entry = u64(pairs[m, 3]) << u64(32) | u64(pairs[m, 2])
-        if id != last:
-            n = segment_bpe(text, starts[id], sizes[id], tables, scratch, ids, i64(0))
-            last = id
+        if token_id != last:
+            n = segment_bpe(text, starts[token_id], sizes[token_id], tables, scratch, ids, i64(0))
+            last = token_id
         is_last = n == 2 and (left == ANY_PAIR or (left == ids[0] and right == ids[1]))
         if is_last:
             left = i64(ids[0])
             right = i64(ids[1])
-            last_pairs[id, 0] = left
-            last_pairs[id, 1] = right
+            last_pairs[token_id, 0] = left
+            last_pairs[token_id, 1] = right
         elif not keeps_all:
             continue
         key = u64(left) << u64(32) | u64(right)
         slot = _merge_slot(key, merges)
-        (word, bit) = _bloom_bit(key, bloom)
+        word, bit = _bloom_bit(key, bloom)
         bloom[word] |= bit
-        # the lower entry, if a pair comes twice
-        merges[slot, 0], merges[slot, 1] = key, min(entry, merges[slot, 1])
-    for id in looked_up:
-        if last_pairs[id, 0] < 0 and (
-            segment_bpe(text, starts[id], sizes[id], tables, scratch, ids, i64(0)) != 1
-            or ids[0] != id
-        ):  # a table of words adds up counts: the id is entered as the count of the token
-            end = np.array([starts[id] + sizes[id]])
-            keys = np.empty(4 * KEYS, np.uint64)
-            _add_words(tables.tokens, text, text, starts[id], end, i64(1), np.array([id]), keys)
+        merges[slot, 0] = key
+        merges[slot, 1] = min(entry, merges[slot, 1])  # a pair may come twice
+    keys = np.empty(4 * KEYS, np.uint64)
+    for token_id in whole_words:
+        if last_pairs[token_id, 0] >= 0:
+            continue
+        n = segment_bpe(text, starts[token_id], sizes[token_id], tables, scratch, ids, i64(0))
+        if n != 1 or ids[0] != token_id:
+            # A table of words adds up counts: the id is entered as the count of the token.
+            ends = np.array([starts[token_id] + sizes[token_id]])
+            _add_words(
+                tables.tokens,
+                text,
+                text,
+                starts[token_id],
+                ends,
+                i64(1),
+                np.array([token_id]),
+                keys,
+            )
 
 
 @kernel
@@ -7503,7 +7524,9 @@ def sample_bpe(text, start, size, tables, alpha, state, ids, at):
             text, start, size, tables, np.empty(MAX_LINEAR_MERGE, np.uint64), ids, at
         )
     n = _first_letters(text, start, size, tables, ids, at)
-    return _merge_long(n, tables, alpha, state, ids, at) if n > 0 else n
+    if n > 0:
+        n = _merge_long(n, tables, alpha, state, ids, at)
+    return n
 
 
 def last_merges(model: Model) -> tuple[np.ndarray, np.ndarray]:
@@ -7512,12 +7535,9 @@ def last_merges(model: Model) -> tuple[np.ndarray, np.ndarray]:
 
     The bytes of a token alone decide how they are merged to it; see the proof in `_fill_merges`.
     """
-    pairs = np.full((max(model.vocab, default=-1) + 1, 2), -1)
-    bpe_tables(model, last_pairs=pairs)
-    ids = np.array(
-        sorted({*model.ordinary_ids.values()}.difference(model.letters.values())), np.int64
-    )
-    return ids, pairs[ids]
+    _, pairs = _bpe_tables_and_pairs(model, -1, False)
+    ids = sorted({*model.ordinary_ids.values()}.difference(model.letters.values()))
+    return np.array(ids, np.int64), pairs[ids]
 
 
 @kernel
@@ -7568,7 +7588,9 @@ def exact_pattern(model: Model) -> str:
     letters = {*map(chr, model.letters)}
     merged = id_of if merges is None else {left + right for left, right in merges}
     if model.kind == "unigram":  # also the names of byte tokens, which a text may have
-        merged = {model.vocab[id] for id in model.ordinary if model.scores[id] > -np.inf}
+        merged = {
+            model.vocab[token_id] for token_id in model.ordinary if model.scores[token_id] > -np.inf
+        }
     pairs = {
         pair for token in merged for pair in itertools.pairwise(token.decode("utf-8", "replace"))
     }
@@ -7685,16 +7707,29 @@ class _Workspace:
     max_entries: int  # of the cache
 
 
-@kernel
-def _renew_cache(workspace):
-    """Make the cache four times as large or, at its limit, forget all words."""
+@inline_kernel
+def _make_room(workspace, n_ids, size):
+    """Make room in the cache for a word; returns whether its entries have moved.
+
+    The cache becomes four times as large or, at its limit, forgets all words.
+    """
     words = workspace.words
-    n_entries = len(words.entries)
-    if n_entries < workspace.max_entries and 2 * words.n_words >= n_entries:
-        _resize(words, min(4 * n_entries, workspace.max_entries))
-    else:
-        words.entries = _new_entries(n_entries)
-        words.n_words = words.n_long_bytes = workspace.n_pooled = 0
+    room = len(words.long_words) - PADDING - size
+    has_moved = False
+    while (
+        2 * words.n_words >= len(words.entries) < workspace.max_entries
+        or 4 * words.n_words >= 3 * len(words.entries)
+        or workspace.n_pooled + n_ids > len(workspace.pool)
+        or words.n_long_bytes > room
+    ):
+        n_entries = len(words.entries)
+        if 2 * words.n_words >= n_entries < workspace.max_entries:
+            _resize(words, min(4 * n_entries, workspace.max_entries))
+        else:
+            words.entries = _new_entries(n_entries)
+            words.n_words = words.n_long_bytes = workspace.n_pooled = 0
+        has_moved = True
+    return has_moved
 
 
 @inline_kernel
@@ -7703,13 +7738,9 @@ def _store_ids(workspace, entry, pool, is_long, n, ids, at):
 
     The pool must have room.
     """
-    if n <= 3 and not is_long:
-        value = u64(ids[at])
-        more = u64(0)
-        if n > 1:
-            value |= u64(ids[at + 1]) << u64(32)
-        if n > 2:
-            more = u64(ids[at + 2])
+    if n <= 3 and not is_long:  # always three ids, of which n are valid
+        value = u64(ids[at]) | u64(ids[at + 1]) << u64(32)
+        more = u64(ids[at + 2])
     else:
         first = workspace.n_pooled
         value = u64(first)
@@ -7717,7 +7748,8 @@ def _store_ids(workspace, entry, pool, is_long, n, ids, at):
         for i in range(n):
             pool[first + i] = ids[at + i]
         workspace.n_pooled = first + n
-    entry[VALUE], entry[MORE] = value, more | u64(n) << N_IDS_SHIFT
+    entry[VALUE] = value
+    entry[MORE] = more | u64(n) << N_IDS_SHIFT
 
 
 @inline_kernel
@@ -7731,11 +7763,9 @@ def _copy_ids(value, more, pool, ids, at):
         for i in range(n):
             ids[at + u64(i)] = pool[value + u64(i)]
     else:
-        ids[at], ids[at + u64(1)], ids[at + u64(2)] = (
-            value & LOW_HALF,
-            value >> u64(32),
-            more & LOW_HALF,
-        )
+        ids[at] = value & LOW_HALF
+        ids[at + u64(1)] = value >> u64(32)
+        ids[at + u64(2)] = more & LOW_HALF
     return at + n
 
 
@@ -7762,26 +7792,26 @@ def _encode_words(workspace, text, scanned, meanings, ids, id_stops, at):
     the cache. A loop that also searched other slots would take 1.1 times as long.
     """
     words = workspace.words
-    lanes = workspace.lanes
     scratch = workspace.scratch
     tables = workspace.tables
-    start = lanes[0, FIRST]
-    ends = lanes[0, ENDS:]
     keys = workspace.keys
     pool = workspace.pool
-    n = lanes[0, N_ENDS]
     class_of = workspace.table.class_of
     dropped = workspace.table.dropped
     entries = words.entries
     long_words = words.long_words
     flat = entries.reshape(-1)  # an index into it needs a shift, not a product with a stride
+    longest = min(MAX_CACHED_BYTES, len(pool) >> 4)
+    n = workspace.lanes[0, N_ENDS]
+    bounds = workspace.lanes[0, LAST:]  # word k is text[bounds[k] : bounds[k + 1]]
+    bounds[0] = workspace.lanes[0, FIRST]
     k = n_keyed = base = 0
-    _settle(text, start, scratch, tables, ids, at)
+    _settle(text, bounds[0], scratch, tables, ids, at)
     while k < n:
         if k >= n_keyed:
             base = k
             n_keyed = min(k + KEYS, n)
-            _word_keys(text, ends[k - 1] if k else start, ends[k:], n_keyed - k, entries, keys)
+            _word_keys(text, bounds[k], bounds[k + 1 :], n_keyed - k, entries, keys)
         out = u64(at)
         key = u64(4 * (k - base))
         stop = u64(4 * (n_keyed - base))
@@ -7793,11 +7823,9 @@ def _encode_words(workspace, text, scanned, meanings, ids, id_stops, at):
             if (flat[first] ^ keys[key]) | (flat[first + u64(1)] ^ high):
                 break
             if more & IN_POOL and high >= LONG:  # only long words need a second look
-                j = base + i64(key >> u64(2))
-                begin = ends[j - 1] if j else start
-                if not _equal(
-                    text, begin, long_words, i64(more & IN_LONG_WORDS), i64(high & ~LONG)
-                ):
+                begin = bounds[base + i64(key >> u64(2))]
+                position = i64(more & IN_LONG_WORDS)
+                if not _equal(text, begin, long_words, position, i64(high & ~LONG)):
                     break
             out = _copy_ids(value, more, pool, ids, out)
             key += u64(4)
@@ -7805,50 +7833,41 @@ def _encode_words(workspace, text, scanned, meanings, ids, id_stops, at):
         k = base + i64(key >> u64(2))
         if key == stop:
             continue
-        begin = ends[k - 1] if k else start
+        begin = bounds[k]
+        k += 1
         if scanned[begin] == END:
             _settle(text, begin, scratch, tables, ids, at)
             at = _write_end(workspace, meanings, ids, id_stops, at)
             if workspace.n_ends < len(meanings):  # the sum of the last text may be carried on
                 scratch[SUM] = 0
             scratch[NEXT_ID] = at
-            scratch[NEXT_BYTE] = ends[k]
-            k = k + 1
+            scratch[NEXT_BYTE] = bounds[k]
             continue
-        size = ends[k] - begin
         low = keys[key]
         high = keys[key + u64(1)]
-        home = keys[key + u64(2)]
         if low == u64(END) and high == END_KEY:
             high = REAL_END_KEY
-            home = _home_slot(low, high, len(entries))
+        home = _home_slot(low, high, len(entries))
         slot = _find_slot(entries, long_words, low, high, home, text, begin)
         if entries[slot, 1]:
             at = i64(_copy_ids(entries[slot, VALUE], entries[slot, MORE], pool, ids, u64(at)))
-            k = k + 1
             continue
-        is_dropped = _is_dropped(text, begin, ends[k], class_of, dropped)
-        n_ids = 0 if is_dropped else _segment(text, begin, size, tables, scratch, ids, at)
+        size = bounds[k] - begin
+        n_ids = i64(0)
+        if not _is_dropped(text, begin, bounds[k], class_of, dropped):
+            n_ids = _segment(text, begin, size, tables, scratch, ids, at)
         if n_ids < 0:
             return -1 - begin
-        if size <= min(MAX_CACHED_BYTES, len(pool) >> 4) and not scratch[IS_UNSURE]:
-            while (  # a cache with more entries may still lack room for ids or long words
-                2 * words.n_words >= len(entries) < workspace.max_entries
-                or 4 * words.n_words >= 3 * len(entries)
-                or workspace.n_pooled + n_ids > len(pool)
-                or words.n_long_bytes + size + PADDING > len(long_words)
-            ):
-                _renew_cache(workspace)
+        if size <= longest and not scratch[IS_UNSURE]:
+            if _make_room(workspace, n_ids, size):
                 entries = words.entries
                 flat = entries.reshape(-1)
-                slot = _find_slot(
-                    entries, long_words, low, high, _home_slot(low, high, len(entries)), text, begin
-                )
-                n_keyed = k + 1  # the home slots of the other keys have changed
+                home = _home_slot(low, high, len(entries))
+                slot = _find_slot(entries, long_words, low, high, home, text, begin)
+                n_keyed = k  # the home slots of the other keys have changed
             _store_key(words, entries, long_words, slot, low, high, text, begin)
             _store_ids(workspace, entries[slot], pool, high >= LONG, n_ids, ids, at)
         at += n_ids
-        k += 1
     return at
 
 
@@ -7877,20 +7896,15 @@ def _join_tokens(ids, tokens):
     text, starts, sizes = tokens
     total = 0
     for k in range(len(ids)):
-        id = i64(ids[k])
-        if id >= len(sizes) or sizes[id] < 0:
+        token_id = i64(ids[k])
+        if token_id >= len(sizes) or sizes[token_id] < 0:
             return text[:0], k
-        total += sizes[id]
+        total += sizes[token_id]
     out = np.empty(total + PADDING, np.uint8)
-    at = 0
+    at = i64(0)
     for k in range(len(ids)):
         start = starts[ids[k]]
-        size = sizes[ids[k]]
-        store_u64(out, at, load_u64(text, start))
-        store_u64(out, at + 8, load_u64(text, start + 8))
-        for i in range(16, size):
-            out[at + i] = text[start + i]
-        at += size
+        at = _copy_bytes(text, start, start + sizes[ids[k]], out, at)
     return out[:total], -1
 
 
@@ -10225,21 +10239,32 @@ def _decodes_separately(step: dict, tokens: Sequence[str]) -> bool:
     return False
 
 
-def _with_room(ids: np.ndarray, n: int, n_more: int) -> np.ndarray:
-    """Return the array, or a longer one with its first n ids if `n_more` ids do not fit."""
-    if n + n_more <= len(ids):
-        return ids
-    longer = np.empty(2 * (n + n_more), np.uint32)
-    longer[:n] = ids[:n]
-    return longer
+def _join_ids(parts: Iterable[np.ndarray], n_expected: int) -> np.ndarray:
+    """Join arrays of ids; an array may be overwritten when the next one is requested.
+
+    The first array has room for `n_expected` ids, since a longer one costs a copy.
+    """
+    ids = np.empty(n_expected, np.uint32)
+    n = 0
+    for part in parts:
+        stop = n + len(part)
+        if stop > len(ids):
+            longer = np.empty(2 * stop, np.uint32)
+            longer[:n] = ids[:n]
+            ids = longer
+        ids[n:stop] = part
+        n = stop
+    ids.resize(n, refcheck=False)  # a copy would take a tenth of the time of a large text
+    return ids
 
 
 class _Encoder:
-    """The state of one encoding thread: a workspace, and an array for the ids."""
+    """The state of one encoding thread: a workspace, and an array for the ids of a part."""
 
     def __init__(self, model: Model, tables: object, pattern: Pattern, cache_size: int):
         self.model = model
         self.scan = _new_scan()
+        self.ids = np.empty(4 * PART_BYTES, np.uint32)  # fresh memory would take longer
         keys = np.empty(4 * KEYS, np.uint64)
         self.scratch = np.zeros(SCRATCH_SIZE, np.uint64)
         pool = np.empty(max(16 * cache_size, 1 << 16), np.uint32)
@@ -10251,31 +10276,33 @@ class _Encoder:
         self,
         pretokenizer: Pretokenizer,
         parts: Iterable[tuple[int, Sequence[Text], int]],
-        n_texts: int,
-        n_ids: int,
+        offsets: np.ndarray,
         carry: np.ndarray,
-    ) -> Arrays:
-        """Encode the parts of some texts, as from `Tokenizer._parts`, with room for `n_ids` ids."""
+    ) -> Iterator[np.ndarray]:
+        """Encode the parts of some texts, as from `Tokenizer._parts`.
+
+        Yields the ids of each part, which the next part overwrites. The ends of the texts are
+        written to `offsets`, int64[T + 1].
+        """
         self.scratch[SUM] = carry[0]
-        ids = np.empty(n_ids, np.uint32)
-        offsets = np.zeros(n_texts + 1, np.int64)
         n = 0
         for n_before, texts, first_id in parts:
             if first_id != CONTINUES:
                 self.scratch[SUM] = 0
             self.scratch[NEXT_ID:] = 0
             flat, _ = pretokenizer.apply(self.scan, [*map(_text_bytes, texts)], first_id)
-            ids = _with_room(ids, n, len(flat.text))
+            ids = self.ids
+            if len(ids) < len(flat.text):
+                ids = np.empty(len(flat.text), np.uint32)
             # A text in several parts has its end written several times, the last time for good.
             stops = offsets[n_before + 1 :][: len(texts)]
-            n_new = _encode_flat(self.workspace, *flat, ids[n:], stops)
+            n_new = _encode_flat(self.workspace, *flat, ids, stops)
             if n_new < 0:
                 raise _unknown_letter(self.model, b"".join(flat.parts()))
             stops += n
             n += n_new
+            yield ids[:n_new]
         carry[0] = self.scratch[SUM]
-        ids.resize(n, refcheck=False)  # a copy would take a tenth of the time of a large text
-        return ids, offsets
 
 
 def _unknown_letter(model: Model, text: bytes) -> InputError:
@@ -10614,18 +10641,17 @@ class Tokenizer:
         Returns the ids of the texts end to end, uint32[N], and their offsets, int64[T + 1].
         """
         pretokenizer = self._pretokenizer(allowed_special)
-        size = sum(map(len, texts))
-        parts = [(0, texts, first_id)]
-        if size >= 2 * PART_BYTES:
-            parts = self._parts(texts, allowed_special, first_id)
+        parts = self._parts(texts, allowed_special, first_id)
+        n_expected = sum(map(len, texts))
         try:
             encoder = self._idle.pop()
         except IndexError:
             encoder = _Encoder(self.model, self._tables, self.pattern, self._cache_size)
+        offsets = np.zeros(len(texts) + 1, np.int64)
         try:
-            n_ids = size + len(texts) + PADDING
             carry = np.zeros(1, np.uint64) if carry is None else carry
-            return encoder.encode(pretokenizer, parts, len(texts), n_ids, carry)
+            encoded = encoder.encode(pretokenizer, parts, offsets, carry)
+            return _join_ids(encoded, n_expected), offsets
         finally:
             self._idle.append(encoder)
 
@@ -10722,12 +10748,18 @@ class Tokenizer:
             allowed_special = list(allowed_special)
         batches = _batched_by_size(texts, _text_size, PART_BYTES)
         encode = functools.partial(self.encode_texts, allowed_special=allowed_special)
-        ids = [np.zeros(0, np.uint32)]
         sizes = [np.zeros(1, np.int64)]
-        for new_ids, offsets in Engine(threads).map(encode, batches, threads=True):
-            ids.append(new_ids)
-            sizes.append(np.diff(offsets))
-        return np.concatenate(ids), np.cumsum(np.concatenate(sizes))
+        n_expected = 0
+        if isinstance(texts, (list, tuple)):
+            n_expected = sum(map(_text_size, texts))
+
+        def encode_all() -> Iterator[np.ndarray]:
+            for ids, offsets in Engine(threads).map(encode, batches, threads=True):
+                sizes.append(np.diff(offsets))
+                yield ids
+
+        ids = _join_ids(encode_all(), n_expected)
+        return ids, np.cumsum(np.concatenate(sizes))
 
     def encode_iterable(
         self, iterable: Iterable[Text], allowed_special: Allowed = "all"
