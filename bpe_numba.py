@@ -4312,7 +4312,9 @@ class Source:
             with expecting_whole("Parquet file", path):
                 import_optional("pyarrow.parquet")
         else:
-            head, _ = next(_read_chunks(path, HEAD_BYTES), (b"", 0))
+            # Python ignores an interrupt while it closes a generator by itself
+            with contextlib.closing(_read_chunks(path, HEAD_BYTES)) as chunks:
+                head, _ = next(chunks, (b"", 0))
             self._check_head(path, head)
         return file_type
 
@@ -7704,52 +7706,48 @@ class _Workspace:
     n_ends: int  # ENDs so far
     n_texts: int  # texts that have ended
     n_pooled: int  # ids in the pool
+    n_encoded: int  # words of the batch that have ids
     max_entries: int  # of the cache
 
 
-@inline_kernel
-def _make_room(workspace, n_ids, size):
-    """Make room in the cache for a word; returns whether its entries have moved.
-
-    The cache becomes four times as large or, at its limit, forgets all words.
-    """
+@kernel
+def _renew_cache(workspace):
+    """Make the cache four times as large or, at its limit, forget all words."""
     words = workspace.words
-    room = len(words.long_words) - PADDING - size
-    has_moved = False
-    while (
-        2 * words.n_words >= len(words.entries) < workspace.max_entries
-        or 4 * words.n_words >= 3 * len(words.entries)
-        or workspace.n_pooled + n_ids > len(workspace.pool)
-        or words.n_long_bytes > room
-    ):
-        n_entries = len(words.entries)
-        if 2 * words.n_words >= n_entries < workspace.max_entries:
-            _resize(words, min(4 * n_entries, workspace.max_entries))
-        else:
-            words.entries = _new_entries(n_entries)
-            words.n_words = words.n_long_bytes = workspace.n_pooled = 0
-        has_moved = True
-    return has_moved
+    n_entries = len(words.entries)
+    if n_entries < workspace.max_entries and 2 * words.n_words >= n_entries:
+        _resize(words, min(4 * n_entries, workspace.max_entries))
+    else:
+        words.entries = _new_entries(n_entries)
+        words.n_words = words.n_long_bytes = workspace.n_pooled = 0
 
 
 @inline_kernel
-def _store_ids(workspace, entry, pool, is_long, n, ids, at):
+def _is_full(workspace, words, most_words, room):
+    """Check whether the cache may lack room for one more word."""
+    # bits, not `or`: a struct that one path does not use would have its references counted
+    return (words.n_words >= most_words) | (words.n_long_bytes > room) | (workspace.n_pooled > room)
+
+
+@inline_kernel
+def _store_ids(workspace, entries, slot, pool, is_long, n, ids, at):
     """Write n ids, ids[at :], into an entry of the cache that has its key, or into the pool.
 
     The pool must have room.
     """
-    if n <= 3 and not is_long:  # always three ids, of which n are valid
-        value = u64(ids[at]) | u64(ids[at + 1]) << u64(32)
-        more = u64(ids[at + 2])
-    else:
-        first = workspace.n_pooled
+    in_pool = is_long or n > 3
+    first = workspace.n_pooled
+    n_pooled = n * i64(in_pool)
+    for i in range(n_pooled):
+        pool[first + i] = ids[at + i]
+    workspace.n_pooled = first + n_pooled
+    value = u64(ids[at]) | u64(ids[at + 1]) << u64(32)  # always three ids, of which n are valid
+    more = u64(ids[at + 2])
+    if in_pool:
         value = u64(first)
-        more = entry[MORE] | IN_POOL
-        for i in range(n):
-            pool[first + i] = ids[at + i]
-        workspace.n_pooled = first + n
-    entry[VALUE] = value
-    entry[MORE] = more | u64(n) << N_IDS_SHIFT
+        more = entries[slot, MORE] | IN_POOL
+    entries[slot, VALUE] = value
+    entries[slot, MORE] = more | u64(n) << N_IDS_SHIFT
 
 
 @inline_kernel
@@ -7759,13 +7757,11 @@ def _copy_ids(value, more, pool, ids, at):
     There must be room for them, at least for 3.
     """
     n = more >> N_IDS_SHIFT & N_IDS_MASK
-    if more & IN_POOL:
-        for i in range(n):
-            ids[at + u64(i)] = pool[value + u64(i)]
-    else:
-        ids[at] = value & LOW_HALF
-        ids[at + u64(1)] = value >> u64(32)
-        ids[at + u64(2)] = more & LOW_HALF
+    ids[at] = value & LOW_HALF
+    ids[at + u64(1)] = value >> u64(32)
+    ids[at + u64(2)] = more & LOW_HALF
+    for i in range(n * (more >> u64(63))):  # if it is IN_POOL
+        ids[at + i] = pool[value + i]
     return at + n
 
 
@@ -7785,7 +7781,7 @@ def _write_end(workspace, meanings, ids, id_stops, at):
 
 @kernel
 def _encode_words(workspace, text, scanned, meanings, ids, id_stops, at):
-    """Write the ids of a batch of words.
+    """Write the ids of a batch of words, from word number `n_encoded` on, until the cache is full.
 
     Returns where they end, or -1 - start of a word that has no ids. There must be room for two ids
     more. The inner loop is the hot one: it copies the ids of words that are in their home slots in
@@ -7802,12 +7798,17 @@ def _encode_words(workspace, text, scanned, meanings, ids, id_stops, at):
     long_words = words.long_words
     flat = entries.reshape(-1)  # an index into it needs a shift, not a product with a stride
     longest = min(MAX_CACHED_BYTES, len(pool) >> 4)
+    room = len(pool) - longest  # as much as for the bytes of long words
+    most_words = 3 * len(entries) // 4
+    if len(entries) < workspace.max_entries:
+        most_words = len(entries) // 2
     n = workspace.lanes[0, N_ENDS]
     bounds = workspace.lanes[0, LAST:]  # word k is text[bounds[k] : bounds[k + 1]]
     bounds[0] = workspace.lanes[0, FIRST]
-    k = n_keyed = base = 0
-    _settle(text, bounds[0], scratch, tables, ids, at)
-    while k < n:
+    k = n_keyed = base = workspace.n_encoded
+    is_full = _is_full(workspace, words, most_words, room)
+    _settle(text, bounds[k], scratch, tables, ids, at)
+    while k < n and not is_full and at >= 0:
         if k >= n_keyed:
             base = k
             n_keyed = min(k + KEYS, n)
@@ -7856,18 +7857,14 @@ def _encode_words(workspace, text, scanned, meanings, ids, id_stops, at):
         n_ids = i64(0)
         if not _is_dropped(text, begin, bounds[k], class_of, dropped):
             n_ids = _segment(text, begin, size, tables, scratch, ids, at)
-        if n_ids < 0:
-            return -1 - begin
-        if size <= longest and not scratch[IS_UNSURE]:
-            if _make_room(workspace, n_ids, size):
-                entries = words.entries
-                flat = entries.reshape(-1)
-                home = _home_slot(low, high, len(entries))
-                slot = _find_slot(entries, long_words, low, high, home, text, begin)
-                n_keyed = k  # the home slots of the other keys have changed
+        if n_ids >= 0 and size <= longest and not scratch[IS_UNSURE]:
             _store_key(words, entries, long_words, slot, low, high, text, begin)
-            _store_ids(workspace, entries[slot], pool, high >= LONG, n_ids, ids, at)
+            _store_ids(workspace, entries, slot, pool, high >= LONG, n_ids, ids, at)
+            is_full = _is_full(workspace, words, most_words, room)
         at += n_ids
+        if n_ids < 0:
+            at = -1 - begin
+    workspace.n_encoded = k
     return at
 
 
@@ -7886,7 +7883,11 @@ def _encode_flat(workspace, text, scanned, meanings, ids, id_stops):
     workspace.n_ends = workspace.n_texts = 0
     while lanes[0, POSITION] < stop and at >= 0:
         scanned = _scan_batch(scanned, stop, table, lanes, marks)
+        workspace.n_encoded = 0
         at = _encode_words(workspace, text, scanned, meanings, ids, id_stops, at)
+        while at >= 0 and workspace.n_encoded < lanes[0, N_ENDS]:
+            _renew_cache(workspace)
+            at = _encode_words(workspace, text, scanned, meanings, ids, id_stops, at)
     return at
 
 
@@ -10270,7 +10271,7 @@ class _Encoder:
         pool = np.empty(max(16 * cache_size, 1 << 16), np.uint32)
         cache = _new_word_table(min(CACHE_WORDS, cache_size), len(pool))
         arrays = (*self.scan, keys, self.scratch, cache, pool)
-        self.workspace = _Workspace(tables, pattern.table, *arrays, 0, 0, 0, cache_size)
+        self.workspace = _Workspace(tables, pattern.table, *arrays, 0, 0, 0, 0, cache_size)
 
     def encode(
         self,
