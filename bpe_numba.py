@@ -6707,8 +6707,9 @@ class Model:
     @functools.cached_property
     def ids(self) -> dict[bytes, int]:
         """The id of each token; of several ids with the same bytes, the ordinary one."""
-        ids = {token: token_id for token_id, token in self.vocab.items()}
-        return ids | {self.vocab[token_id]: token_id for token_id in self.ordinary}
+        others = self.special_ids.union(self.unused)
+        ordinary_last = {token_id: self.vocab[token_id] for token_id in others} | self.vocab
+        return dict(zip(ordinary_last.values(), ordinary_last, strict=True))
 
     @functools.cached_property
     def ordinary_ids(self) -> dict[bytes, int]:
@@ -6836,6 +6837,8 @@ def _validate_special_tokens(model: Model) -> None:
 
 def _validate_distinct(model: Model) -> None:
     """Check that no two ordinary tokens have the same bytes."""
+    if len(model.ordinary_ids) == len(model.ordinary):
+        return
     ids = {}
     for token_id in model.ordinary:
         token = model.vocab[token_id]
@@ -7192,15 +7195,19 @@ def _all_splits(id_of: Mapping[bytes, int]) -> np.ndarray:
 
 def _merges_as_ids(merges: Sequence[Merge], id_of: Mapping[bytes, int]) -> np.ndarray:
     """Look up merges in a vocabulary: left, right, result, and rank; int64[M, 4]."""
-    rows = []
-    for left, right in merges:
-        try:
-            rows.append((id_of[left], id_of[right], id_of[left + right], len(rows)))
-        except KeyError as error:
-            raise InputError(
-                f"merge {len(rows)}, of {left!r} and {right!r}: {error} is not in the vocabulary"
-            ) from None
-    return np.array(rows, np.int64).reshape(-1, 4)
+    rows = np.empty((len(merges), 4), np.int64)
+    rows[:, 3] = range(len(merges))
+    try:
+        rows[:, 0] = [id_of[left] for left, _ in merges]
+        rows[:, 1] = [id_of[right] for _, right in merges]
+        rows[:, 2] = [id_of[left + right] for left, right in merges]
+    except KeyError as error:
+        for rank, (left, right) in enumerate(merges):
+            if error.args[0] in (left, right, left + right):
+                raise InputError(
+                    f"merge {rank}, of {left!r} and {right!r}: {error} is not in the vocabulary"
+                ) from None
+    return rows
 
 
 @inline_kernel
@@ -9987,13 +9994,13 @@ def load_model(
     require(file.is_file(), f"{path}: no such file or folder")
     data = _read_limited(file)
     config = _read_beside(file.with_name("tokenizer_config.json"))
-    matching = [form for form in FORMATS.values() if regex.match(form.sign, data)]
+    matching = (form for form in FORMATS.values() if regex.match(form.sign, data))
+    form = next(matching, None)
     require(
-        matching,
+        form,
         f"{file}: this is not a tokenizer.json, vocab.json, merges.txt, rank file, SentencePiece "
         "model or vocab.txt",
     )
-    form = matching[0]
     options = {"encoding": encoding, "pattern": pattern, "special_tokens": special_tokens}
     for name in options.keys() - inspect.signature(form.read).parameters.keys():
         require(
