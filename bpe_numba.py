@@ -4673,7 +4673,7 @@ def _decode_words(words: Words) -> tuple[np.ndarray, np.ndarray]:
 def _with_marks(
     code_points: np.ndarray, offsets: np.ndarray, step: Metaspace
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Apply a Metaspace to words of characters that do not begin a text.
+    """Apply a Metaspace to words of characters, as if none began a text.
 
     Returns code points and offsets.
     """
@@ -4735,9 +4735,9 @@ class CorpusCounts(NamedTuple):
         }
 
 
-# The table of words uses open addressing with linear probing, and is at most half full. Here it has
-# 8 slots. "the" (home slot 2) was counted 5 times, " cat" (home 2, which is taken, so slot 3)
-# twice, "internationalization" (home 6) once:
+# The table of words uses linear probing, and is at most half full (a cache: three quarters). Here
+# it has 8 slots. "the" (home slot 2) was counted 5 times, " cat" (home 2, which is taken, so slot
+# 3) twice, "internationalization" (home 6) once:
 #
 #     slot    key: 8 bytes        7 bytes and size            value   more
 #     0, 1    -                   0: free
@@ -5130,8 +5130,9 @@ def count(
     before     earlier counts with equal `Source.settings`, which are added to the new ones
     max_words  the rarest words are dropped when there are more unique words; 0: no word is dropped
 
-    Words are dropped after a task, and the tasks depend on the files alone. For the bound on the
-    error see Manku and Motwani (2002), "Approximate Frequency Counts over Data Streams".
+    Words are dropped after a task, and the tasks depend on the files and on `block_bytes` alone.
+    For the bound on the error see Manku and Motwani (2002), "Approximate Frequency Counts over Data
+    Streams".
 
     >>> with tempfile.NamedTemporaryFile(suffix=".txt") as file:
     ...     _ = file.write(b"one two two"), file.flush()
@@ -5261,9 +5262,9 @@ def load_counts(path: Path) -> tuple[CorpusCounts, dict]:
 # ─── Learning ─────────────────────────────────────────────────────────────────────────────────────
 #
 # Words -> Learned: merge the most frequent pair of adjacent symbols, again and again. A *cell*
-# holds one symbol of the alphabet, a *position* is the index of a cell, an *occurrence* of a pair
-# is the position where its left symbol begins, and a *frequency class* consists of all words with
-# the same count.
+# is the place of one symbol of the alphabet, a *position* is the index of a cell, an *occurrence*
+# of a pair is the position where its left symbol begins, and a *frequency class* consists of all
+# words with the same count.
 #
 # All words lie in one array of cells, with WORD_END before, between and after them. A symbol that
 # covers w cells is written into the first and the last of them (boundary tags: Knuth, The Art of
@@ -5294,7 +5295,7 @@ WORD_END = -1
 INTERIOR = -2
 LEFT = i64(0)
 RIGHT = i64(1)
-# `start` of a pair that cannot merge
+# why a pair cannot merge; the first two are also values of its `start`
 FORBIDDEN = -1
 MERGED = -2
 TOO_LONG = -3
@@ -5305,7 +5306,7 @@ MERGES_PER_ROUND = 256  # between rounds the progress bar moves, and Ctrl-C take
 MAX_COUNT = np.iinfo(np.int64).max
 # symbols of a token; without a limit, a text of one letter gives tokens half as long as it is
 LONGEST_LEARNT = 1 << 16
-# with fewer symbols in all words, int32 holds the index of any occurrence, and is faster
+# with fewer symbols in all words, int32 holds any position, and is faster
 INT32_SYMBOLS = 1 << 29
 
 
@@ -5351,7 +5352,7 @@ def _record(**fields: type) -> np.dtype:
 
 
 _CLASS = _record(
-    stop=np.int64,  # the position after the last word of the class
+    stop=np.int64,  # where the words of the next class begin
     count=np.int64,  # the count of each of its words
 )
 _SYMBOL = _record(
@@ -5396,30 +5397,31 @@ class _Learner:
     The heap is not updated when a count falls: a pair that reaches the top with an outdated count
     moves down. A score that depends on the totals of the two symbols may rise as well. A merge
     changes the counts and the totals only of pairs that have one of the two merged symbols. So all
-    of these are pushed again, and their outdated entries are dropped when they reach the top.
+    of these are pushed again. Entries with too low a score are dropped when they reach the top.
 
     After a split a pair may gain occurrences. It is then pushed again, and its list is outdated:
     when the pair merges, its occurrences are searched for in all cells.
 
-    Proof, without splits: no merge makes the string of an older symbol. Between two ends of
-    symbols, the symbols depend on the string alone: a merge across such an end would have removed
-    it; and a run of equal symbols is merged from the left, so that an end inside the run, if it
-    still exists, has an even number of them before it. Thus when a symbol is made, its string is
-    that one pair of symbols wherever it lies between two ends of symbols, and is merged there.
+    Proof that, if each merged pair occurs and none is split, no merge makes an older string.
+    Between two ends of symbols, the symbols depend on the string alone: a merge across such an end
+    would have removed it; and a run of equal symbols is merged from the left, so that an end inside
+    the run, if it still exists, has an even number of them before it. Thus when a symbol is made,
+    its string is that one pair of symbols wherever it lies between two ends of symbols, and is
+    merged there.
     """
 
     # int32[C]  all words, the most frequent first, as the comment above shows
     cells: np.ndarray
-    class_of: np.ndarray  # int32[C / 64]  the frequency class of every 64th cell
+    class_of: np.ndarray  # int32 or int64[C / 64]  the frequency class of every 64th cell
     classes: np.ndarray  # _CLASS[F]
     symbols: np.ndarray  # _SYMBOL[V + 1]
     spelled: np.ndarray  # uint8[…]        the bytes of all symbols
     pairs: np.ndarray  # _PAIR[P]
-    # int32[…]  a hash table of the pairs, by their symbols; -1 in a free slot
+    # int32 or int64[…]  a hash table of the pairs, by their symbols; -1 in a free slot
     slots: np.ndarray
     # _QUEUED[H]  the pairs whose score is at least the threshold, the best one first
     heap: np.ndarray
-    # int32[3 C]  large enough: a merge adds at most two for each symbol that it removes
+    # int32 or int64[3 C]  a merge adds at most two for each symbol that it removes; splits add more
     occurrences: np.ndarray
     neighbours: np.ndarray  # _NEIGHBOUR[2, V]
     # int32[2, C / 2]  the neighbours at each occurrence of one symbol, left and right
@@ -5562,7 +5564,7 @@ def _push_due_pairs(first, learner):
     by_count = learner.by_count
     threshold = learner.threshold
     for number in range(first, learner.n_pairs):
-        # Passing the learner counts a reference to it: most pairs need no score.
+        # The count is tested here, since each call with the learner counts a reference to it.
         if not by_count or pairs[number].count >= threshold:
             _push_if_due(number, pairs[number], learner)
 
@@ -5682,10 +5684,10 @@ def _replace(pair, c, occurrences, learner):
 
     Returns how many distinct neighbours there are, left and right.
 
-    The occurrences then are the positions of c, as many as the length of the pair, and its count is
-    that of c. They are read from left to right: in "aaa" the second occurrence of (a, a) is stale
-    when its turn comes. Two adjacent c are counted once, as the right neighbour of the first c; the
-    left neighbour of the second one counts as WORD_END.
+    Then occurrences[: pair.length] are the positions of c, and pair.count is the count of c. They
+    are read from left to right: in "aaa" the second occurrence of (a, a) is stale when its turn
+    comes. Two adjacent c are counted once, as the right neighbour of the first c; the left
+    neighbour of the second one counts as WORD_END.
     """
     cells = learner.cells
     class_of = learner.class_of
@@ -5742,7 +5744,7 @@ def _replace(pair, c, occurrences, learner):
 
 @inline_kernel
 def _beside(x, side, symbol):
-    """Return x and its neighbour in order, where x is on this side of the symbol."""
+    """Return x and a symbol from left to right; x is on this side of the symbol."""
     return (x, symbol) if side == LEFT else (symbol, x)
 
 
@@ -5770,7 +5772,7 @@ def _add_new_pairs(side, c, n_distinct, positions, learner):
         learner.n_pairs += 1
         new = pairs[pair]
         neighbour = neighbours[x]
-        before = x
+        before = x  # what x was before the merge
         if x == c:  # a second c, on the right
             before = i64(symbols[c].left)
         left, right = _beside(before, side, part)
@@ -5893,10 +5895,7 @@ def _link_pairs(learner):
 
 @kernel
 def _push_again(symbol, learner):
-    """Push the pairs of a symbol whose total has changed, and unlink the rare ones.
-
-    Their scores may have risen.
-    """
+    """Push the pairs of a symbol whose total has changed, as scores may rise; unlink rare ones."""
     pairs = learner.pairs
     heads = learner.heads
     links = learner.links
@@ -5943,7 +5942,7 @@ def _apply_merge(number, learner):
     _add_new_pairs(LEFT, c, n_left, positions, learner)
     _add_new_pairs(RIGHT, c, n_right, positions, learner)
     _push_due_pairs(first_new, learner)
-    learner.pairs[number].count = 0  # "aaaa" has lowered the count of (a, a) below 0
+    learner.pairs[number].count = 0  # it was the count of c so far
     if len(learner.heads):
         _link_pairs(learner)
         _push_again(a, learner)
@@ -5953,9 +5952,9 @@ def _apply_merge(number, learner):
 
 @kernel
 def _merge_until(goal, learner):
-    """Merge the best pair until there are `goal` symbols, if nothing stops it.
+    """Merge the best pair until there are `goal` symbols, no pair is left, or its score is inf.
 
-    It also stops if no pair is left, or if the next score is inf. Returns the next pair: its
+    Returns the next pair: its
     symbols, its count and its score; -1, -1, 0, 0 if there is none.
     """
     while True:
@@ -5972,7 +5971,7 @@ def _merge_until(goal, learner):
         if learner.threshold <= score <= queued and (score < queued or pair.count < count):
             _sift_down(best, score, pair.count, learner)
         elif score != queued:
-            # the pair is merged, forbidden or rare, or is also in the heap with a greater score
+            # merged, forbidden, below the threshold, or also in the heap with a greater score
             _pop(learner)
         elif learner.n_symbols[0] >= goal or score == np.inf:
             return int(pair.left), int(pair.right), int(pair.count), float(score)
@@ -6228,10 +6227,10 @@ class Learner:
     Wrong arguments raise InputError and change nothing: a symbol that does not exist, a pair that
     is forbidden, that is merged already, or that is longer than LONGEST_LEARNT, and more symbols
     than `n_symbols`. After an interrupt (KeyboardInterrupt) the learner can be used, and
-    `n_symbols` tells which merges it made. If it is damaged (by a lack of memory, or by an
-    interrupt of kernels that are not compiled), all methods raise InputError.
+    `n_symbols` tells how many merges it made. If it is damaged (by a lack of memory, or by an
+    interrupt of kernels that are not compiled), `best`, `count` and all changes raise InputError.
 
-    This BPE has tokens with "b" as their last byte only:
+    In this BPE, no token has a byte after a "b":
 
     >>> learner = Learner(Words.from_counts({b"abab": 3, b"aaab": 2}), 300)
     >>> while pair := learner.best():
@@ -6395,7 +6394,7 @@ class Learner:
 
         The most frequent word is the first.
         """
-        self.token(0)
+        self.token(0)  # completes self._tokens
         # Without INTERIOR, each symbol of two cells or more has two, and only the first is kept.
         marked = self._cells[self._cells != INTERIOR]
         is_wide = self._symbols["width"][marked] > 1
@@ -6436,7 +6435,7 @@ class Learner:
         return int(symbol)
 
     def _run(self, kernel: Callable, *arguments: object):
-        """Call a kernel on the state, which is dropped if the kernel did not reach its end."""
+        """Call a kernel on the state, which is dropped if the kernel may have damaged it."""
         require(self._state, "this learner was interrupted within a merge: make a new one")
         try:
             return kernel(*arguments, self._state)
@@ -6459,11 +6458,11 @@ def learn(
 ) -> Learned:
     """Merge the best pair again and again, until there are `n_symbols` symbols.
 
-    The alphabet is included. The options are those of a `Learner`, which see; by default the most
-    frequent pair merges.
+    The alphabet is included. The options are those of `Learner`; by default the most frequent
+    pair merges.
 
-    The time is proportional to the number of merged occurrences, not to the length of the words.
-    Raises InputError if there are no words, or if a symbol is not in the alphabet.
+    The time of a merge is proportional to the occurrences of its pair, not to the length of all
+    words. Raises InputError if there are no words, or if a symbol is not in the alphabet.
 
     >>> learned = learn(Words.from_counts({b"aaab": 3, b"ab": 1}), 258)
     >>> learned.pairs.tolist(), learned.counts.tolist(), learned.n_tokens.tolist()
@@ -6971,28 +6970,29 @@ def build_vocabulary(
 #                                 another kind's kernel
 #                 _first_letters, then _merge_short or, for more than MAX_LINEAR_MERGE letters,
 #                 _merge_long
-#             _settle             lets a Unigram of SentencePiece add up the scores of words so far
 #             _store_ids          writes its ids into the cache
+#             _settle             lets a Unigram of SentencePiece add up the scores of words so far
+#         _renew_cache            makes a full cache larger, or empties it
 
 NO_MERGE = ALL_ONES  # the entry of a pair that does not merge
 LOW_HALF = u64(2**32 - 1)
 NO_RANK = NO_MERGE & ~LOW_HALF
-# in place of the id of an unknown letter: its word has no ids; or the letter is left out
+# in place of the id of an unknown letter: NO_ID, its word has no ids; DROPPED, it is left out
 NO_ID = -1
 DROPPED = -2
-# in place of the two ids of a merge: the last pair that merges make from the bytes of the token
+# in place of the two ids of a merge: the pair that is left before the last merge of the token
 ANY_PAIR = -1
 # letters of a word whose pairs are all compared for the lowest rank; longer words need a heap
 MAX_LINEAR_MERGE = 48
-# behind the entries of a word, the memory of a thread holds the sum of scores that a Unigram in
-# single precision carries through a text; see `settle_unigram`
+# behind the entries of a word, `scratch` holds the state that a Unigram in single precision carries
+# through a text; see `settle_unigram`
 SCRATCH_SIZE = MAX_LINEAR_MERGE + 4
 SUM, NEXT_ID, NEXT_BYTE, IS_UNSURE = range(MAX_LINEAR_MERGE, SCRATCH_SIZE)
 # bytes, in a model without merges: sampling tries all ways to cut a token in two
 LONGEST_TOKEN = 1 << 12
 # for the bytes of unknown characters
 _FALLBACK_TOKENS = [f"<0x{b:02X}>".encode() for b in range(256)]
-CACHE_WORDS = 1 << 14  # entries of a new cache; a larger table than the words need is slower
+CACHE_ENTRIES = 1 << 14  # entries of a new cache; a larger table than the words need is slower
 MAX_CACHED_BYTES = 1 << 12  # of a word; longer words take too much space
 
 
@@ -7107,8 +7107,7 @@ def _bpe_tables_and_pairs(
     tokens = make_token_bytes(model.vocab)
     rows = _possible_merges(model, samples)
     rows = rows[np.lexsort((rows[:, 2], tokens.sizes[rows[:, 2]]))]
-    # Tokens of unknown characters, or of the ends of words, may merge, which bytes of tokens do not
-    # show.
+    # The bytes of tokens do not show how unknown characters and ends of words merge.
     has_names = of_characters or model.unk_token is not None or model.word_suffix
     keeps_all = samples or (model.merges is not None and bool(has_names))
     n_merges = len(rows)
@@ -7148,15 +7147,16 @@ def bpe_tables(model: Model, unknown_letter: int = -1, samples: bool = False) ->
 def _unreachable(model: Model) -> list[int]:
     """List the tokens of a model without merges that have a character which is no token itself.
 
-    Raises InputError if one is too long, or is made of two others: SentencePiece would merge such a
-    character with its neighbours before it finds that it is unknown. Its trainer makes no such
-    model.
+    Raises InputError if any token is too long, or if one of these is made of two tokens or single
+    characters: SentencePiece would merge such a character with its neighbours before it finds that
+    it is unknown. Its trainer makes no such model.
     """
     id_of = model.ordinary_ids
     longest = max(id_of, key=len, default=b"")
     if len(longest) > LONGEST_TOKEN:
         raise InputError(
-            f"token {id_of[longest]} has {len(longest):,} bytes; without merges the limit is 4,096"
+            f"token {id_of[longest]} has {len(longest):,} bytes; without merges the limit is "
+            f"{LONGEST_TOKEN:,}"
         )
     letters = {*map(chr, model.letters)}
     unreachable = []
@@ -7172,7 +7172,7 @@ def _unreachable(model: Model) -> list[int]:
                 if all(len(part) == 1 or part.encode() in id_of for part in parts):
                     raise InputError(
                         f"token {token_id}, {token!r}, has the character {min(unknown)!r}, which "
-                        f"is not a token itself"
+                        "is not a token itself"
                     )
     return unreachable
 
@@ -7456,7 +7456,7 @@ def _fill_merges(pairs, keeps_all, tokens, whole_words, tables, last_pairs):
     """Enter merges, int64[M, 4]: two ids, the resulting id, and the rank; merges of shorter tokens
     come first.
 
-    Several pairs may join to the same token, but only one of them ever does. The kernel finds that
+    Several pairs could make the same token, but only one of them ever does. The kernel finds that
     one, and enters it alone: 200,000 of the 446,000 pairs of o200k. A table half as large makes
     merging twice as fast. The two ids may be ANY_PAIR.
 
@@ -7501,6 +7501,7 @@ def _fill_merges(pairs, keeps_all, tokens, whole_words, tables, last_pairs):
         merges[slot, 0] = key
         merges[slot, 1] = min(entry, merges[slot, 1])  # a pair may come twice
     keys = np.empty(4 * KEYS, np.uint64)
+    no_ends = np.zeros_like(text)  # a token may have the byte that is END elsewhere
     for token_id in whole_words:
         if last_pairs[token_id, 0] >= 0:
             continue
@@ -7511,7 +7512,7 @@ def _fill_merges(pairs, keeps_all, tokens, whole_words, tables, last_pairs):
             _add_words(
                 tables.tokens,
                 text,
-                text,
+                no_ends,
                 starts[token_id],
                 ends,
                 i64(1),
@@ -7543,7 +7544,7 @@ def last_merges(model: Model) -> tuple[np.ndarray, np.ndarray]:
     """Find the ids of tokens of several letters, int64[K], and the pair of ids that becomes each;
     -1 if no pair does.
 
-    The bytes of a token alone decide how they are merged to it; see the proof in `_fill_merges`.
+    The bytes of a token alone decide how they are merged into it; see the proof in `_fill_merges`.
     """
     _, pairs = _bpe_tables_and_pairs(model, -1, False)
     ids = sorted({*model.ordinary_ids.values()}.difference(model.letters.values()))
@@ -7566,8 +7567,8 @@ def exact_pattern(model: Model) -> str:
 
     Models of SentencePiece take a whole text as one word. With this pattern, its pretokens can be
     segmented one by one and kept in the cache. The pattern is "none" if a part on its own could be
-    segmented differently: if words are looked up whole, if tokens of unknown characters merge, or
-    if sums are in single precision, so that rounding depends on the text before.
+    segmented differently: if words are looked up whole or have a suffix, or if tokens of unknown
+    characters merge. A sum in single precision is carried from part to part by `settle_unigram`.
 
         ▁*(?:[set]+|[\s\S])
 
@@ -7628,7 +7629,7 @@ def exact_pattern(model: Model) -> str:
 def _kernel_of_kind(name: str) -> Callable:
     """Make a function for kernels that calls a kernel of a kind of model, the field `name` of Kind.
 
-    The Numba type of the fourth argument, the tables, decides about the kind when the caller is
+    The Numba type of the fourth argument, the tables, decides the kind when the caller is
     compiled. So no loop tests for the kind, and only used kinds are compiled.
     """
 
@@ -7714,13 +7715,13 @@ class _Workspace:
     n_ends: int  # ENDs so far
     n_texts: int  # texts that have ended
     n_pooled: int  # ids in the pool
-    n_encoded: int  # words of the batch that have ids
+    n_encoded: int  # words of the batch that are done, with the ENDs
     max_entries: int  # of the cache
 
 
 @kernel
 def _renew_cache(workspace):
-    """Make the cache four times as large or, at its limit, forget all words."""
+    """Make the cache up to four times as large; at its limit, or with a full pool, empty it."""
     words = workspace.words
     n_entries = len(words.entries)
     if n_entries < workspace.max_entries and 2 * words.n_words >= n_entries:
@@ -8206,7 +8207,7 @@ def _expect(lattice, first, stop, probabilities):
 
     This is the forward-backward algorithm. `backward` includes the count of the word divided by its
     probability, so an edge adds forward * probability * backward. A value below TINY is scaled up,
-    with all nodes that tokens reach from there; the backward pass scales at the same nodes.
+    with the later nodes that were reached; the backward pass scales at the same nodes.
     """
     longest, shorter, sizes, _, offsets, counts = lattice
     # in one cache line: probability and expectation
@@ -8299,7 +8300,7 @@ def _losses(lattice, n_alphabet, scores, expected):
 def _digamma(x: np.ndarray) -> np.ndarray:
     """Compute the digamma function, the derivative of log gamma.
 
-    Its recurrence leads to a number that is great enough for its asymptotic series.
+    Its recurrence leads to a number that is large enough for its asymptotic series.
     """
     y = x + 6.5
     z = 1 / (y * y)
@@ -8443,9 +8444,10 @@ def learn_unigram(words: Words, n_symbols: int, *, progress: bool = False) -> Le
 
 
 UNKNOWN_PENALTY = 10.0  # the score of an unknown character is that of the worst token minus this
-MAX_SUM = 100_000.0  # SentencePiece subtracts a sum that is further from 0 from all later ones
+# In SentencePiece, a sum that is further from 0 than this is subtracted from all later sums.
+MAX_SUM = 100_000.0
 # In single precision, a sum up to 2**17 is rounded by 2**-8 at most. So two paths of up to n tokens
-# may change places if their sums differ by 4 * n times as much.
+# may change places only if their sums differ by at most 4 * n times as much.
 ROUNDING = 4 * 2.0**-8
 MAX_SURE_BYTES = 64  # in single precision, longer words are not cached
 EDGE_BITS = 24  # an edge is node << 24 | id; nodes are offsets in bytes from a word's start
@@ -8526,10 +8528,10 @@ def unigram_tables(model: Model) -> UnigramTables:
 def _write_path(text, start, size, tables, last, counts, ids, at):
     """Write the ids of the path that ends with the edge last[size]; returns their number.
 
-    An edge in `last` is start << EDGE_BITS | id. With `fuse_unk`, consecutive unknown characters,
-    and unknown tokens that are written in the text, become one token. Unknown characters become the
-    tokens of their bytes if all of these exist, and otherwise the unknown token. Without an unknown
-    token the result is -1.
+    An edge in `last` is node << EDGE_BITS | id, from this node on. With `fuse_unk`, consecutive
+    unknown characters, and unknown tokens that are written in the text, become one token. Unknown
+    characters become the tokens of their bytes if all of these exist, and otherwise the unknown
+    token. Without an unknown token the result is -1.
 
     With `counts`, the id of n unknown characters is n - 1 << EDGE_BITS | id, with at most MAX_MORE.
     """
@@ -8661,9 +8663,9 @@ def settle_unigram(text, stop, scratch, tables, ids, at):
     """Add up the scores of the words before a position, in single precision, as in SentencePiece.
 
     Its sum begins with the text. Rounding decides between paths with nearly equal sums, such as "9"
-    + "99" and "99" + "9", so it depends on the text before them. The cache has no words in which it
-    may decide. The others need no sum: their ids are added up when the next word is cut. If
-    SentencePiece subtracts a sum among them, their best path is found again, as that of one word.
+    + "99" and "99" + "9", so it depends on the text before them. Words in which it may decide are
+    not cached. For cached words, the scores of their ids are added here, before the next word is
+    cut. If MAX_SUM or MAX_MORE may be reached, the best path through these words is found again.
     """
     if not tables.in_single:
         return
@@ -10277,7 +10279,7 @@ class _Encoder:
         keys = np.empty(4 * KEYS, np.uint64)
         self.scratch = np.zeros(SCRATCH_SIZE, np.uint64)
         pool = np.empty(max(16 * cache_size, 1 << 16), np.uint32)
-        cache = _new_word_table(min(CACHE_WORDS, cache_size), len(pool))
+        cache = _new_word_table(min(CACHE_ENTRIES, cache_size), len(pool))
         arrays = (*self.scan, keys, self.scratch, cache, pool)
         self.workspace = _Workspace(tables, pattern.table, *arrays, 0, 0, 0, 0, cache_size)
 

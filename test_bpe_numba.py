@@ -2987,6 +2987,15 @@ def test_unknown_letters_are_one_token_or_those_of_their_bytes():
         assert ours.encode("axxaxa") == theirs.encode("axxaxa").ids == ids
 
 
+@pytest.mark.parametrize("merges", [None, []])
+def test_a_token_that_begins_with_the_byte_of_an_end_is_looked_up(merges):
+    vocab = BYTE_VOCAB | {256: b"\xfea\xfe", 257: b"\xfda\xfd"}
+    model = bpe.Model(vocab, merges, pattern="none", ignore_merges=merges is not None)
+    tokenizer = bpe.Tokenizer.from_model(model)
+    texts = [b"\xfea\xfe", b"\xfda\xfd", b"\xfe", b"\xfea"]
+    assert tokenizer.encode_batch(texts) == [[256], [257], [0xFE], [0xFE, 97]]
+
+
 def test_tokens_that_no_merge_makes_are_looked_up_whole():
     tokenizer = bpe.Tokenizer(BYTE_VOCAB | {256: b"abc", 257: b"xy"}, None)
     assert bpe._as_merges(tokenizer.model) == ([(b"x", b"y")], True)
