@@ -5619,7 +5619,7 @@ def _reserve_pairs(n, learner):
 
 
 @kernel
-def _record_of(left, right, learner):
+def _pair_number(left, right, learner):
     """Look up a pair, which gets a record if it never occurred.
 
     Returns its number, since the table may move.
@@ -5743,7 +5743,7 @@ def _replace(pair, c, occurrences, learner):
 
 
 @inline_kernel
-def _beside(x, side, symbol):
+def _left_to_right(x, side, symbol):
     """Return x and a symbol from left to right; x is on this side of the symbol."""
     return (x, symbol) if side == LEFT else (symbol, x)
 
@@ -5775,9 +5775,9 @@ def _add_new_pairs(side, c, n_distinct, positions, learner):
         before = x  # what x was before the merge
         if x == c:  # a second c, on the right
             before = i64(symbols[c].left)
-        left, right = _beside(before, side, part)
+        left, right = _left_to_right(before, side, part)
         pairs[slots[_find_pair(left, right, slots, pairs)]].count -= neighbour.count
-        new.left, new.right = _beside(x, side, c)
+        new.left, new.right = _left_to_right(x, side, c)
         slots[_find_pair(i64(new.left), i64(new.right), slots, pairs)] = pair
         new.count = neighbour.count
         new.start = stop
@@ -5831,7 +5831,7 @@ def _add_first_pairs(learner):
             continue
         pair = i64(slots[_find_pair(left, right, slots, pairs)])
         if pair < 0:
-            pair = _record_of(left, right, learner)
+            pair = _pair_number(left, right, learner)
             pairs = learner.pairs
             slots = learner.slots
         pairs[pair].count += classes[class_number].count
@@ -5989,7 +5989,7 @@ def _merge_pair(left, right, learner):
     symbols = learner.symbols
     if symbols[left].width + symbols[right].width > LONGEST_LEARNT:
         return TOO_LONG
-    number = _record_of(left, right, learner)
+    number = _pair_number(left, right, learner)
     if learner.pairs[number].start < 0:
         return int(learner.pairs[number].start)
     _apply_merge(number, learner)
@@ -5999,7 +5999,7 @@ def _merge_pair(left, right, learner):
 @kernel
 def _forbid_pair(left, right, learner):
     """Exclude a pair for good, even if it occurs only after a split."""
-    number = _record_of(left, right, learner)
+    number = _pair_number(left, right, learner)
     learner.pairs[number].start = FORBIDDEN
 
 
@@ -6015,7 +6015,7 @@ def _change_count(left, right, change, learner):
     """Change the count of a pair at the place of a split."""
     if left == WORD_END or right == WORD_END:
         return
-    number = _record_of(left, right, learner)
+    number = _pair_number(left, right, learner)
     symbols = learner.symbols
     pair = learner.pairs[number]
     if symbols[left].width + symbols[right].width <= LONGEST_LEARNT:
@@ -7452,7 +7452,7 @@ def segment_bpe(text, start, size, tables, scratch, ids, at):
 
 
 @kernel
-def _fill_merges(pairs, keeps_all, tokens, whole_words, tables, last_pairs):
+def _fill_merges(rows, keeps_all, tokens, whole_words, tables, last_pairs):
     """Enter merges, int64[M, 4]: two ids, the resulting id, and the rank; merges of shorter tokens
     come first.
 
@@ -7478,11 +7478,11 @@ def _fill_merges(pairs, keeps_all, tokens, whole_words, tables, last_pairs):
     last = -1
     merges = tables.merges
     bloom = tables.bloom
-    for m in range(len(pairs)):
-        left = pairs[m, 0]
-        right = pairs[m, 1]
-        token_id = pairs[m, 2]
-        entry = u64(pairs[m, 3]) << u64(32) | u64(pairs[m, 2])
+    for m in range(len(rows)):
+        left = rows[m, 0]
+        right = rows[m, 1]
+        token_id = rows[m, 2]
+        entry = u64(rows[m, 3]) << u64(32) | u64(rows[m, 2])
         if token_id != last:
             n = segment_bpe(text, starts[token_id], sizes[token_id], tables, scratch, ids, i64(0))
             last = token_id
