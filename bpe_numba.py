@@ -706,8 +706,12 @@ def check_writable(folder: Path) -> None:
 
     A missing folder is not created.
     """
-    with contextlib.suppress(LookupError), atomic_write(folder / "test"):
-        raise LookupError("nothing is to be written")
+    try:
+        with contextlib.suppress(LookupError), atomic_write(folder / "test"):
+            raise LookupError("nothing is to be written")
+    except OSError as error:
+        error.filename = str(folder)
+        raise
 
 
 def atomic_write_all(folder: Path, files: Mapping[str, Text]) -> None:
@@ -2405,7 +2409,7 @@ def _cached_on_disk(name: str, steps: tuple) -> ScanTable:
     """
     folder = Path(os.environ.get("NUMBA_CACHE_DIR") or Path(__file__).with_name("__pycache__"))
     path = folder / f"pattern.{name}.npz"
-    versions = repr((steps, regex.__version__, SOURCE_HASH))
+    versions = repr((steps, regex.__version__, __version__, SOURCE_HASH))
     # A damaged file may raise any exception.
     with contextlib.suppress(Exception), np.load(path) as saved:
         if saved["versions"] == versions:
