@@ -248,8 +248,11 @@ def _compiler(cache: bool, **options: bool) -> Callable:
     return compile_lazily
 
 
+# An inline kernel needs no code by which Python would call it; to leave that out saves a twelfth of
+# the time of compiling.
+INLINE = {"forceinline": True, "no_cpython_wrapper": True, "no_cfunc_wrapper": True}
 kernel = _compiler(cache=True)
-inline_kernel = _compiler(cache=False, forceinline=True)
+inline_kernel = _compiler(cache=False, **INLINE)
 
 
 def _struct_type(module: str, name: str, fields: tuple):
@@ -2823,9 +2826,9 @@ def _share_lanes(text, stop, table, lanes):
 def _run_side_by_side(text, table, lanes, marks):
     """Move all lanes until one reaches its last byte; returns False if the text is not UTF-8."""
     valid = True
-    count = LANE_BYTES
+    count = i64(LANE_BYTES)
     while valid and count > 0:
-        count = BATCH_BYTES
+        count = i64(BATCH_BYTES)
         for k in range(LANES):
             count = min(count, lanes[k, LAST] - lanes[k, POSITION])
         is_rare = _run_all_lanes(text, count, table.table, lanes, marks)
@@ -7089,6 +7092,16 @@ def _possible_merges(model: Model, samples: bool) -> np.ndarray:
     return rows
 
 
+def _store_whole_words(words: _WordTable, vocab: Mapping[int, bytes], ids: np.ndarray) -> None:
+    """Enter tokens into a table of words: the id of a token takes the place of a count."""
+    if len(ids):  # else the kernel need not be there
+        tokens = [vocab[token_id] for token_id in ids.tolist()]
+        text = _with_padding(b"".join(tokens))
+        ends = np.cumsum([len(token) for token in tokens])
+        no_ends = np.zeros_like(text)  # a token may have the byte that is END elsewhere
+        _add_words(words, text, no_ends, 0, ends, len(ids), ids, np.empty(4 * KEYS, np.uint64))
+
+
 @interruptible
 def _bpe_tables_and_pairs(
     model: Model, unknown_letter: int, samples: bool
@@ -7118,6 +7131,7 @@ def _bpe_tables_and_pairs(
     if not keeps_all:
         n_merges = min(n_merges, len(ids))
     size = 1 << max(6, (2 * n_merges - 1).bit_length())
+    words = _new_word_table(64, 64)
     tables = BpeTables(
         letter_ids,
         last_ids,
@@ -7126,13 +7140,14 @@ def _bpe_tables_and_pairs(
         model.fuse_unk,
         np.full((size, 2), NO_MERGE, np.uint64),
         np.zeros(size >> 3, np.uint64),
-        _new_word_table(64, 64),
+        words,
     )
     whole_words = np.zeros(0, np.int64)
     if model.ignore_merges or (model.merges is None and model.scores is None):
         whole_words = np.fromiter(model.ordinary_ids.values(), np.int64)
     last_pairs = np.full((len(tokens.sizes), 2), -1)
     _fill_merges(rows, keeps_all, tokens, whole_words, tables, last_pairs)
+    _store_whole_words(words, model.vocab, whole_words[whole_words >= 0])
     # only now, since no merge is made of unknown letters
     letter_ids[letter_ids < 0] = unknown_letter
     return tables, last_pairs
@@ -7470,8 +7485,8 @@ def _fill_merges(rows, keeps_all, tokens, whole_words, tables, last_pairs):
     one is the merge of this pair.
 
     keeps_all     enter all pairs
-    whole_words   ids of tokens that are looked up as whole words, unless merges make them from
-                  their bytes
+    whole_words   ids of tokens that are looked up as whole words, int64[K]; those that merges make
+                  from their bytes are replaced by -1
     last_pairs    int64[V, 2], by id: the pair that becomes the token, if it was found; modified in
                   place
     """
@@ -7504,25 +7519,14 @@ def _fill_merges(rows, keeps_all, tokens, whole_words, tables, last_pairs):
         bloom[word] |= bit
         merges[slot, 0] = key
         merges[slot, 1] = min(entry, merges[slot, 1])  # a pair may come twice
-    keys = np.empty(4 * KEYS, np.uint64)
-    no_ends = np.zeros_like(text)  # a token may have the byte that is END elsewhere
-    for token_id in whole_words:
-        if last_pairs[token_id, 0] >= 0:
-            continue
-        n = segment_bpe(text, starts[token_id], sizes[token_id], tables, scratch, ids, i64(0))
-        if n != 1 or ids[0] != token_id:
-            # A table of words adds up counts: the id is entered as the count of the token.
-            ends = np.array([starts[token_id] + sizes[token_id]])
-            _add_words(
-                tables.tokens,
-                text,
-                no_ends,
-                starts[token_id],
-                ends,
-                i64(1),
-                np.array([token_id]),
-                keys,
-            )
+    for k in range(len(whole_words)):
+        token_id = whole_words[k]
+        is_merged = last_pairs[token_id, 0] >= 0
+        if not is_merged:
+            n = segment_bpe(text, starts[token_id], sizes[token_id], tables, scratch, ids, i64(0))
+            is_merged = n == 1 and ids[0] == token_id
+        if is_merged:
+            whole_words[k] = -1
 
 
 @kernel
@@ -7641,7 +7645,7 @@ def _kernel_of_kind(name: str) -> Callable:
         kind = next(kind for kind in KINDS.values() if kind.tables_type is type(arguments[3]))
         return getattr(kind, name)(*arguments)
 
-    @overload(call, jit_options={"nogil": True, "forceinline": True})
+    @overload(call, jit_options={"nogil": True, **INLINE})
     def choose(*arguments):
         tables = type(arguments[3])
         chosen = next(
@@ -7882,25 +7886,31 @@ def _encode_words(workspace, text, scanned, meanings, ids, id_stops, at):
 
 
 @kernel
-def _encode_flat(workspace, text, scanned, meanings, ids, id_stops):
-    """Write the ids of a flat text, and where the ids of each of its texts end.
+def _encode_flat(workspace, text, scanned, meanings, first_id, ids, at, id_stops):
+    """Write the ids of a flat text to ids[at :], and where the ids of each of its texts end.
 
-    There must be room for as many ids as the text has bytes, and two more. Returns the end of all
-    ids, or -1 - start of a word without ids.
+    There must be room for as many ids as the text has bytes. Returns the end of all ids, or
+    -1 - start of a word without ids.
+
+    first_id  how the first text begins; a sum of scores is carried on if it is CONTINUES
     """
     lanes = workspace.lanes
     marks = workspace.marks
     table = workspace.table
-    at = i64(0)
+    scratch = workspace.scratch
+    if first_id != CONTINUES:
+        scratch[SUM] = 0
+    scratch[NEXT_ID] = at
+    scratch[NEXT_BYTE] = scratch[IS_UNSURE] = 0
     stop = _begin_scan(text, lanes)
-    workspace.n_ends = workspace.n_texts = 0
-    while lanes[0, POSITION] < stop and at >= 0:
-        scanned = _scan_batch(scanned, stop, table, lanes, marks)
-        workspace.n_encoded = 0
-        at = _encode_words(workspace, text, scanned, meanings, ids, id_stops, at)
-        while at >= 0 and workspace.n_encoded < lanes[0, N_ENDS]:
+    workspace.n_ends = workspace.n_texts = workspace.n_encoded = 0
+    while at >= 0 and (workspace.n_encoded < lanes[0, N_ENDS] or lanes[0, POSITION] < stop):
+        if workspace.n_encoded < lanes[0, N_ENDS]:
             _renew_cache(workspace)
-            at = _encode_words(workspace, text, scanned, meanings, ids, id_stops, at)
+        else:
+            scanned = _scan_batch(scanned, stop, table, lanes, marks)
+            workspace.n_encoded = 0
+        at = _encode_words(workspace, text, scanned, meanings, ids, id_stops, at)
     return at
 
 
@@ -10254,32 +10264,33 @@ def _decodes_separately(step: dict, tokens: Sequence[str]) -> bool:
     return False
 
 
-def _join_ids(parts: Iterable[np.ndarray], n_expected: int) -> np.ndarray:
-    """Join arrays of ids; an array may be overwritten when the next one is requested.
+def _with_room(ids: np.ndarray, n: int, n_more: int) -> np.ndarray:
+    """Return an array of ids, or a longer copy of its first n ids if it lacks room for more."""
+    if n + n_more <= len(ids):
+        return ids
+    longer = np.empty(2 * (n + n_more), np.uint32)
+    longer[:n] = ids[:n]
+    return longer
 
-    The first array has room for `n_expected` ids, since a longer one costs a copy.
-    """
+
+def _join_ids(parts: Iterable[np.ndarray], n_expected: int) -> np.ndarray:
+    """Join arrays of ids; more than `n_expected` ids cost a copy."""
     ids = np.empty(n_expected, np.uint32)
     n = 0
     for part in parts:
-        stop = n + len(part)
-        if stop > len(ids):
-            longer = np.empty(2 * stop, np.uint32)
-            longer[:n] = ids[:n]
-            ids = longer
-        ids[n:stop] = part
-        n = stop
+        ids = _with_room(ids, n, len(part))
+        ids[n : n + len(part)] = part
+        n += len(part)
     ids.resize(n, refcheck=False)  # a copy would take a tenth of the time of a large text
     return ids
 
 
 class _Encoder:
-    """The state of one encoding thread: a workspace, and an array for the ids of a part."""
+    """The state of one encoding thread."""
 
     def __init__(self, model: Model, tables: object, pattern: Pattern, cache_size: int):
         self.model = model
         self.scan = _new_scan()
-        self.ids = np.empty(4 * PART_BYTES, np.uint32)  # fresh memory would take longer
         keys = np.empty(4 * KEYS, np.uint64)
         self.scratch = np.zeros(SCRATCH_SIZE, np.uint64)
         pool = np.empty(max(16 * cache_size, 1 << 16), np.uint32)
@@ -10291,33 +10302,26 @@ class _Encoder:
         self,
         pretokenizer: Pretokenizer,
         parts: Iterable[tuple[int, Sequence[Text], int]],
+        n_expected: int,
         offsets: np.ndarray,
-        carry: np.ndarray,
-    ) -> Iterator[np.ndarray]:
-        """Encode the parts of some texts, as from `Tokenizer._parts`.
+    ) -> np.ndarray:
+        """Encode the parts of some texts, as from `Tokenizer._parts`; returns their ids.
 
-        Yields the ids of each part, which the next part overwrites. The ends of the texts are
-        written to `offsets`, int64[T + 1].
+        The ends of the texts are written to `offsets`, int64[T + 1]. More than `n_expected` bytes
+        may cost a copy of the ids.
         """
-        self.scratch[SUM] = carry[0]
+        ids = np.empty(n_expected + len(offsets) + PADDING, np.uint32)
         n = 0
         for n_before, texts, first_id in parts:
-            if first_id != CONTINUES:
-                self.scratch[SUM] = 0
-            self.scratch[NEXT_ID:] = 0
             flat, _ = pretokenizer.apply(self.scan, [*map(_text_bytes, texts)], first_id)
-            ids = self.ids
-            if len(ids) < len(flat.text):
-                ids = np.empty(len(flat.text), np.uint32)
+            ids = _with_room(ids, n, len(flat.text))
             # A text in several parts has its end written several times, the last time for good.
-            stops = offsets[n_before + 1 :][: len(texts)]
-            n_new = _encode_flat(self.workspace, *flat, ids, stops)
-            if n_new < 0:
+            stops = offsets[n_before + 1 :]
+            n = _encode_flat(self.workspace, *flat, first_id, ids, n, stops)
+            if n < 0:
                 raise _unknown_letter(self.model, b"".join(flat.parts()))
-            stops += n
-            n += n_new
-            yield ids[:n_new]
-        carry[0] = self.scratch[SUM]
+        ids.resize(n, refcheck=False)  # a copy would take a tenth of the time of a large text
+        return ids
 
 
 def _unknown_letter(model: Model, text: bytes) -> InputError:
@@ -10664,9 +10668,12 @@ class Tokenizer:
             encoder = _Encoder(self.model, self._tables, self.pattern, self._cache_size)
         offsets = np.zeros(len(texts) + 1, np.int64)
         try:
-            carry = np.zeros(1, np.uint64) if carry is None else carry
-            encoded = encoder.encode(pretokenizer, parts, offsets, carry)
-            return _join_ids(encoded, n_expected), offsets
+            if carry is not None:
+                encoder.scratch[SUM] = carry[0]
+            ids = encoder.encode(pretokenizer, parts, n_expected, offsets)
+            if carry is not None:
+                carry[0] = encoder.scratch[SUM]
+            return ids, offsets
         finally:
             self._idle.append(encoder)
 
