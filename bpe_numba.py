@@ -5489,8 +5489,8 @@ def _score(pair, learner):
         return 0.0
     if learner.by_count:
         return np.float64(pair.count)
-    a = pair.left
-    b = pair.right
+    a = i64(pair.left)
+    b = i64(pair.right)
     totals = learner.totals
     size = _size_of_pair(a, b, learner.symbols)
     score = learner.score(pair.count, totals[a], totals[b], size)
@@ -5588,7 +5588,7 @@ def _refill_heap(learner):
         greatest = max(greatest, _score(pairs[pair], learner))
     learner.threshold = max(greatest / 2, LEAST_SCORE)
     learner.heap_size = 0
-    _push_due_pairs(0, learner)
+    _push_due_pairs(i64(0), learner)
 
 
 @inline_kernel
@@ -5961,8 +5961,7 @@ def _apply_merge(number, learner):
 def _merge_until(goal, learner):
     """Merge the best pair until there are `goal` symbols, no pair is left, or its score is inf.
 
-    Returns the next pair: its
-    symbols, its count and its score; -1, -1, 0, 0 if there is none.
+    Returns the next pair: its symbols, its count and its score; -1, -1, 0, 0 if there is none.
     """
     while True:
         # a heap this large is mostly outdated
