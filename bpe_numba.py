@@ -248,11 +248,8 @@ def _compiler(cache: bool, **options: bool) -> Callable:
     return compile_lazily
 
 
-# An inline kernel needs no code by which Python would call it; to leave that out saves a twelfth of
-# the time of compiling.
-INLINE = {"forceinline": True, "no_cpython_wrapper": True, "no_cfunc_wrapper": True}
 kernel = _compiler(cache=True)
-inline_kernel = _compiler(cache=False, **INLINE)
+inline_kernel = _compiler(cache=False, forceinline=True)
 
 
 def _struct_type(module: str, name: str, fields: tuple):
@@ -7644,7 +7641,7 @@ def _kernel_of_kind(name: str) -> Callable:
         kind = next(kind for kind in KINDS.values() if kind.tables_type is type(arguments[3]))
         return getattr(kind, name)(*arguments)
 
-    @overload(call, jit_options={"nogil": True, **INLINE})
+    @overload(call, jit_options={"nogil": True, "forceinline": True})
     def choose(*arguments):
         tables = type(arguments[3])
         chosen = next(
