@@ -7585,8 +7585,9 @@ def exact_pattern(model: Model) -> str:
     no segment crosses the cut. A merge across the cut would make such a token, and merges on one
     side do not depend on the other side. A longest match ends at the cut. A sum of scores is the
     sum of both sides, and it is greatest if both are. An unknown character becomes the same in each
-    part. If consecutive unknown characters become one token, they form a set of their own, or
-    belong to the first set if that has unknown characters.
+    part. If consecutive unknown characters become one token, they form a set of their own. They
+    belong to the first set if that has unknown characters, or if a text may have the unknown token
+    itself, which then becomes one token with them.
 
     >>> vocab = dict(enumerate("▁ a b c d ▁a ab".encode().split()))
     >>> merges = [("▁".encode(), b"a"), (b"a", b"b")]
@@ -7619,8 +7620,9 @@ def exact_pattern(model: Model) -> str:
     joined = {char for pair in pairs if mark not in pair for char in pair}
     sets = [_write_set(joined)] if joined else []
     falls_back = model.byte_fallback and fallback_tokens(model) <= model.ids.keys()
-    if model.drops_unknown or (model.fuse_unk and not falls_back):
-        if model.drops_unknown or not joined <= letters:
+    is_written = model.kind == "unigram" and str(model.unk_token).encode() in merged
+    if model.drops_unknown or (model.fuse_unk and (is_written or not falls_back)):
+        if model.drops_unknown or is_written or not joined <= letters:
             letters = letters - joined
             sets = []
         if not letters:

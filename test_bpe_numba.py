@@ -3518,10 +3518,13 @@ def test_a_unigram_falls_back_to_the_byte_tokens_that_exist():
         assert ours.encode(text) == theirs.encode(text).ids
 
 
-@pytest.mark.parametrize("text", ["é<unk>a", "<unk>éa", "éé<unk><unk>é", "a<unk>", "a<unk>é"])
-def test_an_unknown_beside_a_written_unknown_token_is_one_token(text):
-    pieces = [("<unk>", 0.0), ("a", -1.0), ("b", -2.0)]
-    theirs = huggingface_tokenizer(tokenizers.models.Unigram(pieces, 0, False))
+@pytest.mark.parametrize("text", ["é<unk>a", "<unk>éa", "éé<unk><unk>é", "a<unk>", "aé<unk>é<"])
+@pytest.mark.parametrize("falls_back", [False, True])
+def test_an_unknown_beside_a_written_unknown_token_is_one_token(text, falls_back):
+    pieces = [("<unk>", 0.0), *((letter, -2.0) for letter in "ab<unk>")]
+    if falls_back:
+        pieces += [(f"<0x{b:02X}>", -9.0) for b in range(256)]
+    theirs = huggingface_tokenizer(tokenizers.models.Unigram(pieces, 0, falls_back))
     assert bpe.Tokenizer.from_str(theirs.to_str()).encode(text) == theirs.encode(text).ids
 
 
