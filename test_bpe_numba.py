@@ -4100,12 +4100,6 @@ def test_an_empty_name_and_added_tokens_stay_where_they_were(tmp_path):
     assert_written_as_read(tmp_path, tmp_path / "again")
 
 
-def test_a_byte_level_is_for_tokens_of_bytes(tmp_path):
-    model = bpe.Model({0: b"a"}, [], pattern=BYTE_LEVEL, alphabet="characters", unk_token="a")
-    with pytest.raises(bpe.InputError, match="ByteLevel is for tokens of bytes"):
-        bpe.save_model(model, tmp_path)
-
-
 def test_truncation_and_padding_are_kept_and_not_applied(tokenizer, tmp_path):
     tokenizer.save(tmp_path)
     truncation = {"direction": "Right", "max_length": 3, "strategy": "LongestFirst", "stride": 0}
@@ -5328,11 +5322,6 @@ def test_links_of_the_pages_lead_to_files():
             assert (page.parent / link).is_file(), (page, link)
 
 
-def test_a_second_model_is_no_text(command, model):
-    result = command("view model model 'the cat'", cwd=model)
-    assert result.returncode == 2 and b"only one model is viewed" in result.stderr
-
-
 def test_a_model_that_is_replaced_gives_a_warning(command, tmp_path):
     (tmp_path / "a.txt").write_text("the cat")
     line = "train a.txt --vocab-size=257 --quiet --out m"
@@ -6195,14 +6184,13 @@ SOME_FILES = {
     "empty.txt": b"",
     "ends.txt": END.encode() * 3,
     "bad.jsonl": b"{nonsense\n",
-    "numbers.jsonl": b'{"text": "fine"}\n{"text": 5}\n',
     "late.jsonl": b'{"text": "some text"}\n' * 50 + b"oops\n" + b'{"text": "more"}\n' * 50,
     "late.jsonl.gz": gzip.compress(b'{"text": "some text"}\n' * 50 + b"oops\n"),
     "long.txt": b"a" * 9_000_000,
     "long.txt.gz": gzip.compress(b"a" * 9_000_000, 1),
     "long.jsonl": b'{"text": "' + b"a" * 9_000_000 + b'"}',
-    "whole.txt.gz": gzip.compress(b"some text"),
-    "short.txt.gz": gzip.compress(random.Random(0).randbytes(500))[:-9],
+    "zip.txt.gz": gzip.compress(b"PK\x03\x04" * 9),
+    "unpacked.txt.gz": b"some text",
     "flipped.txt.gz": TEXT_GZ[:20] + b"\0\1" + TEXT_GZ[22:],
     "some/a.txt": b"some text",
     "some/b.txt": b"PK\x03\x04" * 9,
@@ -6229,19 +6217,15 @@ BAD_LINES = {
 }
 # Files of models: their names, what is in them, and the pattern that is named with them.
 BAD_MODELS = [
-    ("tokenizer.json", b"[" * 100_000, "this is not|not JSON", None),
-    ("tokenizer.json", b'{"model": ' + b"[" * 100_000, "not JSON", None),
     ("tokenizer.json", b'{"model": {"vocab": {"a": ' + b"1" * 5000 + b"}}}", "not JSON", None),
     ("tokenizer.json", b'{"model": "\xff"}', "not UTF-8 at byte 11", None),
     ("tokenizer.json", b"\0" * 5000, "this is not a tokenizer.json", None),
     ("tokenizer.model", b"\n\x0e\n\x05<unk>\x15", "SentencePiece", None),
-    ("tokenizer.model", b"\n\x0e\n\x05<unk>\x15\0\0\0\0\x18\x02", "SentencePiece", None),
     ("vocab.txt", b"[UNK]\n\xff\n", "not UTF-8", None),
     ("tokenizer.model", b"IQ== 0\n", "does not say its pattern", None),
     ("a.tiktoken", b"IQ== 0\nIg== 0\n", "line 2.*twice", "gpt2"),
     ("a.tiktoken", b"IQ== 0\nIQ== 1\n", "same bytes", "gpt2"),
     ("a.tiktoken", b"IQ== 0\nI?== 1\n", "line 2: not a token", None),
-    ("a.tiktoken", b"IQ== 0\nIg== -1\n", "line 2", None),
     ("a.tiktoken", b"IQ== 0\n" + base64.b64encode(b"a" * 5000) + b" 1\n", "5,000 bytes", "gpt2"),
     ("a.tiktoken", b"IQ== 0\nIg== 99999999999\n", "line 2", None),
     ("vocab.json", b'{"a": 0}', "merges.* is missing", None),
@@ -6268,7 +6252,6 @@ BAD_CHANGES = {
         ({"pre_tokenizer": {"type": "UnicodeScripts"}}, "UnicodeScripts"),
         ({"normalizer": STRIP, "pre_tokenizer": FIRST_OF_BYTES}, "first after Strip"),
         ({"pre_tokenizer": None}, "decoder ByteLevel"),
-        ({"pre_tokenizer": {"type": "Metaspace"}}, "Metaspace"),
         ({"pre_tokenizer": split_by("(?:(?:(?:ab?){1000}){1000}){1000}")}, "counts of groups"),
         ({"decoder": {"type": "Metaspace"}}, "decoder.*Metaspace"),
         ({"model__vocab": {"é": -5}}, "-5"),
@@ -6276,7 +6259,6 @@ BAD_CHANGES = {
         ({"model__vocab": {"a": 0, "b": 0}}, "the id 0"),
         ({"model__vocab": 3}, "vocabulary"),
         ({"model__unk_token": []}, r"the unk_token of a model is a string, not \[\]"),
-        ({"model__end_of_word_suffix": 5}, "the end_of_word_suffix of a model is a string, not 5"),
         ({"model__merges": [["a"]]}, "merge 0"),
         ({"model__merges": ["a b c"]}, "merge 0"),
         ({"model__merges": [["a", "日"]]}, "日"),
@@ -6287,14 +6269,14 @@ BAD_CHANGES = {
         ({"added_tokens": [{"content": END, "id": 0, "lstrip": "yes"}]}, "must be true or false"),
         ({"added_tokens": 1}, "added_tokens"),
         ({"added_tokens": [{"content": "<x>"}]}, "null"),
-        *(({"model__vocab": {"a": id}}, "id") for id in ([1], 1e300, True)),
+        ({"model__vocab": {"a": True}}, "id"),
     ],
     "llama": [
         ({"model__vocab": {"<unk>": 0, "a": 1}, "model__merges": []}, "<0x00>.*byte_fallback"),
         ({"decoder": {"type": "Sequence", "decoders": [{"type": "Fuse"}, ODD_REPLACE]}}, "decoder"),
     ],
     "albert": [
-        *(({"model__vocab": [["<unk>", n]]}, "and its score") for n in ("0", NAN, -INFINITY)),
+        *(({"model__vocab": [["<unk>", n]]}, "and its score") for n in ("0", NAN)),
         ({"model__vocab": {"<unk>": 0}}, "list of tokens and scores"),
         ({"model__unk_id": 5000}, "unk_id 5000"),
         ({"normalizer": {"type": "Precompiled", "precompiled_charsmap": "AAAA"}}, "Precompiled"),
@@ -6335,7 +6317,6 @@ def here(model, prose, tokenizer, tmp_path_factory):
         (folder / name).write_bytes(content)
     for name, content in NO_TEXTS.items():
         (folder / f"{name}.txt").write_bytes(content * 9)
-        (folder / f"{name}.txt.gz").write_bytes(gzip.compress(content * 9))
     for k, line in enumerate(BAD_LINES.values()):
         (folder / f"{k}.jsonl").write_bytes(b'{"text": "fine"}\n' + line + b"\n")
     for k, (name, content, *_) in enumerate(BAD_MODELS):
@@ -6358,7 +6339,7 @@ def here(model, prose, tokenizer, tmp_path_factory):
         edited(folder / name, **({} if family == "bytes" else {"added_tokens": []}) | change)
     _, file = trained_there(folder, prose, model_type="unigram")
     whole = file.read_bytes()
-    for k, size in enumerate((2, 3, 100, len(whole) // 3, len(whole) - 1000)):
+    for k, size in enumerate((2, 100, len(whole) - 1000)):
         (folder / f"short {k}.model").write_bytes(whole[:size])
     for k, (change, _) in enumerate(BAD_PROTOS):
         proto = sentencepiece_model_pb2.ModelProto.FromString(whole)
@@ -6377,10 +6358,8 @@ def here(model, prose, tokenizer, tmp_path_factory):
     counting = {"special_tokens": [END, "<pad>"]}
     bpe.count_files(folder / "pad.txt", folder / "words.npz", **counting)
     bpe.count_files(folder / "other.txt", folder / "cl100k.npz", **counting, pattern="cl100k")
-    bpe.count_files(folder / "other.txt", folder / "nfc.npz", **counting, normalizer=["nfc"])
     bpe.count_files(folder / "other.txt", folder / "plain.npz")
     words = (folder / "words.npz").read_bytes()
-    (folder / "half.npz").write_bytes(words[: len(words) // 2])
     (folder / "flipped.npz").write_bytes(words.replace(b" text", b" tex!"))
     np.savez(folder / "foreign.npz", a=np.zeros(3))
     np.savez(folder / "pickled.npz", header=np.array([{}, None], object))
@@ -6406,7 +6385,7 @@ EMPTY_NAMES += [
     lambda name: bpe.encode_files(plain(), "x", name),
 ]
 WRONG_TYPE = " (is named by a|must be of type) "
-DEPTHS = [200, 400, 900, 100_000]
+DEPTHS = [400, 900, 100_000]
 
 
 @functools.cache
@@ -6418,9 +6397,7 @@ def plain(pattern="gpt2"):
 MANY_REFUSED_CALLS = {
     lambda here, pattern: bpe.Pattern(pattern): [
         ("(", "position 1"),
-        ("[a", "does not compile"),
         ("a*", "empty string"),
-        ("", "empty"),
         (r"(?!\s)\s", "nothing"),
         ("gpt9", "no pattern is named 'gpt9'; there are gpt2, cl100k"),
         ("(?:" * 300 + "a" + ")" * 300, "does not compile"),
@@ -6449,20 +6426,17 @@ MANY_REFUSED_CALLS = {
         (*types("Strip"), "Strip.*not supported"),
         (*types("Fuse"), replace("aa", "b"), "Replace.*not supported"),
         (*types("Fuse"), STRIP_SPACE | {"start": 2}, "Strip.*not supported"),
-        (*types("ByteLevel"), "ByteLevel.*not supported"),
-        (*types("Fuse", "ByteFallback"), "ByteFallback.*not supported"),
         (METASPACE, *types("Fuse"), STRIP_SPACE, "Strip.*not supported"),
         (replace("a", "b", "Regex"), "Replace.*not supported"),
     ],
     # Files of text.
     lambda here, name: counted([here / name], block_bytes=100, workers=2): [
         *((f"{name}.txt", rf"{name}\.txt: an? {name}.* is not text") for name in NO_TEXTS),
-        *((f"{name}.txt.gz", rf"{name}\.txt\.gz: an? {name}.* is not text") for name in NO_TEXTS),
+        ("zip.txt.gz", r"zip\.txt\.gz: a zip archive is not text"),
+        ("unpacked.txt.gz", "is not packed, as its name says"),
         *((f"{k}.jsonl", rf"{k}\.jsonl, line 2: .*{part}") for k, part in enumerate(BAD_LINES)),
-        ("numbers.jsonl", r"numbers\.jsonl, line 2: no text"),
         ("late.jsonl", r"late\.jsonl, line 51: not JSON"),
         ("late.jsonl.gz", r"late\.jsonl\.gz, line 51: not JSON"),
-        ("short.txt.gz", r"short\.txt\.gz: not a whole gzip file"),
         ("flipped.txt.gz", r"flipped\.txt\.gz: not a whole gzip file"),
     ],
     lambda here, name: next(bpe.Source([*here.glob(name)], bpe.Pattern()).blocks()): [
@@ -6485,7 +6459,6 @@ MANY_REFUSED_CALLS = {
         ({"texts": "Hello"}, "texts"),
         ({"texts": ["Hello"], "inputs": "x"}, "texts"),
         ({"texts": [5]}, "text"),
-        ({"texts": 3}, WRONG_TYPE),
         ({"inputs": 3}, WRONG_TYPE),
         ({"inputs": [3]}, WRONG_TYPE),
     ],
@@ -6509,8 +6482,8 @@ MANY_REFUSED_CALLS = {
         words_of_characters(counts), size, score=score
     ): [
         ({b"ab": 1}, 9, "best", "score"),
-        *(({}, 9, score, "no words") for score in ("count", "likelihood")),
-        *(({b"abcd": 1}, 3, score, "the alphabet has 7") for score in ("count", "likelihood")),
+        ({}, 9, "count", "no words"),
+        ({b"abcd": 1}, 3, "count", "the alphabet has 7"),
     ],
     lambda here, counts, options: bpe.learn_unigram(
         words_of_characters(counts), **{"n_symbols": 9} | options
@@ -6528,7 +6501,6 @@ MANY_REFUSED_CALLS = {
         (300, [5], "5"),
         (300, ["<\ud800>"], r"U\+D800|UTF-8"),
         (300, ["é"], "é"),
-        (300, ["Ġ"], "Ġ"),
     ],
     lambda here, *fields: bpe.Tokenizer(*fields).save(here / "nowhere"): [
         ({0: b"a", 1: b"a"}, [], "0 and 1"),
@@ -6537,7 +6509,6 @@ MANY_REFUSED_CALLS = {
         ({0: b""}, [], "at least one"),
         ({0: b"a"}, [(b"a", b"b")], "merge 0.*b'b'"),
         ({0: b"a", 1: b"b"}, [(b"a", b"b")], "b'ab'"),
-        ({2**40: b"a"}, [], "1099"),
         ({2**24: b"a"}, [], "16777216"),
         ([b"a"], [], WRONG_TYPE),
         ({0: b"a", 1: b"aa"}, [("a", "a")], "merges are pairs"),
@@ -6574,22 +6545,18 @@ MANY_REFUSED_CALLS = {
     lambda here, chosen: plain().encode("<c>", chosen): [(["<c>"], "'<c>' is not a special token")],
     lambda here, texts: plain().encode_batch(texts): [("one text", "list of texts")],
     lambda here, ids: plain().decode(ids): [
-        *(([1, id], re.escape(repr(id))) for id in (257, -1, "a", 1.5, None, 2**32, 2**70)),
-        *((np.array([1, id]), str(id)) for id in (257, -1, 2**40)),
+        *(([1, id], re.escape(repr(id))) for id in (257, -1, "a", 2**70)),
+        *((np.array([1, id]), str(id)) for id in (257, -1)),
         (np.zeros(2), "float64"),
-        *(
-            (ids, "id")
-            for ids in ([1.0], [0] * 99 + [1.0], ["1"], "12", None, 5, np.zeros(2, bool))
-        ),
+        *((ids, "id") for ids in ([0] * 99 + [1.0], "12", None)),
     ],
     lambda _, ids: bpe.Tokenizer({2: b"a", 5: b"b"}, []).decode(ids): [([2, 5, 3], "id 3 is not")],
-    lambda here, id: plain().id_to_token(id): [(id, "id") for id in (1.0, None, 257)],
+    lambda here, id: plain().id_to_token(id): [(id, "id") for id in (1.0, 257)],
     lambda here, out, options: bpe.encode_files(
-        plain(), here / "text.txt", here / out if out else "-", **options
+        plain(), here / "text.txt", here / out, **options
     ): [
         ("train.bin", {"val_fraction": 0.1}, "of 1 document .* holds out 0: documents are files"),
         ("o.bin", {"val_fraction": 0.1}, "with 'train' in it"),
-        (None, {"val_fraction": 0.1}, "-: name a file with 'train' in it"),
         ("a.npy", {"layout": "llm.c"}, r"a \.bin file for llm\.c"),
         ("b.bin", {"layout": "x"}, r"there are auto, llm\.c"),
     ],
@@ -6601,13 +6568,12 @@ MANY_REFUSED_CALLS = {
         *((f"bad {k}/{bad[0]}", {"pattern": bad[3]}, bad[2]) for k, bad in enumerate(BAD_MODELS)),
         *((name, {}, part) for name, _, _, part in CHANGED),
         *((f"{n}.json", {}, rf"{n}\.json: .*(Nope|nested too deep|not JSON)") for n in DEPTHS),
-        *((f"short {k}.model", {}, rf"short {k}\.model: .*cut off") for k in range(5)),
+        *((f"short {k}.model", {}, rf"short {k}\.model: .*cut off") for k in range(3)),
         *((f"proto {k}.model", {}, rf"{k}\.model: .*{bad[1]}") for k, bad in enumerate(BAD_PROTOS)),
         ("bytes.model", {}, r"bytes\.model: .*(tokens are UTF-8|SentencePiece model)"),
         ("large", {}, "256 MB"),
         ("a.tiktoken", {"encoding": "gpt5"}, "no encoding is named 'gpt5'"),
         ("bytes", {"pattern": "gpt2"}, "pattern"),
-        ("bytes", {"encoding": "x"}, "encoding"),
         ("bytes", {"special_tokens": ["<x>"]}, "special_tokens"),
     ],
     lambda here, options: bpe.Tokenizer(BYTE_VOCAB | {256: b"ab"}, [], **options).save(
@@ -6617,6 +6583,10 @@ MANY_REFUSED_CALLS = {
         ({"special_tokens": ["<a>"], "flags": {"<a>": bpe.AddedToken(lstrip=True)}}, "GPT-2"),
         ({"pattern": [bpe.Metaspace(" "), "gpt2"]}, "GPT-2"),
     ],
+    lambda here, pattern: bpe.save_model(
+        bpe.Model({0: b"a"}, [], pattern=pattern, alphabet="characters", unk_token="a"),
+        here / "nowhere",
+    ): [(BYTE_LEVEL, "ByteLevel is for tokens of bytes")],
     lambda here, format: plain().save(here / "nowhere", format): [
         ("sentencepiece", "no format is named 'sentencepiece'; there are huggingface, gpt2")
     ],
@@ -6638,7 +6608,6 @@ MANY_REFUSED_CALLS = {
         ({"mark": "▁"}, "`mark` go with the alphabet characters"),
         ({"alphabet": "characters", "mark": "ab"}, "a mark is one character"),
         ({"alphabet": "characters", "coverage": 0.0}, "`coverage` is more than 0"),
-        ({"coverage": 0.5}, "`coverage`, `byte_fallback` and `mark` go with"),
         ({"model": "wordpiece", "alphabet": "bytes"}, "family wordpiece is made of characters"),
         ({"model": "wordpiece", "byte_fallback": True}, "`byte_fallback` is for bpe and unigram"),
         (
@@ -6646,7 +6615,6 @@ MANY_REFUSED_CALLS = {
             "nothing is unknown",
         ),
         ({"model": "unigram", "tie_break": "ids"}, "`tie_break` 'ids' is not for this kind"),
-        ({"model": "unigram", "score": "likelihood"}, "`score` 'likelihood' is not for this kind"),
         ({"score": "best"}, "no `score` is named 'best'"),
         ({"score": lambda count: count}, "2 or 4 numbers, not 1"),
         ({"score": lambda count, size: len(bpe)}, "cannot be compiled: "),
@@ -6656,10 +6624,7 @@ MANY_REFUSED_CALLS = {
         ({"model": "unigram", "from_": "x"}, "only a BPE has merges that training can continue"),
         ({"from_": "no-such-model"}, "no such file"),
         ({"special_tokens_at": "second"}, "special_tokens_at"),
-        *(({"vocab_size": n}, "`vocab_size` must be of type int") for n in (1e4, "300", None)),
-        ({"workers": 1.5}, "`workers` must be of type int or NoneType, not"),
-        ({"coverage": "x"}, "`coverage` must be of type float or NoneType, not"),
-        ({"pattern": 3}, "pattern"),
+        ({"vocab_size": "300"}, "`vocab_size` must be of type int"),
     ],
     lambda here, call: call(plain()): [
         (lambda _: bpe.train_bpe_from_counts(3, 300), WRONG_TYPE),
@@ -6667,7 +6632,6 @@ MANY_REFUSED_CALLS = {
         (lambda tokenizer: tokenizer.save(3), WRONG_TYPE),
         (lambda tokenizer: tokenizer.sample("a", "x"), WRONG_TYPE),
         (lambda _: bpe.encode_files("model", "text.txt", "o.npy"), WRONG_TYPE),
-        (lambda tokenizer: bpe.encode_files(tokenizer, "text.txt", 3), WRONG_TYPE),
         (lambda _: bpe.inspect_model(3), WRONG_TYPE),
         (lambda _: bpe.inspect_model("no-such-model"), "no-such-model: no such file or folder"),
         (lambda tokenizer: bpe.curve(tokenizer), WRONG_TYPE),
@@ -6683,7 +6647,6 @@ MANY_REFUSED_CALLS = {
         ({"chat_template": "chatml"}, "im_start"),
     ],
     lambda here, name: bpe.load_learned(here / name, plain().model): [
-        ("bytes", r"no training\.npz here: only a BPE that `train` wrote"),
         ("short", "damaged, or from another model"),
         ("array", "damaged, or from another model"),
         ("none", "damaged, or from another model"),
@@ -6711,31 +6674,22 @@ def test_bad_calls_are_refused_in_one_line(call, values, part, here):
 # Command lines in that folder, and parts of their line on standard error.
 REFUSED_COMMANDS = [
     ("train words.npz cl100k.npz", ["cl100k.npz", "the pattern"]),
-    ("train words.npz nfc.npz", ["nfc.npz", "the normalizer"]),
     ("train words.npz plain.npz", ["plain.npz", "the special_tokens", "<pad>"]),
     ("train words.npz words.npz", ["twice"]),
     ("train words.npz text.txt", ["text.txt: text and words files cannot be mixed"]),
-    ("train words.npz --pattern cl100k", ["words.npz", "the pattern"]),
     ("train words.npz --normalizer nfc", ["words.npz", "the normalizer"]),
     (f"train words.npz --special-token {END}", ["words.npz", "the special_tokens"]),
     ("train words.npz --model unigram", ["words.npz", "the special_tokens"]),
     *(
         (f"train {name}.npz", [f"{name}.npz", "not a whole file of words"])
-        for name in ("empty", "half", "flipped", "foreign", "pickled", "array", "offsets", "twice")
+        for name in ("empty", "flipped", "foreign", "pickled", "array", "offsets", "twice")
     ),
-    ("train empty.npz", ["empty.npz", "File is not a zip file"]),
     ("count text.txt --out words.txt", ["words.txt", ".npz"]),
-    ("count text.txt --out text.txt/words.npz", ["text.txt"]),
     ("count words.npz", ["words.npz", "zip archive"]),
     ("count nowhere.txt", ["nowhere.txt"]),
-    ("count", ["INPUT"]),
-    ("train empty.txt", ["empty.txt", "no text"]),
     ("convert a.tiktoken --to gpt2 --out o", ["a.tiktoken", "--pattern", "cl100k_base"]),
     ("encode model text.txt --out text.txt/o.npy", ["text.txt: not a folder that can be written"]),
     ("train folder", ["folder", ".jsonl"]),
-    ("train text.txt --vocab-size 10", ["10", "256"]),
-    ("train text.txt --special-token ''", ["empty"]),
-    ("train text.txt --special-token 'a\udcff'", ["UTF-8"]),
     ("train text.txt --pattern ''", ["--pattern is empty"]),
     ("train text.txt --min-frequency -1", ["--min-frequency is -1", "0 to "]),
     (f"train text.txt --min-frequency {10**30}", ["--min-frequency is ", "0 to "]),
@@ -6745,19 +6699,14 @@ REFUSED_COMMANDS = [
     ("train text.txt --vocb-size 3", ["--vocb-size; did you mean --vocab-size?", "train --help"]),
     *(
         (f"train text.txt --vocab-size {wrong}", [f"'{wrong}' is not a whole number"])
-        for wrong in ("1e4", "k", "1kk", "ten", "1.5", "1.2345k")
+        for wrong in ("1kk", "1.5", "1.2345k")
     ),
-    ("train text.txt --out text.txt", ["text.txt"]),
     ("train text.txt --out text.txt/model", ["text.txt"]),
-    ("train text.txt --chat-template nowhere.jinja", ["nowhere.jinja"]),
     *(
         (f"train {name} --pattern none", ["place where it can be cut", name])
         for name in ("long.txt", "long.txt.gz", "long.jsonl")
     ),
-    ("convert model --to tiktoken --out text.txt", ["text.txt"]),
-    ("convert model --to tiktoken --out o --pattern gpt2", ["pattern"]),
     ("encode folder text.txt", ["folder", "no tokenizer.json"]),
-    ("encode bad.jsonl text.txt", ["bad.jsonl", "not JSON"]),
     ("encode model text.txt --out folder", ["folder"]),
     ("encode model text.txt --out o.dat", ["o.dat", ".npy", ".bin"]),
     ("encode model text.txt --out o.npy --append '<x>'", ["'<x>'", END]),
@@ -6766,9 +6715,7 @@ REFUSED_COMMANDS = [
         ["--document-index does not go with --val-fraction"],
     ),
     ("encode model text.txt --out o.npy --document-index o.npy", ["o.npy", "twice"]),
-    ("encode model text.txt --out o.npy --workers 0", ["0 workers"]),
     ("encode model text.txt --encoding gpt2", ["omit --encoding"]),
-    ("encode model nowhere.txt --out o.npy", ["nowhere.txt"]),
     *(
         (f"encode model odd.bin --out {out}", ["is an input and would be overwritten"])
         for out in ("odd.bin", "link.npy")
@@ -6782,6 +6729,7 @@ REFUSED_COMMANDS = [
     ("decode model large.npy", ["id 100000"]),
     ("view model --plot=a.png", ["--plot=a.png"]),
     ("frain", ["frain"]),
+    ("view model model 'the cat'", ["only one model is viewed"]),
     ("inspect model empty.txt", ["no text to look at in", "empty.txt"]),
     ("compare model --corpus empty.txt", ["no text to look at in", "empty.txt"]),
     ("curve bytes", ["bytes: no training.npz here", "`train`"]),
