@@ -110,12 +110,12 @@ def examples(n):
 compiled = pytest.mark.skipif(not bpe.COMPILES, reason="nothing is compiled")
 
 
-def python(*arguments, cwd=None, stdin=b"", **environment):
+def python(*arguments, cwd=None, stdin=b"", preexec_fn=None, **environment):
     """Run Python in a process of its own, with changes of its environment."""
     command = [sys.executable, *map(str, arguments)]
     folder = {"PYTHONPATH": Path(MODULE).parent}
     changes = {name: str(value) for name, value in (folder | environment).items()}
-    options = {"input": stdin, "capture_output": True, "timeout": 300}
+    options = {"input": stdin, "capture_output": True, "timeout": 300, "preexec_fn": preexec_fn}
     return subprocess.run(command, cwd=cwd, env=os.environ | changes, **options)
 
 
@@ -640,11 +640,11 @@ def test_an_array_stays_that_is_replaced_while_a_kernel_uses_it(monkeypatch, tmp
 
 
 @compiled
-def test_the_cache_can_be_read_without_the_file_of_a_kind(monkeypatch):
-    numba_type = ToyTables.numba_type([("byte_ids", numba.int64[:])])
+def test_the_cache_can_be_read_without_the_file_of_a_kind(toy, monkeypatch):
+    numba_type = toy.ToyTables.numba_type([("byte_ids", numba.int64[:])])
     pickled = pickle.dumps(numba_type)
     assert pickle.loads(pickled) == numba_type
-    monkeypatch.delattr(sys.modules[__name__], type(numba_type).__name__)
+    monkeypatch.delattr(toy, type(numba_type).__name__)
     assert pickle.loads(pickled) != numba_type
 
 
@@ -4404,49 +4404,73 @@ def test_an_unmerged_name_of_other_text_is_an_ordinary_token(tmp_path):
 # ─── Kinds ────────────────────────────────────────────────────────────────────────────────────────
 
 
+# A family in a file of its own, as small as it can be: words are cut into bytes.
+TOY = '''
+from types import SimpleNamespace
+
+import numpy as np
+
+import bpe_numba as bpe
+
+
+def learn_toy(words, n_symbols, *, longest: int = 16):
+    """Learn the tokens of a BPE, and keep those of at most `longest` bytes.
+
+    longest  bytes of the longest token
+    """
+    learned = bpe.learn(words, n_symbols)
+    tokens = [token for token in learned.tokens if len(token) <= longest]
+    return SimpleNamespace(tokens=tokens, merges=None, alphabet=words.alphabet)
+
+
 @bpe.struct
 class ToyTables:
     byte_ids: np.ndarray  # int64[256]
 
 
+def toy_tables(model):
+    id_of = {token: id for id, token in model.vocab.items()}
+    return ToyTables(np.array([id_of.get(byte, -1) for byte in bpe.BYTES]))
+
+
 @bpe.kernel
-def toy_segment(text, start, size, tables, scratch, ids, at):
-    """One id per byte."""
+def segment_toy(text, start, size, tables, scratch, ids, at):
     for k in range(size):
         ids[at + k] = tables.byte_ids[text[start + k]]
     return size
 
 
-# The least that a kind of tokenizers can be.
-TOY = bpe.Kind(
-    tables=lambda model: ToyTables(
-        np.array([{t: i for i, t in model.vocab.items()}[b] for b in BYTES])
-    ),
-    tables_type=ToyTables,
-    segment=toy_segment,
-    write=lambda model: {
-        "type": "Toy",
-        "vocab": {in_chars(model.vocab[id]): id for id in model.ordinary},
-    },
-    read=lambda data, added, alphabet: {
-        "vocab": {data["vocab"][in_chars(b)]: b for b in BYTES},
-        "merges": None,
-    },
-)
+def write_toy(model):
+    return {"type": "Toy", "vocab": bpe.vocab_names(model)}
 
 
-def one_id_per_byte(tokenizer, part):
-    return [256] if part == END else [tokenizer.token_to_id(bytes([b])) for b in part.encode()]
+def read_toy(data, added, alphabet):
+    return {"vocab": bpe.read_vocab(data["vocab"], alphabet, added), "merges": None}
 
 
-def test_a_kind_of_tokenizers_is_added_in_one_place(tmp_path, monkeypatch):
-    monkeypatch.setitem(bpe.KINDS, "toy", TOY)
-    learned = bpe.learn(bpe.Words.from_counts({b"word": 3}), 256)
-    vocab, merges = bpe.build_vocabulary(learned, [END], "last")
-    assert merges == []
-    ours = bpe.Tokenizer.from_model(bpe.Model(vocab, None, {END: 256}, kind="toy"))
+bpe.KINDS["toy"] = bpe.Kind(toy_tables, ToyTables, segment_toy, write_toy, read_toy)
+bpe.FAMILIES["toy"] = bpe.Family("toy", "bytes", "gpt2", learn_toy)
+
+if __name__ == "__main__":
+    bpe.run()
+'''
+
+
+@pytest.fixture
+def toy(tmp_path, monkeypatch):
+    """That file, imported."""
+    (tmp_path / "toy.py").write_text(TOY)
+    for name in ("KINDS", "FAMILIES"):
+        monkeypatch.setattr(bpe, name, getattr(bpe, name).copy())
+    monkeypatch.syspath_prepend(tmp_path)
+    yield importlib.import_module("toy")
+    del sys.modules["toy"]
+
+
+def test_a_kind_of_tokenizers_is_added_in_one_place(toy, tmp_path):
+    ours = bpe.Tokenizer.from_model(bpe.Model(BYTE_VOCAB, None, {END: 256}, kind="toy"))
     text = f"Any text, {END}é and more." * 500
-    expected = [id for part in naive_parts(text, [END]) for id in one_id_per_byte(ours, part)]
+    expected = bpe.Tokenizer(BYTE_VOCAB, [], {END: 256}).encode(text)
     ours.save(tmp_path / "model")
     (tmp_path / "a.txt").write_text(text)
     loaded = bpe.Tokenizer.load(tmp_path / "model")
@@ -5097,10 +5121,9 @@ def test_the_bar_of_a_unigram_ends_full(capsys, library):
 # ─── Command line ─────────────────────────────────────────────────────────────────────────────────
 
 
-def run(*arguments, stdin=b"", **options):
+def run(*arguments, **options):
     """Run the command line as a user does, in a process of its own."""
-    command = [sys.executable, MODULE, *map(str, arguments)]
-    return subprocess.run(command, input=stdin, capture_output=True, timeout=300, **options)
+    return python(MODULE, *arguments, **options)
 
 
 @pytest.fixture
@@ -5152,13 +5175,6 @@ def test_encode_and_decode_are_inverse(model, command):
     text = (model / "text.txt").read_bytes()
     ids = command("encode model text.txt --quiet", cwd=model).stdout
     assert command("decode model -", stdin=ids, cwd=model).stdout == text
-    shown = command("encode model text.txt --out ids.npy", cwd=model).stdout.decode()
-    array = np.load(model / "ids.npy", mmap_mode="r")
-    assert array.dtype == np.uint16 and array.tolist() == list(map(int, ids.split()))
-    assert f"{len(array):,} tokens" in shown
-    shown = command("decode model ids.npy --out back.txt", cwd=model).stdout.decode()
-    assert shown.startswith(f"{len(text):,} bytes of text, written to ")
-    assert (model / "back.txt").read_bytes() == text
     honoured = command("encode model -", stdin=END.encode(), cwd=model).stdout.split()
     ordinary = command("encode model - --no-special", stdin=END.encode(), cwd=model).stdout.split()
     assert honoured == [b"0"] and len(ordinary) > 1 and b"0" not in ordinary
@@ -5176,49 +5192,33 @@ def test_numbers_without_a_header_have_the_type_that_is_named(model, command, tm
     printed = command(f"encode model - --append {END}", stdin=text, cwd=model)
     assert len(printed.stdout.split()) == n and not printed.stderr
     assert not list(model.glob("*-.json"))
-    assert_refused(command(f"decode model {ids}", cwd=model), "ids.bin", "--dtype")
 
 
 def test_count_reports_its_results(tmp_path, command):
     for name in ("a.txt", "b.txt"):
         (tmp_path / name).write_text(f"some text{END}" * 20)
-    result = command(f"count . --special-token {END}", cwd=tmp_path)
-    shown = result.stdout.decode()
+    shown = command(f"count . --special-token {END}", cwd=tmp_path).stdout.decode()
     parts = "880 bytes in 40 documents", "80, 2 of them unique", "Written to words.npz: "
     assert all(part in shown for part in parts)
     result = command("train words.npz --vocab-size=260 --out=model", cwd=tmp_path)
     assert b"880 bytes in 40 documents" in result.stdout
-    record = json.loads((tmp_path / "model" / "training.json").read_text())
-    assert record["corpus"]["n_bytes"] == 360
 
 
-def test_a_recipe_is_one_command(command, tmp_path, library):
-    documents = [path.read_bytes().decode() for path in library[:20]]
-    lines = "\n".join(json.dumps({"text": text}) for text in documents)
-    (tmp_path / "data.jsonl").write_text(lines)
+def test_roles_of_tokens_and_a_template_are_written_and_converted(command, tmp_path):
+    (tmp_path / "a.txt").write_text("some text")
     tokens = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]
-    train = "train data.jsonl --out mini --quiet --vocab-size 600 --tie-break ids"
-    train += " --model-max-length 32768 --chat-template chatml"
     special = [f"--special-token={token}" for token in tokens]
-    roles = [f"--bos-token={tokens[1]}", f"--eos-token={tokens[2]}"]
-    roles += [f"--pad-token={tokens[0]}", f"--unk-token={tokens[0]}"]
-    result = command(train, *special, *roles, cwd=tmp_path)
-    assert result.returncode == 0, result.stderr
-    theirs = hugging_face_trained(documents, 600, tokens)
-    ours = json.loads((tmp_path / "mini" / "tokenizer.json").read_text())
-    assert ours["model"]["vocab"] == theirs["vocab"]
-    config = json.loads((tmp_path / "mini" / "tokenizer_config.json").read_text())
-    assert config["eos_token"] == "<|im_end|>" and config["model_max_length"] == 32768
-    assert config["chat_template"] == bpe.CHATML
-    mapped = json.loads((tmp_path / "mini" / "special_tokens_map.json").read_text())
-    assert mapped == {name: config[name] for name in bpe.ROLES}
-    text = documents[0] + tokens[1]
-    for to in ("huggingface", "gpt2", "tiktoken"):
-        converted = command(f"convert mini --to {to} --out {to}", cwd=tmp_path)
-        assert converted.returncode == 0 and b"600 tokens" in converted.stdout, converted.stderr
-        again, mini = (bpe.Tokenizer.load(tmp_path / name) for name in (to, "mini"))
-        assert again.encode(text) == mini.encode(text)
-    assert json.loads((tmp_path / "huggingface" / "tokenizer_config.json").read_text()) == config
+    roles = dict(zip(bpe.ROLES, [tokens[1], tokens[2], tokens[0], tokens[0]], strict=True))
+    named = [f"--{role.replace('_', '-')}={token}" for role, token in roles.items()]
+    train = "train a.txt --out mini --vocab-size 259 --model-max-length 32768"
+    done = command(f"{train} --chat-template chatml", *special, *named, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    done = command("convert mini --to huggingface --out converted", cwd=tmp_path)
+    assert done.returncode == 0 and b"259 tokens" in done.stdout, done.stderr
+    config = roles | {"model_max_length": 32768, "chat_template": bpe.CHATML}
+    for folder in (tmp_path / "mini", tmp_path / "converted"):
+        assert config.items() <= read_json(folder / "tokenizer_config.json").items()
+        assert read_json(folder / "special_tokens_map.json") == roles
 
 
 @pytest.mark.parametrize(
@@ -5233,18 +5233,14 @@ def test_a_wrong_config_is_refused_before_the_training(tmp_path, command, monkey
     assert_refused(command(f"train a.txt --out . {wrong}", cwd=tmp_path))
 
 
-def test_options_of_train_do_what_they_say(command, tmp_path):
+def test_options_reach_the_training(command, tmp_path):
     (tmp_path / "a.txt").write_text("low lower lowest " * 5 + "rare")
-    line = "train a.txt --vocab-size=300 --special-token '<a>' --special-tokens-at last --quiet"
-    assert command(f"{line} --min-frequency 6 --out m", cwd=tmp_path).returncode == 0
+    line = "train a.txt --vocab-size 1k --special-token '<a>' --special-tokens-at last --quiet"
+    done = command(f"{line} --min-frequency 6 --out m", cwd=tmp_path)
+    assert done.returncode == 0 and b"fewer than the 1,000 asked for" in done.stderr
     tokenizer = bpe.Tokenizer.load(tmp_path / "m")
     assert tokenizer.special_tokens == {"<a>": len(tokenizer) - 1}
-    assert b" lowest" not in tokenizer.vocab.values()
-    assert b" low" in tokenizer.vocab.values()
-    done = command("encode m a.txt --out=a.npy --dtype=uint32", cwd=tmp_path)
-    assert done.returncode == 0 and np.load(tmp_path / "a.npy").dtype == np.uint32
-    result = command("train a.txt --vocab-size 1k --out m --quiet", cwd=tmp_path)
-    assert result.returncode == 0 and b"fewer than the 1,000 asked for" in result.stderr
+    assert {b" low", b" lowest"} & {*tokenizer.vocab.values()} == {b" low"}
 
 
 def test_a_pattern_that_is_not_compiled_gives_one_warning(model, command, tmp_path):
@@ -5346,139 +5342,44 @@ print(tokenizer.merges == eval(sys.argv[2]), tokenizer.decode(ids) == text, sum(
 
 def test_kernels_run_as_plain_python(tmp_path):
     path = tmp_path / "a.txt"
-    path.write_text(
-        "It was the best of times, it was the worst of times. ¿Él? 中文\n" * 3 + "ab" * 200
-    )
+    lines = "It was the best of times, it was the worst of times. ¿Él? 中文\n" * 3
+    path.write_text(lines + "ab" * 200)
     tokenizer = bpe.train(path, 300, workers=1).tokenizer
-    command = [sys.executable, "-c", IN_PLAIN_PYTHON, str(path), repr(tokenizer.merges)]
-    shown = subprocess.check_output(
-        command, env=os.environ | {"NUMBA_DISABLE_JIT": "1"}, cwd=Path(MODULE).parent
-    )
+    merges = repr(tokenizer.merges)
+    done = python("-c", IN_PLAIN_PYTHON, path, merges, NUMBA_DISABLE_JIT=1)
     n = str(sum(tokenizer.encode(path.read_text()))).encode()
-    assert shown.split() == [b"True", b"True", n, b"3"]
+    assert done.stdout.split() == [b"True", b"True", n, b"3"], done.stderr
 
 
-# A family in a file of its own: it cuts each word into the fewest tokens.
-FEWEST = '''
-from types import SimpleNamespace
-
-import numpy as np
-
-import bpe_numba as bpe
-
-
-def learn_fewest(words, n_symbols, *, longest: int = 16):
-    """Learn the tokens of a BPE, and keep those of at most `longest` bytes.
-
-    longest  bytes of the longest token
-    """
-    learned = bpe.learn(words, n_symbols)
-    tokens = [token for token in learned.tokens if len(token) <= longest]
-    return SimpleNamespace(tokens=tokens, merges=None, alphabet=words.alphabet)
-
-
-@bpe.struct
-class FewestTables:
-    """The tokens as a trie."""
-
-    trie: bpe.Trie
-
-
-def fewest_tables(model):
-    return FewestTables(bpe.make_trie({id: model.vocab[id] for id in model.ordinary}))
-
-
-@bpe.kernel
-def segment_fewest(text, start, size, tables, scratch, ids, at):
-    """Cut text[start : start + size]; returns the number of ids, or -1 if no tokens make the word.
-
-    From the end of the word on: fewest[k] tokens make the bytes from k on, and the first of them is
-    first[k], which ends at ends[k].
-    """
-    edges, values = tables.trie.edges, tables.trie.values
-    fewest = np.full(size + 1, size + 1)
-    first = np.empty(size, np.int64)
-    ends = np.empty(size, np.int64)
-    fewest[size] = 0
-    for k in range(size - 1, -1, -1):
-        node = 0
-        for end in range(k + 1, size + 1):
-            node = bpe.trie_child(node, text[start + end - 1], edges)
-            if node < 0:
-                break
-            if values[node] >= 0 and fewest[end] + 1 <= fewest[k]:
-                fewest[k] = fewest[end] + 1
-                first[k] = values[node]
-                ends[k] = end
-    if fewest[0] > size:
-        return -1
-    n, k = 0, 0
-    while k < size:
-        ids[at + n] = first[k]
-        n += 1
-        k = ends[k]
-    return n
-
-
-def write_fewest(model):
-    return {"type": "Fewest", "vocab": bpe.vocab_names(model)}
-
-
-def read_fewest(data, added, alphabet):
-    return {"vocab": bpe.read_vocab(data["vocab"], alphabet, added), "merges": None}
-
-
-bpe.KINDS["fewest"] = bpe.Kind(
-    fewest_tables, FewestTables, segment_fewest, write_fewest, read_fewest
-)
-bpe.FAMILIES["fewest"] = bpe.Family("fewest", "bytes", "gpt2", learn_fewest)
-
-if __name__ == "__main__":
-    bpe.run()
-'''
-
-
-USE_FEWEST = """
+USE_TOY = """
 import multiprocessing
 import bpe_numba as bpe
 
 if __name__ == "__main__":
-    import fewest
+    import toy
     multiprocessing.set_start_method("spawn")
     print(bpe.encode_files(bpe.Tokenizer.load("model"), "a.jsonl", "a.npy", workers=2))
 """
 
 
-def naive_fewest(word, tokens):
-    """The fewest tokens of a word, the longest first token on a tie."""
-    best = {len(word): []}
-    for k in reversed(range(len(word))):
-        ends = [end for end in best if word[k:end] in tokens]
-        end = min(ends, key=lambda end: (len(best[end]), -end))
-        best[k] = [word[k:end], *best[end]]
-    return best[0]
-
-
-def test_a_family_of_its_own_file_trains_and_encodes_in_spawned_workers(tmp_path, library):
-    options = {"cwd": tmp_path, "capture_output": True, "text": True, "timeout": 300}
-    options["env"] = os.environ | {"NUMBA_DISABLE_JIT": "1", "PYTHONPATH": os.path.dirname(MODULE)}
+def test_a_family_of_its_own_file_trains_and_encodes_in_spawned_workers(tmp_path):
+    options = {"cwd": tmp_path, "NUMBA_DISABLE_JIT": 1}
     text = "low lower lowest newest widest é\n" * 9
-    (tmp_path / "a.txt").write_text(text)
-    (tmp_path / "a.jsonl").write_text((json.dumps({"text": text}) + "\n") * 99)
-    (tmp_path / "fewest.py").write_text(FEWEST)
-    (tmp_path / "use.py").write_text(USE_FEWEST)
-    command = [sys.executable, "fewest.py", "train", "a.txt", "--vocab-size", "275", "--model"]
-    trained = subprocess.run([*command, "fewest", "--longest", "4"], **options)
-    assert trained.returncode == 0 and "bytes/token" in trained.stdout, trained.stderr
-    refused = subprocess.run([*command, "bpe", "--longest", "4"], **options)
-    assert "--longest is no option of `train`, nor of the family bpe" in refused.stderr
-    used = subprocess.run([sys.executable, "use.py"], **options)
-    assert "99 texts" in used.stdout, used.stderr
-    tokens = json.loads((tmp_path / "model" / "tokenizer.json").read_text())["model"]["vocab"]
-    names = {bpe._read_names([name])[0]: id for name, id in tokens.items()}
-    words = naive_split(bpe.PATTERNS["gpt2"], text.encode())
-    ids = [names[token] for word in words for token in naive_fewest(word, names)]
-    assert max(map(len, names)) == 4 and np.load(tmp_path / "a.npy").tolist() == ids * 99
+    files = {"a.txt": text, "toy.py": TOY, "use.py": USE_TOY}
+    files["a.jsonl"] = (json.dumps({"text": text}) + "\n") * 99
+    for name, content in files.items():
+        (tmp_path / name).write_text(content)
+    command = ["toy.py", "train", "a.txt", "--vocab-size", "275", "--longest", "4", "--model"]
+    trained = python(*command, "toy", **options)
+    assert trained.returncode == 0 and b"bytes/token" in trained.stdout, trained.stderr
+    refused = python(*command, "bpe", **options)
+    assert b"--longest is no option of `train`, nor of the family bpe" in refused.stderr
+    used = python("use.py", **options)
+    assert b"99 texts" in used.stdout, used.stderr
+    vocab = read_json(tmp_path / "model" / "tokenizer.json")["model"]["vocab"]
+    assert max(map(len, vocab)) == 4
+    ids = [vocab[in_chars([byte])] for byte in text.encode()]
+    assert np.load(tmp_path / "a.npy").tolist() == ids * 99
     with pytest.raises(bpe.InputError, match="kinds whose files are imported first"):
         bpe.Tokenizer.load(tmp_path / "model")
 
@@ -5490,10 +5391,8 @@ def test_train_reports_its_results(model, tmp_path):
     parts = ["2,550 bytes in 51 documents", "270, 1 of them special", "bytes/token", "peak memory"]
     assert all(part in shown for part in parts)
     assert "scan:" in result.stderr.decode() and "learn:" in result.stderr.decode()
-    next_command = shown.splitlines()[-1].replace(
-        "python bpe_numba.py", f"{sys.executable} {MODULE}"
-    )
-    assert subprocess.run(next_command, shell=True, capture_output=True, check=True).stdout.split()
+    typed = shown.splitlines()[-1].replace("python bpe_numba.py", f"{sys.executable} {MODULE}")
+    assert subprocess.run(typed, shell=True, capture_output=True, check=True).stdout.split()
 
 
 def test_a_full_disk_leaves_nothing(model, tmp_path):
@@ -5519,15 +5418,11 @@ def much_text(tmp_path_factory):
 
 
 def test_a_copy_by_another_name_runs_itself_where_python_knows_no_folder(tmp_path):
-    copy = tmp_path / "trial.py"
-    copy.write_text(
-        re.sub("__version__ = .*", '__version__ = "trial"', Path(MODULE).read_text("utf-8")),
-        "utf-8",
-    )
-    command = [sys.executable, copy, "--version"]
-    environment = os.environ | {"PYTHONSAFEPATH": "1"}
-    shown = subprocess.run(command, env=environment, stdout=-1, timeout=100, check=True).stdout
-    assert shown.split()[-1] == b"trial"
+    source = Path(MODULE).read_text("utf-8")
+    copied = re.sub("__version__ = .*", '__version__ = "trial"', source)
+    (tmp_path / "trial.py").write_text(copied, "utf-8")
+    done = python(tmp_path / "trial.py", "--version", PYTHONPATH="", PYTHONSAFEPATH=1)
+    assert done.stdout.split()[-1] == b"trial"
 
 
 def start_reading(*arguments):
@@ -5581,20 +5476,18 @@ def test_a_signal_ends_a_command_with_one_line(
 def test_a_script_that_imports_the_module_keeps_its_interrupts(tmp_path):
     script = tmp_path / "my_bpe_numba.py"
     script.write_text("import signal, bpe_numba\nprint(signal.getsignal(signal.SIGINT).__name__)")
-    environment = os.environ | {"PYTHONPATH": os.path.dirname(MODULE)}
-    result = subprocess.run([sys.executable, script], env=environment, stdout=-1)
-    assert result.stdout == b"default_int_handler\n"
+    assert python(script).stdout == b"default_int_handler\n"
 
 
 def test_an_interrupt_while_packages_load_is_silent(tmp_path):
     (tmp_path / "numba.py").write_text("import os, signal\nos.kill(os.getpid(), signal.SIGINT)\n")
-    result = run("--version", env=os.environ | {"PYTHONPATH": str(tmp_path)})
+    result = run("--version", PYTHONPATH=tmp_path)
     assert result.returncode == -signal.SIGINT and not result.stderr
 
 
 def test_a_package_that_cannot_be_loaded_is_one_line(tmp_path):
     (tmp_path / "numba.py").write_text("raise OSError('no\\nmemory')\n")
-    result = run("--version", env=os.environ | {"PYTHONPATH": str(tmp_path)})
+    result = run("--version", PYTHONPATH=tmp_path)
     assert result.returncode == 2
     assert result.stderr.startswith(b"bpe_numba: no packages") and result.stderr.count(b"\n") == 1
 
@@ -5606,20 +5499,14 @@ def test_standard_input_is_read(model, command, tmp_path):
     assert run(*shlex.split(f"{line}/a"), stdin=text).stderr == b""
     assert command(f"{line}/b --text-field body", stdin=lines).returncode == 0
     for name in ("a", "b"):
-        assert (tmp_path / name / "tokenizer.json").read_bytes() == (
-            model / "model" / "tokenizer.json"
-        ).read_bytes()
+        written = tmp_path / name / "tokenizer.json"
+        assert read_json(written) == read_json(model / "model" / "tokenizer.json")
 
 
 def test_it_runs_without_docstrings_and_asserts(model):
-    command = [sys.executable, "-OO", MODULE]
-    shown = subprocess.run([*command, "train", "--help"], capture_output=True, check=True).stdout
-    assert b"--vocab-size" in shown
+    assert b"--vocab-size" in python("-OO", MODULE, "train", "--help").stdout
     # else all kernels would be compiled again
-    environment = os.environ | {"NUMBA_DISABLE_JIT": "1"}
-    viewed = subprocess.run(
-        [*command, "view", model / "model", "The cat"], env=environment, capture_output=True
-    )
+    viewed = python("-OO", MODULE, "view", model / "model", "The cat", NUMBA_DISABLE_JIT=1)
     assert viewed.returncode == 0 and b"7 bytes" in viewed.stdout, viewed.stderr
 
 
@@ -5671,11 +5558,10 @@ def test_kernels_compile_where_nothing_can_be_written(tmp_path):
         if os.getuid() == 0:
             ctypes.CDLL(None).prctl(24, 1, 0, 0, 0)
 
-    environment = {name: value for name, value in os.environ.items() if name != "NUMBA_CACHE_DIR"}
-    environment |= {"HOME": str(home), "XDG_CACHE_HOME": str(home), "PYTHONPATH": str(folder)}
-    command = [sys.executable, "-c", IN_A_READ_ONLY_FOLDER]
-    options = {"cwd": folder, "env": environment, "preexec_fn": obey_modes}
-    result = subprocess.run(command, **options, capture_output=True)
+    environment = {"HOME": home, "XDG_CACHE_HOME": home, "PYTHONPATH": folder}
+    environment["NUMBA_CACHE_DIR"] = ""
+    options = {"cwd": folder, "preexec_fn": obey_modes}
+    result = python("-c", IN_A_READ_ONLY_FOLDER, **options, **environment)
     if b"may write anywhere" in result.stderr:
         pytest.skip("no way to give up the right to write anywhere")
     assert result.returncode == 0, result.stderr.decode()
