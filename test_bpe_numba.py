@@ -2726,51 +2726,51 @@ def segment_longest(text, tokens):
     return found
 
 
-# Texts and tokens in which ▁ begins tokens, ends them, both, or is missing.
-placed_marks = st.sampled_from(["{m}{t}", "{t}{m}", "{t}", "{t}{m}{t}"])
+@st.composite
+def tokens_with_marks(draw):
+    """Tokens that a mark begins, ends, both, or that lack it, and a text of them."""
+    mark = draw(st.sampled_from("▁ "))
+    place = draw(st.sampled_from(["{m}{t}", "{t}{m}", "{t}", "{t}{m}{t}"]))
+    source = random.Random(draw(st.integers(0, 9)))
+    drawn = [random_tokens(source, letters, 3)[0] for letters in ("abcdef", "éx", "中", ".,")]
+    parts = [*itertools.chain(*drawn)]
+    marked = [place.format(m=mark * source.randrange(1, 3), t=part) for part in parts[::2]]
+    missing = draw(st.sampled_from(["", "é", mark, "a中", "abcdef中.éx,"]))
+    tokens = sorted({*"abcdef中.", mark, *parts, *marked} - {*missing})
+    text = st.text([*"abcdef中.éx,zй", mark, mark], max_size=40)
+    return tokens, draw(text | st.lists(st.sampled_from(tokens)).map("".join))
 
 
 @examples(60)
-@given(data=st.data(), place=placed_marks, seed=st.integers(0, 9), mark=st.sampled_from("▁ "))
-def test_words_of_the_exact_pattern_can_be_segmented_alone(data, place, seed, mark):
-    source = random.Random(seed)
-    drawn = [random_tokens(source, letters, 3)[0] for letters in ("abcdef", "éx", "中", ".,")]
-    parts = list(itertools.chain.from_iterable(drawn))
-    tokens = {*"abcdef中.", mark, *parts}
-    tokens |= {place.format(m=mark * source.randrange(1, 3), t=part) for part in parts[::2]}
-    # letters that are no token
-    tokens -= set(data.draw(st.sampled_from(["", "é", mark, "a中", "abcdef中.éx,"])))
-    tokens = sorted(tokens)
-    unk = data.draw(st.sampled_from([{"byte_fallback": True}, {"fuse_unk": True}, {}]))
-    vocab = [token.encode() for token in ["<unk>", *tokens]] + BYTE_TOKENS * (
-        "byte_fallback" in unk
-    )
+@given(
+    drawn=tokens_with_marks(),
+    unk=st.sampled_from([{"byte_fallback": True}, {"fuse_unk": True}, {}]),
+    source=st.randoms(use_true_random=False),
+)
+def test_words_of_the_exact_pattern_can_be_segmented_alone(drawn, unk, source):
+    tokens, text = drawn
+    vocab = [token.encode() for token in ["<unk>", *tokens]]
+    vocab += BYTE_TOKENS * ("byte_fallback" in unk)
     splits = [(token[:k], token[k:]) for token in tokens for k in range(1, len(token))]
     merges = [(a.encode(), b.encode()) for a, b in splits if {a, b} <= {*tokens}]
     source.shuffle(merges)
-    text = data.draw(
-        st.text([*"abcdef中.éx,zй", mark, mark], max_size=40)
-        | st.lists(st.sampled_from(tokens)).map("".join)
-    )
-    scores = np.array([source.random() for _ in vocab])
-    by_score = {*"".join(tokens)} <= {*tokens}  # else it is refused
-    for ranks in [{"merges": merges}] + [{"merges": None, "scores": scores}] * by_score:
-        options = {"special_tokens": {"<unk>": 0}, "unk_token": "<unk>", **ranks, **unk}
-        options["alphabet"] = "characters"
-        model = bpe.Model(dict(enumerate(vocab)), pattern="none", **options)
-        pattern = bpe.exact_pattern(model)
-        whole, cut = (
-            bpe.Tokenizer.from_model(dataclasses.replace(model, pattern=p))
-            for p in ("none", pattern)
-        )
-        assert cut.encode(text) == whole.encode(text)
+    options = {"special_tokens": {"<unk>": 0}, "unk_token": "<unk>", "alphabet": "characters"}
+    options |= unk | {"pattern": r"[\S\s]+"}  # "none" means the exact pattern, too
+    by_merges = bpe.Model(dict(enumerate(vocab)), merges, **options)
+    models = [by_merges]
+    if {*"".join(tokens)} <= {*tokens}:  # else it is refused
+        scores = np.array([source.random() for _ in vocab])
+        models.append(bpe.Model(dict(enumerate(vocab)), None, scores=scores, **options))
+    for model in models:
+        cut = bpe.Tokenizer.from_model(dataclasses.replace(model, pattern=bpe.exact_pattern(model)))
+        assert cut.encode(text) == bpe.Tokenizer.from_model(model).encode(text)
+    pattern = bpe.exact_pattern(by_merges)
     if "fuse_unk" not in unk and pattern != "none":  # the rule is the same for a longest match
-        tokens = {
-            token.decode()
-            for token in ({a + b for a, b in merges} | {t.encode() for t in tokens if len(t) == 1})
+        made = {(a + b).decode() for a, b in merges} | {
+            token for token in tokens if len(token) == 1
         }
-        alone = [segment_longest(word, tokens) for word in regex.findall(pattern, text)]
-        assert list(itertools.chain.from_iterable(alone)) == segment_longest(text, tokens)
+        alone = [segment_longest(word, made) for word in regex.findall(pattern, text)]
+        assert [*itertools.chain(*alone)] == segment_longest(text, made)
 
 
 def test_the_exact_pattern_keeps_marks_and_lone_characters_apart():
@@ -3725,7 +3725,7 @@ def sentencepiece_model(here, options):
     theirs, file = trained_there(here.folder, here.prose, **options)
     symbols = options.get("user_defined_symbols", [])
     parts = st.lists(st.sampled_from([*symbols, "x", " ", "the ", "<s>"])).map("".join)
-    fields = {"texts": famous_texts | symbol_texts | parts, "n_examples": 40}
+    fields = {"texts": famous_texts | symbol_texts | parts, "n_examples": 60}
     if options["model_type"] == "unigram":
         return owned_by_sentencepiece(file, formats=("huggingface",), **fields)
     if symbols:  # a tokenizer.json finds them in another way
@@ -4507,31 +4507,31 @@ def test_every_call_that_encodes_is_tried_with_forged_special_tokens():
     assert found == CALLS.keys() | ALL_OR_NO_IDS
 
 
-@pytest.mark.parametrize("kind", ["bpe", "ranks", "letters", "wordpiece", "unigram"])
+LETTERS_OF_SPECIALS = {
+    "vocab": {k: char.encode() for k, char in enumerate("▁<>abes")} | {7: b"<e", 8: b"ab"},
+    "merges": None,
+    "alphabet": "characters",
+    "normalizer": [*types("Lowercase"), replace(" ", "▁")],
+}
+BYTES_OF_SPECIALS = {"vocab": BYTE_VOCAB | {256: b"<e", 257: b"<es"}, "merges": None}
+# Models whose tokens are parts of the special tokens.
+FORGING_MODELS = {
+    "bpe": BYTES_OF_SPECIALS | {"merges": [(b"<", b"e"), (b"<e", b"s")]},
+    "ranks": BYTES_OF_SPECIALS,
+    "letters": LETTERS_OF_SPECIALS | {"merges": [(b"<", b"e"), (b"a", b"b")]},
+    "wordpiece": LETTERS_OF_SPECIALS | {"kind": "wordpiece"},
+    "unigram": LETTERS_OF_SPECIALS | {"kind": "unigram", "scores": -np.arange(9.0)},
+}
+SPECIAL_FLAGS = {"<s>": bpe.AddedToken(lstrip=True, rstrip=True)}
+SPECIAL_FLAGS["e>"] = bpe.AddedToken(single_word=True, normalized=True)
+
+
+@pytest.mark.parametrize("kind", FORGING_MODELS)
 @pytest.mark.parametrize("name", [*CALLS])
 def test_no_call_makes_a_special_token_that_is_not_allowed(name, kind, tmp_path):
     specials = ["<e>", "<e><s>", "<s>", "e>"]
-    letters = {k: char.encode() for k, char in enumerate("▁<>abes")} | {7: b"<e", 8: b"ab"}
-    flags = {
-        "<s>": bpe.AddedToken(lstrip=True, rstrip=True),
-        "e>": bpe.AddedToken(single_word=True, normalized=True),
-    }
-    whole = {"merges": None, "pattern": "none"}
-    made_of_letters = {
-        "letters": {"merges": [(b"<", b"e"), (b"a", b"b")]},
-        "wordpiece": {"merges": None, "kind": "wordpiece"},
-        "unigram": {"kind": "unigram", "scores": -np.arange(9.0), **whole},
-    }
-    if kind in made_of_letters:
-        normalizer = [*types("Lowercase"), replace(" ", "▁")]
-        more = {"alphabet": "characters", "normalizer": normalizer}
-        model = bpe.Model(
-            letters, special_tokens=specials, flags=flags, **more | made_of_letters[kind]
-        )
-    else:
-        merges = [(b"<", b"e"), (b"<e", b"s")] if kind == "bpe" else None
-        vocab = BYTE_VOCAB | {256: b"<e", 257: b"<es"}
-        model = bpe.Model(vocab, merges, specials, flags=flags)
+    options = FORGING_MODELS[kind] | {"special_tokens": specials, "flags": SPECIAL_FLAGS}
+    model = bpe.Model(**options)
     tokenizer = bpe.Tokenizer.from_model(model)
     for text in ("<e>", "a<e><s> <s>ab e> <e", "<<e>><e><e><s>", "<E> <S>" * 40, "<e> b " * 300):
         for chosen in ("none", [], ["<s>"], {"e>", "<e>"}, "all"):
@@ -4699,83 +4699,56 @@ def counted_naively(corpus, pattern):
     return words, len(list(filter(None, documents)))
 
 
-def encoded_naively(corpus, tokenizer):
-    end = tokenizer.token_to_id(END)
-    return [[*tokenizer.encode(document), end] for texts in corpus[1] for document in texts]
-
-
-def encoded_in_files(corpus, tokenizer, workers, out):
-    """The ids of each document, after a check of the numbers that are reported."""
-    paths = {"out": out / "o.npy", "document_index": out / "i.npy"}
-    found = bpe.encode_files(tokenizer, corpus[0], **paths, append=END, workers=workers)
-    ids = np.load(out / "o.npy")
-    index = np.load(out / "i.npy")
-    assert ids.dtype == np.uint16 and index.dtype == np.int64
-    assert found == (len(ids), len(index) - 1, found.bytes, "uint16", tokenizer.digest, END)
-    assert found.bytes == len(tokenizer.decode_bytes(ids)) - len(END) * (
-        len(index) - 1 - 20 - 1 - 4
-    )
-    assert read_json(out / "o.npy.json") == found._asdict()
-    return [ids[a:b].tolist() for a, b in itertools.pairwise(index)]
-
-
-def merges_of_shards(corpus, workers, out):
-    """The merges that are learnt from words files, one for each file."""
-    files = bpe.find_files(corpus[0])
-    shards = [out / f"{k}.npz" for k in range(len(files))]
-    for file, shard in zip(files, shards, strict=True):
-        bpe.count_files(file, shard, special_tokens=[END], workers=workers)
-    return bpe.train(shards, 501).tokenizer.merges
-
-
-def learnt_from_texts(corpus, workers):
-    """From batches of one text, and of several."""
-    training = bpe.train(texts=iter(corpus[1]), vocab_size=500, workers=workers)
-    assert training.counted.n_documents == counted_naively(corpus, "gpt2")[1]
-    return training.tokenizer.merges
+@pytest.fixture(params=[(1, 1 << 10), (3, 5000)], ids=str)
+def workers(request, monkeypatch):
+    """A number of workers, for blocks of so many bytes."""
+    workers, block_bytes = request.param
+    monkeypatch.setattr(bpe, "BLOCK_BYTES", block_bytes)
+    return workers
 
 
 DIGITS_FIRST = (r"\p{N}{1,3}", bpe.PATTERNS["gpt2"])
-# Operations on files by some workers, and the plain way to the same result.
-OPERATIONS = {
-    **{
-        f"count {pattern}": (
-            lambda corpus, _, workers, out, pattern=pattern: counted(
-                bpe.find_files(corpus[0]), pattern=pattern, workers=workers
-            ),
-            lambda corpus, _, pattern=pattern: counted_naively(corpus, pattern),
-        )
-        for pattern in ("gpt2", "cl100k", "o200k", "none", r"(?<!x)\w+", DIGITS_FIRST)
-    },
-    "train": (
-        lambda corpus, _, workers, out: bpe.train_bpe(
-            bpe.find_files(corpus[0])[::-1], 500, [END], workers=workers
-        ),
-        lambda corpus, _: bpe.train_bpe_from_counts(counted_naively(corpus, "gpt2")[0], 500, [END]),
-    ),
-    "train on texts": (
-        lambda corpus, _, workers, out: learnt_from_texts(corpus, workers),
-        lambda corpus, _: bpe.train_bpe_from_counts(counted_naively(corpus, "gpt2")[0], 500)[1],
-    ),
-    "train on words files": (
-        lambda corpus, _, workers, out: merges_of_shards(corpus, workers, out),
-        lambda corpus, _: bpe.train_bpe_from_counts(counted_naively(corpus, "gpt2")[0], 500)[1],
-    ),
-    "encode": (encoded_in_files, encoded_naively),
-}
 
 
-@pytest.mark.parametrize("workers, block_bytes", [(1, 1 << 10), (3, 5000)])
-@pytest.mark.parametrize("operation", OPERATIONS)
-@pytest.mark.filterwarnings(
-    "ignore:.*is not UTF-8", "ignore:.*is left to the `regex`", "ignore:.*no text"
+@pytest.mark.parametrize(
+    "pattern", ["gpt2", "cl100k", "o200k", "none", r"(?<!x)\w+", DIGITS_FIRST], ids=str
 )
-def test_results_do_not_depend_on_workers_and_blocks(
-    operation, workers, block_bytes, corpus, tokenizer, tmp_path, monkeypatch
-):
-    run_it, expected = OPERATIONS[operation]
-    monkeypatch.setattr(bpe, "BLOCK_BYTES", block_bytes)
-    assert run_it(corpus, tokenizer, workers, tmp_path) == expected(corpus, tokenizer)
+@pytest.mark.filterwarnings("ignore:.*is not UTF-8", "ignore:.*is left to the `regex`")
+def test_counts_do_not_depend_on_workers_and_blocks(pattern, workers, corpus):
+    found = counted(bpe.find_files(corpus[0]), pattern=pattern, workers=workers)
+    assert found == counted_naively(corpus, pattern)
+
+
+@pytest.mark.filterwarnings("ignore:.*is not UTF-8", "ignore:.*no text")
+def test_trainings_do_not_depend_on_workers_blocks_and_shards(workers, corpus, tmp_path):
+    words, n_documents = counted_naively(corpus, "gpt2")
+    expected = bpe.train_bpe_from_counts(words, 500, [END])
+    files = bpe.find_files(corpus[0])
+    assert bpe.train_bpe(files[::-1], 500, [END], workers=workers) == expected
+    from_texts = bpe.train(texts=iter(corpus[1]), vocab_size=499, workers=workers)
+    assert from_texts.counted.n_documents == n_documents
+    shards = [tmp_path / f"{k}.npz" for k in range(len(files))]
+    for file, shard in zip(files, shards, strict=True):
+        bpe.count_files(file, shard, special_tokens=[END], workers=workers)
+    from_shards = bpe.train(shards, 500)
+    assert from_texts.tokenizer.merges == from_shards.tokenizer.merges == expected[1]
+
+
+@pytest.mark.filterwarnings("ignore:.*is not UTF-8")
+def test_ids_do_not_depend_on_workers_and_blocks(workers, corpus, tokenizer, tmp_path):
+    end = tokenizer.token_to_id(END)
+    documents = itertools.chain.from_iterable(corpus[1])
+    expected = [[*tokenizer.encode(document), end] for document in documents]
+    paths = {"out": tmp_path / "o.npy", "document_index": tmp_path / "i.npy"}
+    found = bpe.encode_files(tokenizer, corpus[0], **paths, append=END, workers=workers)
+    ids = np.load(tmp_path / "o.npy")
+    index = np.load(tmp_path / "i.npy")
+    assert ids.dtype == np.uint16 and index.dtype == np.int64
+    assert [ids[a:b].tolist() for a, b in itertools.pairwise(index)] == expected
+    assert found == (len(ids), len(index) - 1, found.bytes, "uint16", tokenizer.digest, END)
+    n_appended = len(expected) - 20 - 1 - 4  # the other ends are in the files
+    assert found.bytes == len(tokenizer.decode_bytes(ids)) - len(END) * n_appended
+    assert read_json(tmp_path / "o.npy.json") == found._asdict()
 
 
 @pytest.mark.parametrize(
