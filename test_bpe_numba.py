@@ -49,6 +49,7 @@ import warnings
 from collections import Counter
 from collections.abc import Callable, Collection
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
+from itertools import chain, pairwise
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -117,6 +118,16 @@ def python(*arguments, cwd=None, stdin=b"", preexec_fn=None, **environment):
     changes = {name: str(value) for name, value in (folder | environment).items()}
     options = {"input": stdin, "capture_output": True, "timeout": 300, "preexec_fn": preexec_fn}
     return subprocess.run(command, cwd=cwd, env=os.environ | changes, **options)
+
+
+def refusal(message):
+    """Fail if there is no error of bad input with this message."""
+    return pytest.raises(bpe.InputError, match=message)
+
+
+def note(message):
+    """Fail if there is no warning with this message."""
+    return pytest.warns(UserWarning, match=message)
 
 
 def read_json(path):
@@ -213,7 +224,7 @@ class NaiveLearner:
         return tally((symbol, n) for word, n in self.words for symbol in word)
 
     def pairs(self):
-        return tally((pair, n) for word, n in self.words for pair in itertools.pairwise(word))
+        return tally((pair, n) for word, n in self.words for pair in pairwise(word))
 
     def best(self):
         symbols = self.symbols()
@@ -251,7 +262,7 @@ def naive_merge(symbols, rank):
     """Merge the leftmost neighbours of the lowest rank, again and again; a rank may be None."""
     symbols = list(symbols)
     while True:
-        ranks = [(rank(pair), i) for i, pair in enumerate(itertools.pairwise(symbols))]
+        ranks = [(rank(pair), i) for i, pair in enumerate(pairwise(symbols))]
         possible = [(rank, i) for rank, i in ranks if rank is not None]
         if not possible:
             return symbols
@@ -284,7 +295,7 @@ def naive_letters(data, known, unk=None, byte_fallback=False, fuse_unk=False):
 def naive_samples(symbols, rank, alpha):
     """The probability of each result of BPE-dropout, which leaves out a merge with chance alpha."""
     probabilities = Counter()
-    pairs = enumerate(itertools.pairwise(symbols))
+    pairs = enumerate(pairwise(symbols))
     possible = sorted((rank[pair], i) for i, pair in pairs if pair in rank)
     for k, (_, i) in enumerate(possible):
         after = (*symbols[:i], symbols[i] + symbols[i + 1], *symbols[i + 2 :])
@@ -315,7 +326,7 @@ def naive_split(steps, data):
             words = [naive_metaspace(step, word, k == 0) for k, word in enumerate(words)]
         else:
             split = step if isinstance(step, bpe.Split) else bpe.Split(step)
-            words = list(itertools.chain(*(naive_cut(split, word) for word in words)))
+            words = list(chain(*(naive_cut(split, word) for word in words)))
     return [*filter(None, words)]
 
 
@@ -457,7 +468,7 @@ BYTE_TOKENS = [b"<0x%02X>" % byte for byte in range(256)]
 
 def words_of(counts, alphabet):
     """Words over an alphabet, from the counts of lists of its symbols."""
-    symbols = np.array([*itertools.chain.from_iterable(counts)], np.int32)
+    symbols = np.array([*chain.from_iterable(counts)], np.int32)
     offsets = np.cumsum([0, *map(len, counts)])
     return bpe.Words(symbols, offsets, np.array([*counts.values()], np.int64), alphabet)
 
@@ -465,7 +476,7 @@ def words_of(counts, alphabet):
 def words_of_characters(counts, order=sorted):
     """Words over the characters of some words, {str or bytes: count}."""
     decoded = {word if isinstance(word, str) else word.decode(): n for word, n in counts.items()}
-    alphabet = order(dict.fromkeys(itertools.chain.from_iterable(decoded)))
+    alphabet = order(dict.fromkeys(chain.from_iterable(decoded)))
     number = {char: k for k, char in enumerate(alphabet)}
     by_number = {tuple(map(number.get, word)): n for word, n in decoded.items()}
     return words_of(by_number, [char.encode() for char in alphabet])
@@ -598,7 +609,7 @@ def test_no_name_of_the_module_is_bound_twice():
         if isinstance(statement, (ast.FunctionDef, ast.ClassDef)):
             names[statement.name] += 1
         elif isinstance(statement, ast.Assign):
-            nodes = itertools.chain(*map(ast.walk, statement.targets))
+            nodes = chain(*map(ast.walk, statement.targets))
             nodes = [node for node in nodes if isinstance(node, ast.Name)]
             names.update(node.id for node in nodes if isinstance(node.ctx, ast.Store))
     assert [name for name, times in names.items() if times > 1] == []
@@ -751,12 +762,12 @@ def _die_while_sending(item):
 
 @pytest.mark.parametrize("die", [_die, _die_while_sending])
 def test_a_worker_that_dies_is_an_error(die):
-    with within(20), pytest.raises(bpe.InputError, match="worker process died"):
+    with within(20), refusal("worker process died"):
         list(bpe.Engine(workers=2).map(die, range(4)))
 
 
 def _engine_works(queue):
-    with pytest.raises(bpe.InputError, match="no workers can be started"):
+    with refusal("no workers can be started"):
         list(bpe.Engine(workers=2).map(abs, [-1, -2]))
     queue.put(list(bpe.Engine(workers=2).map(abs, [-1, -2], threads=True)))
 
@@ -769,27 +780,25 @@ def test_a_daemonic_process_has_threads_only():
     process.join()
 
 
+LIMITS = [(threading.Thread, "start", RuntimeError("can't start new thread"))]
+LIMITS += [(os, "fork", OSError(11, "Resource temporarily unavailable"))]
+
+
 @pytest.mark.parametrize("process", [False, True])
 @pytest.mark.parametrize("after", range(6))
 def test_a_limit_on_threads_or_processes_is_an_error(monkeypatch, process, after):
+    owner, name, error = LIMITS[process]
+    start = getattr(owner, name)
     started = itertools.count()
 
-    def limited(start):
-        def begin(*arguments):
-            if next(started) < after // (1 + process):
-                return start(*arguments)
-            if process:
-                raise OSError(11, "Resource temporarily unavailable")
-            raise RuntimeError("can't start new thread")
+    def limited(*arguments):
+        if next(started) < after // (1 + process):
+            return start(*arguments)
+        raise error
 
-        return begin
-
-    if process:
-        monkeypatch.setattr(os, "fork", limited(os.fork))
-    else:
-        monkeypatch.setattr(threading.Thread, "start", limited(threading.Thread.start))
+    monkeypatch.setattr(owner, name, limited)
     engine = bpe.Engine(workers=6)
-    with within(20), pytest.raises(bpe.InputError, match="no workers can be started"):
+    with within(20), refusal("no workers can be started"):
         list(engine.map(abs, range(9), threads=not process and after % 2))
     for child in multiprocessing.active_children():
         child.join(5)
@@ -904,7 +913,7 @@ def test_arguments_are_checked_by_their_annotations():
     wrong = [{"a": 1.0}, {"a": True}, {"a": None}]
     wrong += [{"a": 1, "b": "2"}, {"a": 1, "d": 1}, {"a": 1, "c": 3}]
     for options in wrong:
-        with pytest.raises(bpe.InputError, match=f"`{[*options][-1]}` must be"):
+        with refusal(f"`{[*options][-1]}` must be"):
             call(**options)
 
 
@@ -962,8 +971,9 @@ def test_files_written_together_take_their_names_together(tmp_path, monkeypatch)
 
 def test_only_the_named_stage_is_profiled(monkeypatch):
     calls = []
-    note = calls.append
-    profiler = SimpleNamespace(start=lambda: note("start"), stop=lambda: note("stop"))
+    profiler = SimpleNamespace(
+        start=lambda: calls.append("start"), stop=lambda: calls.append("stop")
+    )
     monkeypatch.setitem(sys.modules, "scalene", SimpleNamespace(scalene_profiler=profiler))
     monkeypatch.setitem(sys.modules, "scalene.scalene_profiler", profiler)
     monkeypatch.setenv(bpe.PROFILE_VARIABLE, "learn")
@@ -1101,7 +1111,7 @@ def test_patterns_that_take_for_ever_are_stopped(normalizes, pattern, monkeypatc
     assert use(b"aab") and use(b"a" * 30 + b"b\xff")
     monkeypatch.setattr(bpe, "REGEX_SECONDS", 0.01)
     message = r"pattern '\(.*\$' takes more than 0 s for the 2,021 characters .* 'aaaa"
-    with pytest.raises(bpe.InputError, match=message):
+    with refusal(message):
         use(b"a" * 2000 + b"b" + "é".encode() * 20)
 
 
@@ -1148,7 +1158,7 @@ def test_patterns_know_what_they_leave_out_and_which_are_one_machine():
 
 def test_patterns_have_names_sources_and_stages():
     gpt2 = bpe.Pattern("gpt2")
-    chain = bpe.Pattern(["gpt2", r"\p{N}"])
+    chained = bpe.Pattern(["gpt2", r"\p{N}"])
     bert = bpe.Pattern("bert")
     assert repr(bert) == "Pattern('bert')" and bpe.Pattern(list(bert.source)).name == "bert"
     assert bpe.Pattern(bpe.Split(r"\d")).source == r"\d"
@@ -1157,8 +1167,8 @@ def test_patterns_have_names_sources_and_stages():
     assert gpt2.name == "gpt2"
     assert gpt2.source == bpe.PATTERNS["gpt2"]
     assert bpe.Pattern(gpt2.source).name == "gpt2"
-    assert chain.name is None and chain.source == (gpt2.source, r"\p{N}")
-    for pattern in (gpt2, chain, bert, bpe.Pattern(metaspace())):
+    assert chained.name is None and chained.source == (gpt2.source, r"\p{N}")
+    for pattern in (gpt2, chained, bert, bpe.Pattern(metaspace())):
         assert pickle.loads(pickle.dumps(pattern)).source == pattern.source
 
 
@@ -1474,7 +1484,9 @@ PRECOMPILED = {
 
 @functools.lru_cache
 def normalizers(name):
-    """The normalizer of these steps here, and in `tokenizers`."""
+    """The normalizer of these steps here, and in `tokenizers` or, after "sp ", in sentencepiece."""
+    if name.startswith("sp "):
+        return sentencepiece_normalizers(name[3:])
     steps = NORMALIZERS[name] if name in NORMALIZERS else PRECOMPILED[name]()
     data = json.loads(tokenizers.Tokenizer(tokenizers.models.BPE()).to_str())
     data["normalizer"] = {"type": "Sequence", "normalizers": list(steps)}
@@ -1577,17 +1589,13 @@ CUT += ["a regex", "sp identity", "sp nmt_nfkc"]
 @example(text="A b", pattern="gpt2")  # one rule makes "b " of " b"
 @example(text="a  b", pattern="[^ ]+| ")  # another makes one mark of two spaces
 def test_text_is_cut_where_its_normal_form_would_be(name, text, pattern):
-    if name.startswith("sp "):
-        normalizer, _ = sentencepiece_normalizers(name[3:])
-    else:
-        normalizer, _ = normalizers(name)
+    normalizer, _ = normalizers(name)
     pattern = bpe.Pattern(pattern)
     data = text.encode()
     parts = []
-    arrays = cut_arrays(name, pattern.source, normalizer)
-    cuts = places_to_cut(data, arrays)
+    cuts = places_to_cut(data, cut_arrays(name, pattern.source))
     begins = bpe.BEGINS
-    for start, stop in itertools.pairwise([0, *cuts, len(data)]):
+    for start, stop in pairwise([0, *cuts, len(data)]):
         flat = normalizer.apply(bpe.FlatText.join([data[start:stop]], [bpe.BEGINS]), begins)
         parts += flat.parts()
         begins = bpe.CONTINUES
@@ -1603,16 +1611,15 @@ def places_to_cut(data, arrays):
 
 
 @functools.lru_cache(None)
-def cut_arrays(name, source, normalizer):
-    return normalizer.cut_arrays(bpe.Pattern(source))
+def cut_arrays(name, source):
+    return normalizers(name)[0].cut_arrays(bpe.Pattern(source))
 
 
 @pytest.mark.parametrize("name", ["NFC", "BERT", "ALBERT", "Llama", "precompiled"])
 def test_text_can_be_cut_between_words_and_not_before_what_is_composed(name):
-    arrays = normalizers(name)[0].cut_arrays(bpe.Pattern("gpt2"))
     for text in ("the cat", "the été"):
-        assert places_to_cut(text.encode(), arrays) == [3]
-    arrays = normalizers("NFC")[0].cut_arrays(bpe.Pattern(r"[a-z]+|[^a-z]+"))
+        assert places_to_cut(text.encode(), cut_arrays(name, bpe.PATTERNS["gpt2"])) == [3]
+    arrays = cut_arrays("NFC", r"[a-z]+|[^a-z]+")
     assert places_to_cut("1e\u0301".encode(), arrays) == []
 
 
@@ -1632,7 +1639,7 @@ def test_damaged_charsmaps_are_refused_or_read(place, noise):
 
     whole = base64.b64decode(charsmap("nfkc"))
     place %= len(whole)
-    with pytest.raises(bpe.InputError, match="cut off"):
+    with refusal("cut off"):
         read(whole[:place])
     with contextlib.suppress(bpe.InputError):
         read(whole[:place] + noise + whole[place + len(noise) :])
@@ -1746,7 +1753,7 @@ def test_a_file_that_changes_while_it_is_read_is_named(tokenizer, tmp_path, monk
     monkeypatch.setattr(bpe.Block, "read", lambda block: (before(block), change())[0])
     raised = pytest.raises((ValueError, OSError), match=r"a\.txt")
     if how == "grow":
-        raised = pytest.warns(UserWarning, match=r"a\.txt: grew")
+        raised = note(r"a\.txt: grew")
     with raised:
         if call == "count":
             bpe.count(bpe.Source([path], bpe.Pattern("gpt2")), bpe.Engine(1))
@@ -1826,7 +1833,7 @@ def test_zstandard_is_read_or_refused(tmp_path):
     if any(map(importlib.util.find_spec, ("compression", "backports"))):
         assert counted([tmp_path / "a.txt.zst"])[0] == {b"one": 1, b" two": 1}
     else:
-        with pytest.raises(bpe.InputError, match=r"a\.txt\.zst: .* pip install backports\.zstd"):
+        with refusal(r"a\.txt\.zst: .* pip install backports\.zstd"):
             counted([tmp_path / "a.txt.zst"])
 
 
@@ -1842,7 +1849,7 @@ def test_row_groups_of_parquet_are_blocks(tmp_path):
     assert counted(bpe.find_files(tmp_path), text_field="body") == expected
     messages = {None: "no column 'text' .*body, n", "n": "row group 0: no text in the field 'n'"}
     for field, message in messages.items():
-        with pytest.raises(bpe.InputError, match=message):
+        with refusal(message):
             counted([path], text_field=field)
 
 
@@ -1858,7 +1865,7 @@ def test_row_groups_of_parquet_are_blocks(tmp_path):
 )
 def test_doubtful_text_gets_one_note(tmp_path, name, data, doubt):
     (tmp_path / name).write_bytes(data)
-    with pytest.warns(UserWarning, match=doubt) as notes:
+    with note(doubt) as notes:
         counted([tmp_path / name] * 3, workers=1)
     assert len(notes) == 1
 
@@ -1867,7 +1874,7 @@ def test_bad_lines_can_be_skipped_and_are_named(tmp_path):
     good = b'{"text": "ab"}\n'
     bad = b'{"text": 3}\nno json\n\xff\n'
     (tmp_path / "a.jsonl").write_bytes(good + bad + good)
-    with pytest.warns(UserWarning, match="skipped") as notes:
+    with note("skipped") as notes:
         result = bpe.count_files(tmp_path, tmp_path / "w.npz", skip_bad_lines=True, workers=1)
     assert result.words.to_counts() == {b"ab": 2}
     places = [re.findall("line ([0-9]+): skipped", str(note.message)) for note in notes]
@@ -1890,7 +1897,7 @@ def test_models_and_hidden_files_in_a_folder_are_no_text(trained, tmp_path):
     bpe.encode_files(trained.tokenizer, tmp_path, tmp_path / "o.bin", workers=1)
     assert bpe.find_files(tmp_path) == [tmp_path / "a.txt"]
     (tmp_path / "a.txt").unlink()
-    with pytest.raises(bpe.InputError, match="no text in this folder"):
+    with refusal("no text in this folder"):
         bpe.find_files(tmp_path)
 
 
@@ -2038,7 +2045,7 @@ def test_words_that_steps_drop_or_change_are_counted_and_encoded(
     parts = [part.encode("latin-1") for part in naive_parts(text.decode("latin-1"), as_latin)]
     parts[::2] = [b"".join(naive_split(pattern.source, part)) for part in parts[::2]]
     parts[1::2] = [[tokenizer.special_tokens[part.decode()]] for part in parts[1::2]]
-    ids = [*itertools.chain(*parts)]
+    ids = [*chain(*parts)]
     assert tokenizer.encode(text) == ids == tokenizer.encode(text)
     chunks = (text[k : k + size] for k in range(0, len(text), size))
     assert list(tokenizer.encode_iterable(chunks)) == ids
@@ -2065,7 +2072,7 @@ def test_words_of_characters_are_what_python_decodes(counts, coverage, step):
         parts += [("".join(letters).encode(), n) for is_kept, letters in groups if is_kept]
     words = bpe.Words.from_counts(counts).as_characters(coverage, step)
     assert words.alphabet == [letter.encode() for letter in sorted(kept)]
-    places = itertools.pairwise(words.offsets)
+    places = pairwise(words.offsets)
     found = (b"".join(map(words.alphabet.__getitem__, words.symbols[i:j])) for i, j in places)
     assert tally(zip(found, words.counts.tolist(), strict=True)) == tally(parts)
 
@@ -2168,7 +2175,7 @@ def test_a_driven_learner_is_the_naive_one(counts, options, source):
             break
         change_at_random(learner, naive, source, pairs)
     now = learner.words()
-    cut = [now.symbols[i:j].tolist() for i, j in itertools.pairwise(now.offsets)]
+    cut = [now.symbols[i:j].tolist() for i, j in pairwise(now.offsets)]
     found = sorted(zip(cut, now.counts.tolist(), strict=True))
     assert found == sorted((word, n) for word, n in naive.words if word)
 
@@ -2198,11 +2205,11 @@ def test_a_refused_call_leaves_a_learner_as_it_was():
         (lambda: learner.merge_best(999), "room"),
     ]:
         before = learner.best(), learner.learned(), learner.words()
-        with pytest.raises(bpe.InputError, match=message):
+        with refusal(message):
             call()
         assert repr(before) == repr((learner.best(), learner.learned(), learner.words()))
     learner.merge_best(273)
-    with pytest.raises(bpe.InputError, match="room"):
+    with refusal("room"):
         learner.merge(97, 100)
 
 
@@ -2219,7 +2226,7 @@ def test_a_learner_that_was_interrupted_is_intact_or_refuses_work(error, monkeyp
     if bpe.COMPILES and error is KeyboardInterrupt:  # it waits for the end of a compiled kernel
         assert learner.merge(97, 98) == 256
     else:
-        with pytest.raises(bpe.InputError, match="interrupted within a merge"):
+        with refusal("interrupted within a merge"):
             learner.best()
 
 
@@ -2236,7 +2243,7 @@ def test_a_tokenizer_of_merges_cuts_words_as_the_learner_did(tmp_path):
     plain = bpe.Tokenizer.from_merges(tokenizer.merges, [END], pattern="none")
     assert plain.digest == tokenizer.digest
     learner.split(256, [101, 119])
-    with pytest.raises(bpe.InputError, match="merges alone do not encode"):
+    with refusal("merges alone do not encode"):
         bpe.Tokenizer.from_merges(learner)
 
 
@@ -2250,7 +2257,7 @@ def fails(count, size):
 def test_a_score_that_fails_is_named_and_the_learner_goes_on_without_the_pair(score):
     words = bpe.Words.from_counts({b"ab": 5, b"abc": 3, b"xy": 1})
     learner = bpe.Learner(words, 300, score=score)
-    with pytest.raises(bpe.InputError, match=r"the score of .*b'ab', b'c'"):
+    with refusal(r"the score of .*b'ab', b'c'"):
         learner.merge_best(300)
     assert learner.n_symbols == 257
     learner.forbid(256, 99)
@@ -2280,15 +2287,14 @@ def test_merges_over_other_alphabets_are_those_of_the_oracle(data, alphabet, tie
 def test_more_pairs_than_their_table_holds_at_first_are_those_of_the_oracle():
     alphabet = [f"#{k:03d}".encode() for k in range(900)]
     first, second = np.random.default_rng(0).integers(0, 900, (2, 50_000)).tolist()
-    assert len({*itertools.pairwise(first), *itertools.pairwise(second)}) > 1 << 16
+    assert len({*pairwise(first), *pairwise(second)}) > 1 << 16
     counts = {tuple(first): 1, tuple(second): 2}
     learned = bpe.learn(words_of(counts, alphabet), 908)
     assert history(learned) == naive_learn(counts, 908, alphabet)
 
 
 SOURCE = random.Random(2)
-LONG_TIE = b"abcdefghijkl"
-TIED = {LONG_TIE + end: 1 for end in (b"x", b"y", b"\0", b"")} | {LONG_TIE[:-1]: 3}
+TIED = {b"abcdefghijkl" + end: 1 for end in (b"x", b"y", b"\0", b"")} | {b"abcdefghijk": 3}
 # Counts of words in which something is large, and how many symbols are learnt of them.
 LARGE_COUNTS = {
     "ties of long tokens": (TIED, 290),
@@ -2457,7 +2463,7 @@ def test_vocabulary_has_special_tokens_first_then_bytes_then_merges():
 
 
 def test_a_text_that_is_too_small_gives_a_warning():
-    with pytest.warns(UserWarning, match="258 tokens, fewer than the 1,000"):
+    with note("258 tokens, fewer than the 1,000"):
         vocab, _ = bpe.train_bpe_from_counts({b"abc": 1}, 1000)
     assert len(vocab) == 258
     vocab, merges = bpe.train_bpe_from_counts({b"hello": 1}, 256)
@@ -2706,7 +2712,7 @@ def test_words_become_the_ids_of_the_definition_and_of_the_owner(models, data):
     ours, expected = data.draw(models())
     for word, ids in expected * 2:  # the second time from the cache
         if ids is None:
-            with pytest.raises(bpe.InputError, match=r"not in the vocabulary|no token"):
+            with refusal(r"not in the vocabulary|no token"):
                 ids_of(ours, word)
         else:
             assert ids_of(ours, word) == ids, word
@@ -2729,7 +2735,7 @@ def tokens_with_marks(draw):
     place = draw(st.sampled_from(["{m}{t}", "{t}{m}", "{t}", "{t}{m}{t}"]))
     source = random.Random(draw(st.integers(0, 9)))
     drawn = [random_tokens(source, letters, 3)[0] for letters in ("abcdef", "éx", "中", ".,")]
-    parts = [*itertools.chain(*drawn)]
+    parts = [*chain(*drawn)]
     marked = [place.format(m=mark * source.randrange(1, 3), t=part) for part in parts[::2]]
     missing = draw(st.sampled_from(["", "é", mark, "a中", "abcdef中.éx,"]))
     tokens = sorted({*"abcdef中.", mark, *parts, *marked} - {*missing})
@@ -2767,7 +2773,7 @@ def test_words_of_the_exact_pattern_can_be_segmented_alone(drawn, unk, source):
             token for token in tokens if len(token) == 1
         }
         alone = [segment_longest(word, made) for word in regex.findall(pattern, text)]
-        assert [*itertools.chain(*alone)] == segment_longest(text, made)
+        assert [*chain(*alone)] == segment_longest(text, made)
 
 
 def test_the_exact_pattern_keeps_marks_and_lone_characters_apart():
@@ -2858,7 +2864,7 @@ def test_special_tokens_are_found_as_regex_finds_them(special, text):
     parts = naive_parts(text, special)
     parts[::2] = map(str.encode, parts[::2])
     parts[1::2] = [[tokenizer.special_tokens[part]] for part in parts[1::2]]
-    expected = [*itertools.chain(*parts)]
+    expected = [*chain(*parts)]
     assert tokenizer.encode(text) == expected
     assert tokenizer.encode(text * 100, special) == tokenizer.encode(text * 100)
     assert list(tokenizer.encode_iterable(text)) == expected
@@ -3000,7 +3006,7 @@ def test_offsets_are_those_of_the_tokens(text, tokenizer):
     ids, offsets = tokenizer.encode_with_offsets(text)
     assert ids == tokenizer.encode(text)
     data = text.encode()
-    parts = [data[i:j] for i, j in itertools.pairwise([*offsets, len(data)])]
+    parts = [data[i:j] for i, j in pairwise([*offsets, len(data)])]
     assert parts == [tokenizer.id_to_token(id) for id in ids]
 
 
@@ -3013,7 +3019,7 @@ def test_batches_are_single_texts(tokenizer, some_texts, monkeypatch):
         assert found == (expected * 2)[-len(found) :]
     ids, offsets = tokenizer.encode_batch_to_numpy(some_texts, {END})
     assert ids.dtype == np.uint32 and offsets.dtype == np.int64
-    assert [ids[a:b].tolist() for a, b in itertools.pairwise(offsets)] == expected
+    assert [ids[a:b].tolist() for a, b in pairwise(offsets)] == expected
     ordinary = tokenizer.encode_batch(some_texts, "none")
     assert ordinary == [tokenizer.encode_ordinary(text) for text in some_texts] != expected
     strings = [
@@ -3047,7 +3053,7 @@ def naive_wordpiece(word, vocab, prefix="##", unk=None, max_chars=100):
 def naive_likelihood(counts, n_symbols, min_frequency=1):
     """The history of merges by likelihood. A symbol is a text, and whether it continues a word."""
     marked = {word: [(char, k > 0) for k, char in enumerate(word.decode())] for word in counts}
-    later = {*itertools.chain(*marked.values())}
+    later = {*chain(*marked.values())}
     symbols = sorted(later | {(char, False) for char, _ in later}, key=lambda symbol: symbol[::-1])
     number = {symbol: k for k, symbol in enumerate(symbols)}
     words = {tuple(map(number.get, marked[word])): n for word, n in counts.items()}
@@ -3724,7 +3730,7 @@ def sentencepiece_model(here, options):
     if options["model_type"] == "unigram":
         return owned_by_sentencepiece(file, formats=("huggingface",), **fields)
     if symbols:  # a tokenizer.json finds them in another way
-        with pytest.warns(UserWarning, match="some ids may differ"):
+        with note("some ids may differ"):
             bpe.Tokenizer.load(file).save(here.folder / "hf")
         return owned_by_sentencepiece(file, honoured=symbols, **fields)
     owned = owned_by_sentencepiece(file, formats=("huggingface",), **fields)
@@ -4053,7 +4059,7 @@ def test_an_empty_name_and_added_tokens_stay_where_they_were(tmp_path):
     model = tokenizers.models.BPE({"a": 0, "": 1, "b": 2, "ab": 3}, [("a", "b")])
     theirs = huggingface_tokenizer(model, ["<end>"], **OF_BYTE_LEVELS)
     theirs.save(str(tmp_path / "tokenizer.json"))
-    with pytest.warns(UserWarning, match="it leaves out unknown letters"):
+    with note("it leaves out unknown letters"):
         bpe.Tokenizer.load(tmp_path).save(tmp_path / "again", "huggingface")
     assert_written_as_read(tmp_path, tmp_path / "again")
 
@@ -4062,7 +4068,7 @@ def test_truncation_and_padding_are_kept_and_not_applied(tokenizer, tmp_path):
     tokenizer.save(tmp_path)
     truncation = {"direction": "Right", "max_length": 3, "strategy": "LongestFirst", "stride": 0}
     edited(tmp_path, truncation=truncation, model__byte_fallback=True)
-    with pytest.warns(UserWarning, match="truncation of a tokenizer.json"):
+    with note("truncation of a tokenizer.json"):
         again = bpe.Tokenizer.load(tmp_path)
     assert again.encode("one two three four") == tokenizer.encode("one two three four")
     again.save(tmp_path / "again")
@@ -4071,7 +4077,7 @@ def test_truncation_and_padding_are_kept_and_not_applied(tokenizer, tmp_path):
 
 def test_a_special_token_that_merges_make_gets_a_note():
     vocab = BYTE_VOCAB | {256: b"ab"}
-    with pytest.warns(UserWarning, match="'ab' can be produced from ordinary text"):
+    with note("'ab' can be produced from ordinary text"):
         tokenizer = bpe.Tokenizer(vocab, [(b"a", b"b")], ["ab"])
     assert tokenizer.encode("ab", "none") == tokenizer.encode("ab") == [256]
 
@@ -4093,7 +4099,7 @@ def test_ignore_merges_looks_up_no_special_token(tokenizer, tmp_path):
     assert ours.encode(f"a{END}", "none") == theirs.encode(f"a{END}").ids
     assert theirs.encode(END).ids == [0] != ours.encode(END, "none")
     written(tmp_path, tokenizer, [{"content": "th.th.th", "single_word": True}], **changes)
-    with pytest.raises(bpe.InputError, match=r"single_word 'th.th.th' with ignore_merges"):
+    with refusal(r"single_word 'th.th.th' with ignore_merges"):
         bpe.Tokenizer.load(tmp_path)
 
 
@@ -4105,7 +4111,7 @@ def test_a_missing_unk_token_is_an_error_of_texts_as_in_hugging_face():
         assert ours.encode("ab") == theirs.encode("ab").ids
         with pytest.raises(Exception, match=r"(?i)unk"):
             theirs.encode("abc")
-        with pytest.raises(bpe.InputError, match="is not in the vocabulary"):
+        with refusal("is not in the vocabulary"):
             ours.encode("abc")
 
 
@@ -4228,7 +4234,7 @@ def test_one_rank_file_with_two_sets_of_special_tokens_asks_which(tokenizer, tmp
     path.write_bytes(path.read_bytes().replace(b"\n", b"\r\n"))
     assert bpe.Tokenizer.load(path).special_tokens == {END: 5000}
     monkeypatch.setitem(bpe.ENCODINGS, "two", own._replace(special_tokens={"<|x|>": 5000}))
-    with pytest.raises(bpe.InputError, match=r"one.*two"):
+    with refusal(r"one.*two"):
         bpe.Tokenizer.load(path)
     assert bpe.Tokenizer.load(path, encoding="two").special_tokens == {"<|x|>": 5000}
 
@@ -4261,7 +4267,7 @@ def test_merges_become_ranks_only_if_they_mean_the_same(data, seed):
 
 def test_another_model_in_the_folder_is_named(tokenizer, tmp_path):
     tokenizer.save(tmp_path, "huggingface")
-    with pytest.warns(UserWarning, match=r"tokenizer\.json may hold another model"):
+    with note(r"tokenizer\.json may hold another model"):
         tokenizer.save(tmp_path, "tiktoken")
 
 
@@ -4287,7 +4293,7 @@ def test_dropped_characters_give_a_warning(tmp_path):
     model = tokenizers.models.BPE({"a": 0, "b": 1, "ab": 2}, [("a", "b")])
     theirs = tokenizers.Tokenizer(model)
     theirs.save(str(tmp_path / "tokenizer.json"))
-    with pytest.warns(UserWarning, match="it leaves out unknown letters"):
+    with note("it leaves out unknown letters"):
         ours = bpe.Tokenizer.load(tmp_path)
     assert ours.encode("xa\nbé") == theirs.encode("xa\nbé").ids == [2]
     assert list(ours.encode_iterable(["a", "x", "b"])) == [2]
@@ -4301,7 +4307,7 @@ def test_suffixes_of_words_cannot_be_in_other_formats(tmp_path):
     for name in ("gpt2", "tiktoken"):
         with pytest.raises(bpe.InputError):
             tokenizer.save(tmp_path, name)
-    with pytest.raises(bpe.InputError, match="suffix"):
+    with refusal("suffix"):
         bpe.train(texts=["ab"], from_=model)
 
 
@@ -4309,13 +4315,13 @@ def test_a_word_without_a_token_is_refused():
     model = tokenizers.models.WordLevel({"a": 0, "b": 1}, "<unk>")
     tokenizer = ours_from(tokenizers.Tokenizer(model))
     assert tokenizer.encode("b") == [1]
-    with pytest.raises(bpe.InputError, match="a word is not in the vocabulary"):
+    with refusal("a word is not in the vocabulary"):
         tokenizer.encode("ab")
 
 
 def test_the_last_of_equal_lines_of_a_vocab_txt_counts_and_the_config_says_its_case(tmp_path):
     (tmp_path / "vocab.txt").write_text("[UNK]\n[SEP]\n[CLS]\na\n##a\nb\na\n")
-    with pytest.warns(UserWarning, match="line 7: 'a' appears twice: the last line counts"):
+    with note("line 7: 'a' appears twice: the last line counts"):
         ours = bpe.Tokenizer.load(tmp_path)
     theirs = tokenizers.BertWordPieceTokenizer(str(tmp_path / "vocab.txt"), lowercase=True)
     expected = theirs.encode("a aa b", add_special_tokens=False).ids
@@ -4344,7 +4350,7 @@ def test_an_unmerged_name_of_other_text_is_an_ordinary_token(tmp_path):
     ours = bpe.Tokenizer.load(tmp_path)
     vocab |= {f"<{k}>": 260 + k for k in range(100)}
     (tmp_path / "vocab.json").write_text(json.dumps(vocab))
-    with pytest.warns(UserWarning, match="no merge makes 102 names.*belong together"):
+    with note("no merge makes 102 names.*belong together"):
         bpe.Tokenizer.load(tmp_path)
     assert ours.special_tokens == {"<é>": 256, "<|end|>": 257}
     assert ours.encode("Ġhi") == list("Ġhi".encode()) and ours.decode([256, 258, 259]) == "<é> hiéé"
@@ -4459,7 +4465,7 @@ CALLS = {
     "encode_texts": lambda t, text, chosen, _: t.encode_texts(
         [text.encode(), b"", text.encode()], chosen
     )[0],
-    "encode_batch": lambda t, text, chosen, _: itertools.chain(*t.encode_batch([text] * 3, chosen)),
+    "encode_batch": lambda t, text, chosen, _: chain(*t.encode_batch([text] * 3, chosen)),
     "encode_batch_to_numpy": lambda t, text, chosen, _: t.encode_batch_to_numpy(
         [text] * 3, chosen, threads=2
     )[0],
@@ -4611,7 +4617,7 @@ def test_results_do_not_share_the_memory_of_a_thread():
     assert [bytes(ids) for ids in lists] == [*texts, b"z" * 20]
     assert tokenizer.encode("x<s>") == [*b"x", 256]
     assert tokenizer.encode_ordinary("x<s>") == [*b"x<s>"]
-    with pytest.raises(bpe.InputError, match="0x79"):
+    with refusal("0x79"):
         bpe.Tokenizer({0: b"x"}, []).encode("xxy")
 
 
@@ -4647,7 +4653,7 @@ def test_copies_are_independent(tokenizer):
 
 def test_there_are_no_offsets_if_tokens_differ_from_the_text():
     model = bpe.Model(BYTE_VOCAB, [], normalizer=[{"type": "Lowercase"}])
-    with pytest.raises(bpe.InputError, match="no offsets"):
+    with refusal("no offsets"):
         bpe.Tokenizer.from_model(model).encode_with_offsets("Ab")
 
 
@@ -4724,14 +4730,14 @@ def test_trainings_do_not_depend_on_workers_blocks_and_shards(workers, corpus, t
 @pytest.mark.filterwarnings("ignore:.*is not UTF-8")
 def test_ids_do_not_depend_on_workers_and_blocks(workers, corpus, tokenizer, tmp_path):
     end = tokenizer.token_to_id(END)
-    documents = itertools.chain.from_iterable(corpus[1])
+    documents = chain.from_iterable(corpus[1])
     expected = [[*tokenizer.encode(document), end] for document in documents]
     paths = {"out": tmp_path / "o.npy", "document_index": tmp_path / "i.npy"}
     found = bpe.encode_files(tokenizer, corpus[0], **paths, append=END, workers=workers)
     ids = np.load(tmp_path / "o.npy")
     index = np.load(tmp_path / "i.npy")
     assert ids.dtype == np.uint16 and index.dtype == np.int64
-    assert [ids[a:b].tolist() for a, b in itertools.pairwise(index)] == expected
+    assert [ids[a:b].tolist() for a, b in pairwise(index)] == expected
     assert found == (len(ids), len(index) - 1, found.bytes, "uint16", tokenizer.digest, END)
     n_appended = len(expected) - 20 - 1 - 4  # the other ends are in the files
     assert found.bytes == len(tokenizer.decode_bytes(ids)) - len(END) * n_appended
@@ -4772,7 +4778,7 @@ def test_without_an_end_documents_are_texts(tokenizer, corpus, tmp_path):
     expected = [END.encode().join(documents) for documents in documents_of]
     expected[0] += END.encode()
     expected[-4] += END.encode()
-    assert [tokenizer.decode_bytes(ids[a:b]) for a, b in itertools.pairwise(index)] == expected
+    assert [tokenizer.decode_bytes(ids[a:b]) for a, b in pairwise(index)] == expected
 
 
 @pytest.mark.parametrize("fraction", [0.0005, 0.1, 0.29, 0.75])
@@ -4857,10 +4863,10 @@ def test_ids_of_another_model_and_a_lack_of_text_are_noted(tmp_path):
     (tmp_path / "empty.txt").touch()
     bpe.encode_files(plain(), tmp_path / "a.txt", tmp_path / "a.npy")
     other = bpe.Tokenizer(BYTE_VOCAB | {256: b"ab"}, [(b"a", b"b")])
-    with pytest.warns(UserWarning, match=r"a\.npy: another model wrote these ids"):
+    with note(r"a\.npy: another model wrote these ids"):
         bpe.decode_file(other, tmp_path / "a.npy", tmp_path / "b.txt")
     assert (tmp_path / "b.txt").read_text() == "cab"
-    with pytest.warns(UserWarning, match=r"e\.npy: no ids, since there is no text"):
+    with note(r"e\.npy: no ids, since there is no text"):
         bpe.encode_files(plain(), tmp_path / "empty.txt", tmp_path / "e.npy")
 
 
@@ -4891,7 +4897,7 @@ def test_each_family_is_trained_gives_text_back_and_samples_what_it_can(
         assert ours.decode(ours.encode("def  self")) == "def self"
     text = f"def sample(self):{END} return self.words"
     if ours.model.kind == "wordpiece":
-        with pytest.raises(bpe.InputError, match="one way to cut"):
+        with refusal("one way to cut"):
             ours.sample(text)
         return
     samples = [ours.sample(text, 0.5, seed) for seed in range(20)]
@@ -4930,7 +4936,7 @@ def test_training_from_a_saved_model_is_training_in_one_go(library, tmp_path):
 )
 def test_bad_options_are_refused_before_texts_are_read(options):
     texts = iter(["some text"])
-    with pytest.raises(bpe.InputError, match=[*options][-1]):
+    with refusal([*options][-1]):
         bpe.train(texts=texts, **options)
     assert next(texts) == "some text"
 
@@ -4945,7 +4951,7 @@ def test_results_are_a_page_and_not_a_wall(library):
 
 def test_reports_name_special_tokens_that_are_unseen_or_unnamed(tmp_path):
     (tmp_path / "a.txt").write_text(f"a text{END}" * 5)
-    with pytest.warns(UserWarning, match=re.escape(END)):
+    with note(re.escape(END)):
         assert "not in text" not in str(bpe.train(tmp_path, 260))
     training = bpe.train(tmp_path, 260, [END, "<pad>"])
     assert re.search(r"\| not in text \| <pad> +\|", str(training))
@@ -5016,7 +5022,7 @@ def test_the_record_of_a_training_has_no_place_and_no_time(library, tmp_path):
 
 def test_rare_characters_are_no_tokens_by_default():
     texts = ["the cat sat " * 3000 + "€"]
-    with pytest.warns(UserWarning, match="fewer than"):
+    with note("fewer than"):
         options = {"vocab_size": 100, "alphabet": "characters", "unk_token": "<?>"}
         tokenizer = bpe.train(texts=texts, **options).tokenizer
         whole = bpe.train(texts=texts, coverage=1.0, **options)
@@ -5290,7 +5296,7 @@ def test_a_family_of_its_own_file_trains_and_encodes_in_spawned_workers(tmp_path
     assert max(map(len, vocab)) == 4
     ids = [vocab[in_chars([byte])] for byte in text.encode()]
     assert np.load(tmp_path / "a.npy").tolist() == ids * 99
-    with pytest.raises(bpe.InputError, match="kinds whose files are imported first"):
+    with refusal("kinds whose files are imported first"):
         bpe.Tokenizer.load(tmp_path / "model")
 
 
@@ -5517,7 +5523,7 @@ def test_a_folder_has_what_its_model_learnt_or_nothing(library, tmp_path, option
     training = bpe.train(library[:9], 700, workers=1, **options)
     training.tokenizer.save(tmp_path)
     model = bpe.load_model(tmp_path)
-    with pytest.raises(bpe.InputError, match=r"training\.npz: damaged.*it is of another model"):
+    with refusal(r"training\.npz: damaged.*it is of another model"):
         bpe.load_learned(tmp_path, model)
     bpe.save_learned(tmp_path, training)
     assert (tmp_path / "training.npz").is_file() == (model.kind == "bpe")
@@ -5545,7 +5551,7 @@ def test_numbers_of_a_saved_training_are_checked(some_prose, tmp_path, field, ch
     with np.load(tmp_path / "training.npz") as saved:
         arrays = dict(saved)
     np.savez(tmp_path / "training.npz", **arrays | {field: change(arrays[field])})
-    with pytest.raises(bpe.InputError, match=r"training\.npz: damaged, or from another model"):
+    with refusal(r"training\.npz: damaged, or from another model"):
         bpe.load_learned(tmp_path, some_prose[0].model)
 
 
@@ -5593,7 +5599,7 @@ def test_words_of_a_corpus_are_each_encoded(some_prose):
     texts = [path.read_bytes() for path in files[3:5]]
     counts = Counter(word for text in texts for word in naive_split(bpe.PATTERNS["gpt2"], text))
     assert dict(zip(encoded.words, encoded.counts.tolist(), strict=True)) == counts
-    tokens = itertools.chain(*(naive_encode(word, tokenizer.merges) for word in encoded.words))
+    tokens = chain(*(naive_encode(word, tokenizer.merges) for word in encoded.words))
     assert encoded.ids.tolist() == [*map(tokenizer.token_to_id, tokens)]
     assert encoded.n_bytes == sum(map(len, texts))
 
@@ -5699,7 +5705,7 @@ def test_bytes_per_token_are_the_same_in_all_places(library, tmp_path, options):
         assert columns[2][-1] == rate
     else:
         assert inspection.glitches is None
-        with pytest.raises(bpe.InputError, match="only a BPE that `train` wrote has merge counts"):
+        with refusal("only a BPE that `train` wrote has merge counts"):
             bpe.curve([tmp_path / "model"])
 
 
@@ -5853,7 +5859,7 @@ def test_a_notebook_shows_tables_as_they_are(reports):
     assert re.sub(r"\\([<>*_`$#])", r"\1", shown) == str(table)
     assert not re.search(r"(?<!\\)[<>*_`$#]", shown)
     for report in reports:
-        for row in itertools.chain.from_iterable(table.rows for table in report.tables()):
+        for row in chain.from_iterable(table.rows for table in report.tables()):
             assert all(isinstance(cell, (str, int, float, np.number, type(None))) for cell in row)
 
 
@@ -5967,7 +5973,6 @@ SOME_FILES = {
     "pad.txt": f"some text, and more{END}<pad>".encode(),
     "empty.txt": b"",
     "ends.txt": END.encode() * 3,
-    "bad.jsonl": b"{nonsense\n",
     "late.jsonl": b'{"text": "some text"}\n' * 50 + b"oops\n" + b'{"text": "more"}\n' * 50,
     "late.jsonl.gz": gzip.compress(b'{"text": "some text"}\n' * 50 + b"oops\n"),
     "long.txt": b"a" * 9_000_000,
@@ -5986,7 +5991,6 @@ SOME_FILES = {
     "short/training.npz": b"PK",
     "array/training.npz": b"\x93NUMPY",
     "none/training.npz": b"",
-    "good.jinja": b"{{ messages }}",
 }
 # The first bytes of files that are no text.
 NO_TEXTS = {"zip": b"PK\x03\x04", "PDF": b"%PDF-1", "NumPy": b"\x93NUMPY"}
@@ -6540,14 +6544,14 @@ def test_a_pattern_that_no_file_can_hold_is_refused(command, here):
 
 def test_without_protobuf_both_packages_are_named(here, monkeypatch):
     monkeypatch.setitem(sys.modules, "sentencepiece.sentencepiece_model_pb2", None)
-    with pytest.raises(bpe.InputError, match="pip install sentencepiece protobuf"):
+    with refusal("pip install sentencepiece protobuf"):
         bpe.Tokenizer.load(here / "m.model")
 
 
 def test_a_package_that_does_not_work_is_an_error(tmp_path, monkeypatch):
     (tmp_path / "broken_package.py").write_text("raise RuntimeError('too old')")
     monkeypatch.syspath_prepend(tmp_path)
-    with pytest.raises(bpe.InputError, match=r"pip install --upgrade broken_package \(too old\)"):
+    with refusal(r"pip install --upgrade broken_package \(too old\)"):
         bpe.import_optional("broken_package")
 
 
