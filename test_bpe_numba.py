@@ -277,18 +277,18 @@ def naive_encode(symbols, merges):
     return naive_merge(symbols, {pair: i for i, pair in reversed(list(enumerate(merges)))}.get)
 
 
-def naive_letters(data, known, unk=None, byte_fallback=False, fuse_unk=False):
+def naive_letters(data, alphabet, unk=None, byte_fallback=False, fuse_unk=False):
     """The symbols that merging begins with over characters, where not all characters are known."""
     symbols = []
     was_unknown = False
     for letter in map(as_bytes, as_text(data)):
-        if letter in known:
+        if letter in alphabet:
             symbols.append(letter)
         elif byte_fallback:
             symbols += [b"<0x%02X>" % byte for byte in letter]
         elif not (was_unknown and fuse_unk):
             symbols.append(unk)
-        was_unknown = letter not in known
+        was_unknown = letter not in alphabet
     return symbols
 
 
@@ -305,11 +305,11 @@ def naive_samples(symbols, rank, alpha):
     return probabilities
 
 
-def assert_by_chance(found, expected, least=0):
+def assert_by_chance(numbers, expected, least=0):
     """Numbers differ from those expected by chance alone; of a thousand seeds one may fail."""
-    assert sum(found) == pytest.approx(sum(expected))
-    often = [(n, wanted) for n, wanted in zip(found, expected, strict=True) if wanted > least]
-    chi_square = sum((n - wanted) ** 2 / wanted for n, wanted in often)
+    assert sum(numbers) == pytest.approx(sum(expected))
+    often = [(n, mean) for n, mean in zip(numbers, expected, strict=True) if mean > least]
+    chi_square = sum((n - mean) ** 2 / mean for n, mean in often)
     freedom = len(often) - 1
     assert chi_square < freedom + 4 * (2 * freedom) ** 0.5
 
@@ -347,8 +347,8 @@ def naive_metaspace(step, word, begins_text):
     """A word whose spaces are replaced; it begins with the replacement, if the scheme says so."""
     space = step.replacement.encode()
     word = word.replace(b" ", step.replacement.encode())
-    wanted = step.prepend_scheme == "always" or (step.prepend_scheme == "first" and begins_text)
-    return space + word if wanted and word and not word.startswith(space) else word
+    needs_mark = step.prepend_scheme == "always" or (step.prepend_scheme == "first" and begins_text)
+    return space + word if needs_mark and word and not word.startswith(space) else word
 
 
 def naive_behavior(pieces, behavior, invert):
@@ -952,11 +952,11 @@ def test_files_written_together_take_their_names_together(tmp_path, monkeypatch)
             file.write(b"half")
             raise OSError("disk full")
     assert files_in(tmp_path) == {"a": b"old", "b": b"old"}
-    named = []
+    targets = []
     replace = os.replace
 
     def replace_and_note(source, target):
-        named.append(target.name)
+        targets.append(target.name)
         replace(source, target)
 
     monkeypatch.setattr(os, "replace", replace_and_note)
@@ -964,8 +964,9 @@ def test_files_written_together_take_their_names_together(tmp_path, monkeypatch)
         bpe.atomic_write_all(tmp_path, {"a": "new", "b": "new"})
         with bpe.atomic_write(tmp_path / "new/c") as file:
             file.write(b"new")
-        assert (tmp_path / "a").read_bytes() == b"old" and not named
-    assert named == ["c", "b", "a"] and not bpe.UNFINISHED.temporary and not bpe.UNFINISHED.renames
+        assert (tmp_path / "a").read_bytes() == b"old" and not targets
+    assert targets == ["c", "b", "a"]
+    assert not bpe.UNFINISHED.temporary and not bpe.UNFINISHED.renames
     assert [path.read_bytes() for path in sorted(tmp_path.rglob("?"))] == [b"new"] * 3
 
 
@@ -1055,8 +1056,8 @@ def test_random_patterns_are_exact_or_left_to_regex(pattern, inputs, seed):
     try:
         compiled = bpe.Pattern(pattern)
     except bpe.InputError:  # it matches nothing, or the empty string
-        found = [regex.search(pattern, as_text(data)) for data in inputs]
-        assert regex.fullmatch(pattern, "") or not any(found)
+        matches = [regex.search(pattern, as_text(data)) for data in inputs]
+        assert regex.fullmatch(pattern, "") or not any(matches)
         return
     # The time of some patterns grows with the square of this size.
     inputs.append(b"".join(random.Random(seed).choices(inputs, k=9000))[: LONG // 16])
@@ -1534,9 +1535,10 @@ def test_texts_are_normalized_on_their_own_and_special_tokens_not_at_all():
     parts = ["AE", "\u0301B C ", "", "D\n"]
     meanings = [7, 8, bpe.BEGINS, bpe.BEGINS]
     for begins, first in ((bpe.BEGINS, "▁ae"), (bpe.CONTINUES, "ae")):
-        found = normalizer.apply(bpe.FlatText.join([*map(str.encode, parts)], meanings), begins)
-        assert [part.decode() for part in found.parts()] == [first, "▁\u0301b c", "", "▁d"]
-        assert found.meanings.tolist() == meanings
+        flat = bpe.FlatText.join([*map(str.encode, parts)], meanings)
+        normalized = normalizer.apply(flat, begins)
+        assert [part.decode() for part in normalized.parts()] == [first, "▁\u0301b c", "", "▁d"]
+        assert normalized.meanings.tolist() == meanings
 
 
 @functools.lru_cache
@@ -1980,8 +1982,8 @@ def test_tables_grow():
     counts = {word: k for k, word in enumerate(map(source.randbytes, sizes), 2**33)}
     first = dict(itertools.islice(counts.items(), 30_000))
     counter = bpe.WordCounter()
-    for some in (first, counts):  # words of the first table are looked up in the second
-        counter.add_words(bpe.Words.from_counts(some))
+    for part in (first, counts):  # words of the first table are looked up in the second
+        counter.add_words(bpe.Words.from_counts(part))
     assert counter.words().to_counts() == counts | {word: 2 * n for word, n in first.items()}
 
 
@@ -2061,20 +2063,20 @@ def test_words_of_characters_are_what_python_decodes(counts, coverage, step):
     decoded = [(as_text(spaced[word]), n) for word, n in counts.items()]
     totals = tally((char, n) for text, n in decoded for char in regex.findall(r"\P{Cs}", text))
     before = 0
-    kept = set()
+    frequent = set()
     for letter in sorted(+totals, key=lambda letter: (-totals[letter], letter)):
         if before < coverage * totals.total():
-            kept.add(letter)
+            frequent.add(letter)
         before += totals[letter]
     parts = []
     for text, n in decoded:
-        groups = itertools.groupby(text, kept.__contains__)
+        groups = itertools.groupby(text, frequent.__contains__)
         parts += [("".join(letters).encode(), n) for is_kept, letters in groups if is_kept]
     words = bpe.Words.from_counts(counts).as_characters(coverage, step)
-    assert words.alphabet == [letter.encode() for letter in sorted(kept)]
+    assert words.alphabet == [letter.encode() for letter in sorted(frequent)]
     places = pairwise(words.offsets)
-    found = (b"".join(map(words.alphabet.__getitem__, words.symbols[i:j])) for i, j in places)
-    assert tally(zip(found, words.counts.tolist(), strict=True)) == tally(parts)
+    spelled = (b"".join(map(words.alphabet.__getitem__, words.symbols[i:j])) for i, j in places)
+    assert tally(zip(spelled, words.counts.tolist(), strict=True)) == tally(parts)
 
 
 def test_the_hash_and_the_file_of_words_are_of_each_with_its_count(tmp_path):
@@ -2082,8 +2084,8 @@ def test_the_hash_and_the_file_of_words_are_of_each_with_its_count(tmp_path):
     counts[b"a long word" * 2] = 2**40
     words = bpe.Words.from_counts(counts)
     again = bpe.Words.from_counts(dict(reversed(counts.items())))
-    for name, some in (("a.npz", words), ("b.npz", again)):
-        bpe.save_counts(tmp_path / name, bpe.CorpusCounts(some, 1, 9), {})
+    for name, each in (("a.npz", words), ("b.npz", again)):
+        bpe.save_counts(tmp_path / name, bpe.CorpusCounts(each, 1, 9), {})
     assert again.digest == words.digest
     assert (tmp_path / "a.npz").read_bytes() == (tmp_path / "b.npz").read_bytes()
     for other in ({b"a": 2, b"b": 1}, {b"ab": 4}, {b"c": 1}):
@@ -2175,9 +2177,9 @@ def test_a_driven_learner_is_the_naive_one(counts, options, source):
             break
         change_at_random(learner, naive, source, pairs)
     now = learner.words()
-    cut = [now.symbols[i:j].tolist() for i, j in pairwise(now.offsets)]
-    found = sorted(zip(cut, now.counts.tolist(), strict=True))
-    assert found == sorted((word, n) for word, n in naive.words if word)
+    symbols = [now.symbols[i:j].tolist() for i, j in pairwise(now.offsets)]
+    ours = sorted(zip(symbols, now.counts.tolist(), strict=True))
+    assert ours == sorted((word, n) for word, n in naive.words if word)
 
 
 @pytest.mark.parametrize("wide", [False, True])
@@ -2238,8 +2240,8 @@ def test_a_tokenizer_of_merges_cuts_words_as_the_learner_did(tmp_path):
     tokenizer = bpe.Tokenizer.from_merges(learner, [END], pattern="none")
     tokenizer.save(tmp_path)
     tokenizer = bpe.Tokenizer.load(tmp_path)
-    cut = sum(len(tokenizer.encode(word)) * n for word, n in counts.items())
-    assert cut == learner.n_tokens and tokenizer.merges == learner.learned().merges
+    n_tokens = sum(len(tokenizer.encode(word)) * n for word, n in counts.items())
+    assert n_tokens == learner.n_tokens and tokenizer.merges == learner.learned().merges
     plain = bpe.Tokenizer.from_merges(tokenizer.merges, [END], pattern="none")
     assert plain.digest == tokenizer.digest
     learner.split(256, [101, 119])
@@ -2484,10 +2486,10 @@ def test_the_fingerprint_is_of_all_that_decides_about_ids():
     ]
     common = {"merges": [(b"a", b"b")], "special_tokens": ["<a>", "<b>"]}
     vocab = BYTE_VOCAB | {256: b"ab"}
-    made = [bpe.Tokenizer(vocab, **(common | change)).digest for change in changes]
+    digests = [bpe.Tokenizer(vocab, **(common | change)).digest for change in changes]
     other_order = dict(reversed(flags.items()))
-    assert bpe.Tokenizer(vocab, **common, flags=other_order).digest == made[-1]
-    assert len(set(made)) == len(changes)
+    assert bpe.Tokenizer(vocab, **common, flags=other_order).digest == digests[-1]
+    assert len(set(digests)) == len(changes)
 
 
 CALL = {"name": "add", "arguments": {"a": 2, "b": 3}}
@@ -2583,8 +2585,8 @@ def merges_of_characters(draw):
     fallback = {"byte_fallback": True}
     unknown = draw(st.sampled_from([fallback, unk, unk | {"fuse_unk": True}, unk | fallback]))
     pairs = [(left.decode(), right.decode()) for left, right in merges]
-    named = {token.decode(): id for id, token in enumerate(tokens)}
-    theirs = tokenizers.Tokenizer(tokenizers.models.BPE(named, pairs, **unknown))
+    ids_of = {token.decode(): id for id, token in enumerate(tokens)}
+    theirs = tokenizers.Tokenizer(tokenizers.models.BPE(ids_of, pairs, **unknown))
     options = unknown | {"pattern": "none", "alphabet": "characters"}
     model = bpe.Model(dict(enumerate(tokens)), merges, **options)
     expected = [(text, theirs.encode(text).ids)]
@@ -2637,14 +2639,14 @@ def wordpieces(draw):
     vocab = {token: 3 * k for k, token in enumerate(names)}
     unk = draw(st.sampled_from([None, "[UNK]"]))
     most = draw(st.sampled_from([100, 100, 7]))
-    made = st.lists(st.sampled_from(begin), min_size=1, max_size=9).map("".join)
+    joined = st.lists(st.sampled_from(begin), min_size=1, max_size=9).map("".join)
     options = {"unk_token": "[UNK]", "continuing_subword_prefix": prefix}
     options["max_input_chars_per_word"] = most
     theirs = tokenizers.models.WordPiece(vocab, **options)
     model = bpe.read_huggingface(json.loads(tokenizers.Tokenizer(theirs).to_str()))
     ours = bpe.Tokenizer.from_model(dataclasses.replace(model, unk_token=unk))
     expected = []
-    for text in (draw(made | pieces), draw(made | st.text("abc#é", min_size=1, max_size=110))):
+    for text in (draw(joined | pieces), draw(joined | st.text("abc#é", min_size=1, max_size=110))):
         expected.append((text.encode(), naive_wordpiece(text.encode(), vocab, prefix, unk, most)))
         if unk:
             expected.append((text, [token.id for token in theirs.tokenize(text)]))
@@ -2689,9 +2691,9 @@ def ids_of(tokenizer, word):
         return tokenizer.encode(word)
     kind = bpe.KINDS[tokenizer.model.kind]
     data = word if isinstance(word, bytes) else word.encode()
-    found = segmented(data, kind.tables(tokenizer.model), kind.segment)
-    bpe.require(type(found) is list, "no token")
-    return found
+    ids = segmented(data, kind.tables(tokenizer.model), kind.segment)
+    bpe.require(type(ids) is list, "no token")
+    return ids
 
 
 def segmented(data, tables, segment):
@@ -2720,12 +2722,12 @@ def test_words_become_the_ids_of_the_definition_and_of_the_owner(models, data):
 
 def segment_longest(text, tokens):
     """The longest token at each place; an unknown character is None."""
-    found = []
+    segments = []
     while text:
         token = max((token for token in tokens if text.startswith(token)), key=len, default=None)
-        found.append(token)
+        segments.append(token)
         text = text[len(token or "?") :]
-    return found
+    return segments
 
 
 @st.composite
@@ -2734,8 +2736,8 @@ def tokens_with_marks(draw):
     mark = draw(st.sampled_from("▁ "))
     place = draw(st.sampled_from(["{m}{t}", "{t}{m}", "{t}", "{t}{m}{t}"]))
     source = random.Random(draw(st.integers(0, 9)))
-    drawn = [random_tokens(source, letters, 3)[0] for letters in ("abcdef", "éx", "中", ".,")]
-    parts = [*chain(*drawn)]
+    scripts = [random_tokens(source, letters, 3)[0] for letters in ("abcdef", "éx", "中", ".,")]
+    parts = [*chain(*scripts)]
     marked = [place.format(m=mark * source.randrange(1, 3), t=part) for part in parts[::2]]
     missing = draw(st.sampled_from(["", "é", mark, "a中", "abcdef中.éx,"]))
     tokens = sorted({*"abcdef中.", mark, *parts, *marked} - {*missing})
@@ -2765,15 +2767,14 @@ def test_words_of_the_exact_pattern_can_be_segmented_alone(drawn, unk, source):
         models.append(bpe.Model(vocab, None, scores=scores, **options))
     for model in models:
         exact = dataclasses.replace(model, pattern=bpe.exact_pattern(model))
-        whole, cut = map(bpe.Tokenizer.from_model, (model, exact))
-        assert cut.encode(text) == whole.encode(text)
+        whole, by_word = map(bpe.Tokenizer.from_model, (model, exact))
+        assert by_word.encode(text) == whole.encode(text)
     pattern = bpe.exact_pattern(by_merges)
     if "fuse_unk" not in unk and pattern != "none":  # the rule is the same for a longest match
-        made = {(a + b).decode() for a, b in merges} | {
-            token for token in tokens if len(token) == 1
-        }
-        alone = [segment_longest(word, made) for word in regex.findall(pattern, text)]
-        assert [*chain(*alone)] == segment_longest(text, made)
+        joined = {token for token in tokens if len(token) == 1}
+        joined |= {(a + b).decode() for a, b in merges}
+        alone = [segment_longest(word, joined) for word in regex.findall(pattern, text)]
+        assert [*chain(*alone)] == segment_longest(text, joined)
 
 
 def test_the_exact_pattern_keeps_marks_and_lone_characters_apart():
@@ -2821,14 +2822,15 @@ def test_samples_have_the_distribution_of_bpe_dropout(word, alpha, equal):
     tables = bpe.bpe_tables(bpe.Model(vocab, **ranks), samples=True)
     state = np.array([7], np.uint64)
     n = 20_000
-    found = Counter(tuple(vocab[id] for id in sample(tables, word, alpha, state)) for _ in range(n))
+    samples = (sample(tables, word, alpha, state) for _ in range(n))
+    numbers = Counter(tuple(map(vocab.get, ids)) for ids in samples)
     rank = {pair: k for k, pair in enumerate(SAMPLED_MERGES)}
     if equal:
         pairs = itertools.product(SAMPLED_TOKENS, repeat=2)
         rank = {pair: 0 for pair in pairs if b"".join(pair) in SAMPLED_TOKENS}
     expected = naive_samples(tuple(bytes([b]) for b in word), rank, alpha)
-    assert found.keys() <= expected.keys() and abs(sum(expected.values()) - 1) < 1e-9
-    assert_by_chance([found[result] for result in expected], [n * p for p in expected.values()])
+    assert numbers.keys() <= expected.keys() and abs(sum(expected.values()) - 1) < 1e-9
+    assert_by_chance([numbers[result] for result in expected], [n * p for p in expected.values()])
 
 
 @examples(50)
@@ -2896,7 +2898,7 @@ def test_flagged_special_tokens_are_found_as_hugging_face_finds_them(flags, inpu
     expected = [theirs.encode(text).ids for text in inputs]
     assert [ours.encode(text) for text in inputs] == ours.encode_batch(inputs) == expected
     assert [list(ours.encode_iterable(text)) for text in inputs] == expected
-    assert [found.ids for found in ours.to_huggingface().encode_batch(inputs)] == expected
+    assert [encoding.ids for encoding in ours.to_huggingface().encode_batch(inputs)] == expected
 
 
 # Texts that end or begin in the middle of a character.
@@ -3015,8 +3017,8 @@ def test_batches_are_single_texts(tokenizer, some_texts, monkeypatch):
     monkeypatch.setattr(bpe, "BLOCK_BYTES", 5000)
     monkeypatch.setattr(bpe, "PART_BYTES", 300)
     for way in ("batches", "pieces", "a cache of 16", "a cache of 4,096"):
-        found = WAYS_TO_ENCODE[way](tokenizer, some_texts)
-        assert found == (expected * 2)[-len(found) :]
+        ids_of_texts = WAYS_TO_ENCODE[way](tokenizer, some_texts)
+        assert ids_of_texts == (expected * 2)[-len(ids_of_texts) :]
     ids, offsets = tokenizer.encode_batch_to_numpy(some_texts, {END})
     assert ids.dtype == np.uint32 and offsets.dtype == np.int64
     assert [ids[a:b].tolist() for a, b in pairwise(offsets)] == expected
@@ -3206,28 +3208,28 @@ def test_samples_of_a_unigram_have_their_distribution(alpha):
     text = bpe._with_padding(word)
     ids = np.empty(20, np.uint32)
     state = np.array([1], np.uint64)
-    seen = Counter()
+    counts = Counter()
     for _ in range(20_000):
         n = bpe.sample_unigram(text, 0, len(word), tables, alpha, state, ids, 0)
-        seen[tuple(ids[:n].tolist())] += 1
-    found = [seen[tuple(names[token] for token in path)] for _, path in paths]
-    assert_by_chance(found, expected.tolist(), 5)
+        counts[tuple(ids[:n].tolist())] += 1
+    numbers = [counts[tuple(names[token] for token in path)] for _, path in paths]
+    assert_by_chance(numbers, expected.tolist(), 5)
 
 
 def naive_substrings(counts, longest):
     """The substrings that occur twice or more and are not always followed by one character."""
-    found = Counter()
+    totals = Counter()
     followed = {}
     for word, count in counts.items():
         for start in range(len(word)):
             for end in range(start + 2, min(start + longest, len(word)) + 1):
                 part = word[start:end]
-                found[part] += count
+                totals[part] += count
                 # the end of a word is one character of its own in each word
                 followed.setdefault(part, set()).add(word[end : end + 1] or (word, start))
     ends = {word[k:] for word in counts for k in range(len(word))}
-    seeds = [part for part, n in found.items() if n > 1]
-    return {part: found[part] for part in seeds if len(followed[part]) > 1 or part in ends}
+    seeds = [part for part, n in totals.items() if n > 1]
+    return {part: totals[part] for part in seeds if len(followed[part]) > 1 or part in ends}
 
 
 character_counts = st.dictionaries(
@@ -3241,11 +3243,11 @@ def test_seeds_are_the_substrings_that_are_not_always_followed_by_one_character(
     learner = bpe._UnigramLearner(words_of_characters(counts), 1000, longest)
     seeds = naive_substrings(counts, longest)
     a = len(learner.words.alphabet)
-    found = [learner.spell(id).decode() for id in range(a, len(learner.probabilities))]
-    assert {*found} == seeds.keys() and len(found) == len(seeds)
+    spelled = [learner.spell(id).decode() for id in range(a, len(learner.probabilities))]
+    assert {*spelled} == seeds.keys() and len(spelled) == len(seeds)
     weights = learner.probabilities[a:] / learner.probabilities[0]
     first = sum(word.count(min("".join(counts))) * n for word, n in counts.items())
-    assert np.allclose(weights * first, [len(part) * seeds[part] for part in found])
+    assert np.allclose(weights * first, [len(part) * seeds[part] for part in spelled])
 
 
 @given(character_counts, st.integers(0, 30))
@@ -3261,13 +3263,13 @@ def test_expectations_and_losses_are_those_of_the_oracle(counts, n_seeds):
         for weight, (_, path) in zip(weights, paths, strict=True):
             for token in path:
                 expected[token] += count * weight / weights.sum()
-    found, total = learner.expect()
-    assert np.allclose(found, [expected[token] for token in score_of])
+    usage, total = learner.expect()
+    assert np.allclose(usage, [expected[token] for token in score_of])
     assert np.isclose(total, likelihood)
     a = learner.n_alphabet
-    count_of = dict(zip(score_of, found, strict=True))
-    total = found.sum()
-    losses = bpe._losses(learner.lattice, a, learner.scores, found)
+    count_of = dict(zip(score_of, usage, strict=True))
+    total = usage.sum()
+    losses = bpe._losses(learner.lattice, a, learner.scores, usage)
     for token, loss in list(zip(score_of, losses, strict=True))[a:]:
         n = count_of[token]
         score, path = naive_paths(token, {t: s for t, s in score_of.items() if t != token}, 0.0)[0]
@@ -3910,27 +3912,28 @@ def name_of_owned(param):
 def owned(request, prose, tokenizer, tmp_path_factory):
     make, argument = request.param
     folder = tmp_path_factory.mktemp("owned")
-    made = make(SimpleNamespace(prose=prose, tokenizer=tokenizer, folder=folder), argument)
-    made.folder = folder
-    return made
+    result = make(SimpleNamespace(prose=prose, tokenizer=tokenizer, folder=folder), argument)
+    result.folder = folder
+    return result
 
 
-def assert_as_good(owned, found, expected):
+def assert_as_good(owned, ids, expected):
     """The ids are equal; those of a Unigram may have another way with the same rounded score."""
     model = owned.ours.model
-    if found != expected:
+    if ids != expected:
         assert model.kind == "unigram"
-        sums = [math.fsum(model.scores[id] for id in ids) for ids in (found, expected)]
+        sums = [math.fsum(map(model.scores.item, way)) for way in (ids, expected)]
         assert math.isclose(*sums, rel_tol=1e-6 * len(expected))
-        assert b"".join(map(model.vocab.get, found)) == b"".join(map(model.vocab.get, expected))
+        texts = [b"".join(map(model.vocab.get, way)) for way in (ids, expected)]
+        assert texts[0] == texts[1]
 
 
 def assert_written_as_read(folder, again):
     """Two files tokenizer.json are equal; names that stand for no bytes may differ."""
     read, written = (read_json(path / "tokenizer.json") for path in (folder, again))
-    kept = [data.pop("model")["vocab"] for data in (read, written)]
+    vocabs = [data.pop("model")["vocab"] for data in (read, written)]
     assert written == read
-    assert kept[0] == kept[1] or "’" in kept[0]
+    assert vocabs[0] == vocabs[1] or "’" in vocabs[0]
 
 
 def files_in(folder):
@@ -3970,9 +3973,9 @@ def test_ids_and_texts_are_those_of_the_owner_in_each_format(owned, prose, tmp_p
         assert expected == unpickled.encode(text) == list(ours.encode_iterable(chunks))
         assert honoured == list(ours.encode_iterable(chunks, owned.honoured))
         if owned.encode:
-            found = owned.encode(text)
-            assert found == honoured or not owned.is_exact
-            assert_as_good(owned, found, honoured)
+            ids = owned.encode(text)
+            assert ids == honoured or not owned.is_exact
+            assert_as_good(owned, ids, honoured)
             if owned.may_decode(text, honoured):
                 assert owned.decode(honoured) == ours.decode(honoured)
         if owned.may_differ(text):
@@ -4160,12 +4163,12 @@ classes += [r"\R|.", "[[:alpha:]]+", r"\X", "'(?i:ll|s)"]
 oniguruma_texts = st.text("ab12 3\n\r\tsSßſéxX{,}h&\u3000中²_\u200d$^\\-", max_size=30)
 
 
-def unless_noted(make, refused):
+def unless_noted(make, error):
     """Call `make`; None if it is refused, or if a note says that some ids may differ."""
-    with warnings.catch_warnings(record=True) as notes, contextlib.suppress(refused):
+    with warnings.catch_warnings(record=True) as notes, contextlib.suppress(error):
         warnings.simplefilter("always")
-        found = make()
-        return None if any("may read" in str(note.message) for note in notes) else found
+        result = make()
+        return None if any("may read" in str(note.message) for note in notes) else result
     return None
 
 
@@ -4215,8 +4218,8 @@ PUBLISHED |= {name: {END: 50256} for name in ("gpt2", "r50k_base", "p50k_base")}
 
 def test_published_encodings_have_their_tokens():
     special_tokens = {name: encoding.special_tokens for name, encoding in bpe.ENCODINGS.items()}
-    for name, some in PUBLISHED.items():
-        assert some.items() <= special_tokens[name].items()
+    for name, tokens in PUBLISHED.items():
+        assert tokens.items() <= special_tokens[name].items()
     sizes = {"o200k_harmony": 1091, "llama3": 256, "llama3.1": 256}
     assert {name: len(special_tokens[name]) for name in sizes} == sizes
 
@@ -4274,10 +4277,10 @@ def test_another_model_in_the_folder_is_named(tokenizer, tmp_path):
 def test_a_llama_model_becomes_the_tokenizer_json_that_is_known(prose, tmp_path):
     _, file = trained_there(tmp_path, prose, model_type="bpe", **LLAMA)
     parts = {"normalizer": LLAMA_NORMALIZER, "decoder": D.Sequence(LLAMA_DECODER)}
-    known = json.loads(huggingface_tokenizer(tokenizers.models.BPE(), **parts).to_str())
+    theirs = json.loads(huggingface_tokenizer(tokenizers.models.BPE(), **parts).to_str())
     data = json.loads(bpe.Tokenizer.load(file).to_str())
     assert data["pre_tokenizer"] is None
-    assert [data[name] for name in parts] == [known[name] for name in parts]
+    assert [data[name] for name in parts] == [theirs[name] for name in parts]
 
 
 def test_a_failed_save_leaves_nothing(tokenizer, tmp_path, monkeypatch):
@@ -4492,13 +4495,13 @@ def written_ids(tokenizer, text, chosen, folder):
 
 
 def test_every_call_that_encodes_is_tried_with_forged_special_tokens():
-    found = {
+    names = {
         name
         for name, member in (vars(bpe.Tokenizer) | vars(bpe)).items()
         if not name.startswith("_") and inspect.isfunction(member)
         if name.startswith("encode") or "allowed_special" in inspect.signature(member).parameters
     }
-    assert found == CALLS.keys() | ALL_OR_NO_IDS
+    assert names == CALLS.keys() | ALL_OR_NO_IDS
 
 
 LETTERS_OF_SPECIALS = {
@@ -4589,8 +4592,8 @@ def test_ids_do_not_depend_on_batches_caches_threads_and_processes(
     expected = [tokenizer.encode(text) for text in some_texts]
     monkeypatch.setattr(bpe, "BLOCK_BYTES", 5000)
     monkeypatch.setattr(bpe, "PART_BYTES", 300)
-    found = WAYS_TO_ENCODE[way](tokenizer, some_texts)
-    assert found == (expected * 3)[-len(found) :] and len(found) > 5
+    ids_of_texts = WAYS_TO_ENCODE[way](tokenizer, some_texts)
+    assert ids_of_texts == (expected * 3)[-len(ids_of_texts) :] and len(ids_of_texts) > 5
 
 
 def test_half_a_surrogate_pair_is_found_where_it_is_in_a_long_text(monkeypatch):
@@ -4634,10 +4637,10 @@ def test_threads_may_unpickle_at_once():
     threading.settrace(give_way)
     try:
         with ThreadPoolExecutor(8) as pool:
-            found = [*pool.map(lambda k: pickle.loads(pickled[k % 6]), range(100))]
+            copies = [*pool.map(lambda k: pickle.loads(pickled[k % 6]), range(100))]
     finally:
         threading.settrace(None)
-    assert [tokenizer.token_to_id(b"b") for tokenizer in found] == [1 + k % 6 for k in range(100)]
+    assert [tokenizer.token_to_id(b"b") for tokenizer in copies] == [1 + k % 6 for k in range(100)]
 
 
 def test_copies_are_independent(tokenizer):
@@ -4679,9 +4682,9 @@ def corpus(library, tmp_path_factory):
     (folder / "c.txt.gz").write_bytes(gzip.compress((END.join(code[:5]) + "no end").encode()))
     (folder / "d.txt").touch()
     (folder / "e.txt").write_bytes(prose)
-    found = [code[:20], *([text] for text in code[20:]), [""], ["x"], [""]]
-    found.append([*code[:4], code[4] + "no end"])
-    return folder, (*(tuple(text.encode() for text in texts) for texts in found), (prose,))
+    documents = [code[:20], *([text] for text in code[20:]), [""], ["x"], [""]]
+    documents.append([*code[:4], code[4] + "no end"])
+    return folder, (*(tuple(text.encode() for text in texts) for texts in documents), (prose,))
 
 
 @functools.cache
@@ -4708,8 +4711,8 @@ DIGITS_FIRST = (r"\p{N}{1,3}", bpe.PATTERNS["gpt2"])
 )
 @pytest.mark.filterwarnings("ignore:.*is not UTF-8", "ignore:.*is left to the `regex`")
 def test_counts_do_not_depend_on_workers_and_blocks(pattern, workers, corpus):
-    found = counted(bpe.find_files(corpus[0]), pattern=pattern, workers=workers)
-    assert found == counted_naively(corpus, pattern)
+    counts = counted(bpe.find_files(corpus[0]), pattern=pattern, workers=workers)
+    assert counts == counted_naively(corpus, pattern)
 
 
 @pytest.mark.filterwarnings("ignore:.*is not UTF-8", "ignore:.*no text")
@@ -4733,15 +4736,15 @@ def test_ids_do_not_depend_on_workers_and_blocks(workers, corpus, tokenizer, tmp
     documents = chain.from_iterable(corpus[1])
     expected = [[*tokenizer.encode(document), end] for document in documents]
     paths = {"out": tmp_path / "o.npy", "document_index": tmp_path / "i.npy"}
-    found = bpe.encode_files(tokenizer, corpus[0], **paths, append=END, workers=workers)
+    report = bpe.encode_files(tokenizer, corpus[0], **paths, append=END, workers=workers)
     ids = np.load(tmp_path / "o.npy")
     index = np.load(tmp_path / "i.npy")
     assert ids.dtype == np.uint16 and index.dtype == np.int64
     assert [ids[a:b].tolist() for a, b in pairwise(index)] == expected
-    assert found == (len(ids), len(index) - 1, found.bytes, "uint16", tokenizer.digest, END)
+    assert report == (len(ids), len(index) - 1, report.bytes, "uint16", tokenizer.digest, END)
     n_appended = len(expected) - 20 - 1 - 4  # the other ends are in the files
-    assert found.bytes == len(tokenizer.decode_bytes(ids)) - len(END) * n_appended
-    assert read_json(tmp_path / "o.npy.json") == found._asdict()
+    assert report.bytes == len(tokenizer.decode_bytes(ids)) - len(END) * n_appended
+    assert read_json(tmp_path / "o.npy.json") == report._asdict()
 
 
 @pytest.mark.parametrize(
@@ -4795,9 +4798,9 @@ def test_documents_are_held_out_evenly(tokenizer, tmp_path, monkeypatch, fractio
         expected[part] += tokenizer.encode(document + END)
     paths = [tmp_path / f"train.{name}.bin" for name in ("train", "val")]
     assert [bpe.read_ids(path).tolist() for path in paths] == expected
-    described = [json.loads(Path(f"{path}.json").read_text()) for path in paths]
-    assert [found["tokens"] for found in described] == list(map(len, expected))
-    assert described[1]["documents"] == math.floor(2100 * exact)
+    descriptions = [json.loads(Path(f"{path}.json").read_text()) for path in paths]
+    assert [description["tokens"] for description in descriptions] == list(map(len, expected))
+    assert descriptions[1]["documents"] == math.floor(2100 * exact)
 
 
 @pytest.mark.parametrize("dtype, sign", [("uint16", (20240520, 1)), ("uint32", (20240801, 7))])
@@ -4846,8 +4849,8 @@ def test_nothing_is_left_when_a_worker_dies(tokenizer, tmp_path, monkeypatch):
     read = bpe.Source.texts
 
     def read_or_die(source, block):
-        found = read(source, block)
-        return os._exit(1) if any(b"die" in text for text in found) else found
+        texts = read(source, block)
+        return os._exit(1) if any(b"die" in text for text in texts) else texts
 
     monkeypatch.setattr(bpe, "BLOCK_BYTES", 1000)
     monkeypatch.setattr(bpe.Source, "texts", read_or_die)
@@ -4882,9 +4885,9 @@ def test_each_family_is_trained_gives_text_back_and_samples_what_it_can(
     text = library[3].read_text()[:5000]
     assert len(ours) == 1000 and "\n| tokens " in str(training)
     knows_all = ours.model.alphabet == "bytes" or ours.model.byte_fallback
-    for some in (text, f" two  spaces {END}{END} and é, 中文 ", "", "   ", "\n\n"):
-        if is_lossless and (some == text or knows_all):
-            assert ours.decode(ours.encode(some)) == some
+    for string in (text, f" two  spaces {END}{END} and é, 中文 ", "", "   ", "\n\n"):
+        if is_lossless and (string == text or knows_all):
+            assert ours.decode(ours.encode(string)) == string
     used = {id for path in library[:40] for id in ours.encode_ordinary(path.read_bytes())}
     assert used.isdisjoint(bpe.unreachable_tokens(ours))
     if ours.model.byte_fallback and ours.model.kind == "bpe":
@@ -4994,14 +4997,14 @@ def test_training_from_counts_is_training_from_the_texts(library, tmp_path, coun
         f"Some text. {END}And <unk> [UNK] more <0x0A>{END}".replace("<unk>", special_tokens[-1])
     )
     files = [*library[:9], tmp_path / "a.txt"]
-    for name, some in (("1.npz", files[:4]), ("2.npz", files[4:])):
-        bpe.count_files(some, tmp_path / name, **counting | special, workers=1)
+    for name, group in (("1.npz", files[:4]), ("2.npz", files[4:])):
+        bpe.count_files(group, tmp_path / name, **counting | special, workers=1)
     also = {name: counting[name] for name in ("pattern", "normalizer") if name in counting}
     words = [tmp_path / "1.npz", tmp_path / "2.npz"]
     written = []
     ways = [(words, (), {}), (words, special_tokens, {}), (files, special_tokens, also)]
-    for inputs, named, more in ways:
-        training = bpe.train(inputs, 800, named, **options | more, workers=1)
+    for inputs, tokens, more in ways:
+        training = bpe.train(inputs, 800, tokens, **options | more, workers=1)
         training.tokenizer.save(tmp_path / f"{len(written)}")
         bpe.save_learned(tmp_path / f"{len(written)}", training)
         written.append(files_in(tmp_path / f"{len(written)}"))
@@ -5116,9 +5119,9 @@ def test_numbers_without_a_header_have_the_type_that_is_named(model, command, tm
 def test_count_reports_its_results(tmp_path, command):
     for name in ("a.txt", "b.txt"):
         (tmp_path / name).write_text(f"some text{END}" * 20)
-    shown = command(f"count . --special-token {END}", cwd=tmp_path).stdout.decode()
+    output = command(f"count . --special-token {END}", cwd=tmp_path).stdout.decode()
     parts = "880 bytes in 40 documents", "80, 2 of them unique", "Written to words.npz: "
-    assert all(part in shown for part in parts)
+    assert all(part in output for part in parts)
     result = command("train words.npz --vocab-size=260 --out=model", cwd=tmp_path)
     assert b"880 bytes in 40 documents" in result.stdout
 
@@ -5128,9 +5131,9 @@ def test_roles_of_tokens_and_a_template_are_written_and_converted(command, tmp_p
     tokens = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]
     special = [f"--special-token={token}" for token in tokens]
     roles = dict(zip(bpe.ROLES, [tokens[1], tokens[2], tokens[0], tokens[0]], strict=True))
-    named = [f"--{role.replace('_', '-')}={token}" for role, token in roles.items()]
+    role_options = [f"--{role.replace('_', '-')}={token}" for role, token in roles.items()]
     train = "train a.txt --out mini --vocab-size 259 --model-max-length 32768"
-    done = command(f"{train} --chat-template chatml", *special, *named, cwd=tmp_path)
+    done = command(f"{train} --chat-template chatml", *special, *role_options, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     done = command("convert mini --to huggingface --out converted", cwd=tmp_path)
     assert done.returncode == 0 and b"259 tokens" in done.stdout, done.stderr
@@ -5172,10 +5175,10 @@ def test_a_pattern_that_is_not_compiled_gives_one_warning(model, command, tmp_pa
 
 @pytest.mark.parametrize("name", bpe._COMMANDS)
 def test_help_has_two_examples_that_parse(name, command):
-    shown = command(f"{name} --help").stdout.decode()
-    examples = shown.partition("examples:\n")[2].splitlines()
+    output = command(f"{name} --help").stdout.decode()
+    examples = output.partition("examples:\n")[2].splitlines()
     assert len(examples) == 2
-    assert all(len(line) <= 80 for line in shown.splitlines() if line not in examples)
+    assert all(len(line) <= 80 for line in output.splitlines() if line not in examples)
     for line in examples:
         words = re.split(" [<|] ", line.partition("bpe_numba.py ")[2])[0]
         assert bpe._make_parser().parse_args(shlex.split(words)).flags
@@ -5209,7 +5212,7 @@ def test_readme_runs_as_printed(command, tmp_path):
     fenced = r"```(sh|python)\n(.*?)```(?:\n\n```text\n(.*?)```)?"
     blocks = regex.findall(fenced, readme, regex.DOTALL)
     assert {kind for kind, *_ in blocks} == {"sh", "python"}
-    for kind, block, shown in blocks:
+    for kind, block, output in blocks:
         if kind == "python":
             with contextlib.chdir(tmp_path):
                 exec(block, {})
@@ -5224,7 +5227,7 @@ def test_readme_runs_as_printed(command, tmp_path):
                 result = subprocess.run(["bash", "-euc", line], **options)
             assert result.returncode == 0, (line, result.stderr)
             printed += result.stdout.decode().splitlines()
-        assert {*shown.splitlines()} <= {*printed}, (block, printed)
+        assert {*output.splitlines()} <= {*printed}, (block, printed)
 
 
 def test_links_of_the_pages_lead_to_files():
@@ -5303,11 +5306,11 @@ def test_a_family_of_its_own_file_trains_and_encodes_in_spawned_workers(tmp_path
 def test_train_reports_its_results(model, tmp_path):
     options = ["--vocab-size", 270, "--special-token", END, "--out", tmp_path / "model"]
     result = run("train", model / "text.txt", *options)
-    shown = result.stdout.decode()
+    output = result.stdout.decode()
     parts = ["2,550 bytes in 51 documents", "270, 1 of them special", "bytes/token", "peak memory"]
-    assert all(part in shown for part in parts)
+    assert all(part in output for part in parts)
     assert "scan:" in result.stderr.decode() and "learn:" in result.stderr.decode()
-    typed = shown.splitlines()[-1].replace("python bpe_numba.py", f"{sys.executable} {MODULE}")
+    typed = output.splitlines()[-1].replace("python bpe_numba.py", f"{sys.executable} {MODULE}")
     assert subprocess.run(typed, shell=True, capture_output=True, check=True).stdout.split()
 
 
@@ -5347,9 +5350,9 @@ def start_reading(*arguments):
     process = subprocess.Popen(
         command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, start_new_session=True
     )
-    seen = b""
-    while b"B/s" not in seen and process.poll() is None:
-        seen += os.read(process.stderr.fileno(), 1000)
+    output = b""
+    while b"B/s" not in output and process.poll() is None:
+        output += os.read(process.stderr.fileno(), 1000)
     return process
 
 
@@ -5430,8 +5433,8 @@ def test_a_process_refuses_in_one_line_whose_help_is_a_command(tmp_path):
     assert_refused(run("train", "nowhere.txt", cwd=tmp_path), "nowhere.txt", "no such file")
     message = run("encode", cwd=tmp_path).stderr.decode()
     help_command = message.rpartition("; see ")[2]
-    shown = subprocess.run(help_command, shell=True, capture_output=True, cwd=tmp_path)
-    assert shown.returncode == 0 and b"--no-special" in shown.stdout
+    help_page = subprocess.run(help_command, shell=True, capture_output=True, cwd=tmp_path)
+    assert help_page.returncode == 0 and b"--no-special" in help_page.stdout
 
 
 def test_closed_and_full_streams_are_no_traceback(model, tmp_path):
@@ -5464,10 +5467,10 @@ except bpe_numba.InputError as error:
 def test_kernels_compile_where_nothing_can_be_written(tmp_path):
     folder = tmp_path / "read only"
     home = tmp_path / "home"
-    for made in (folder, home):
-        made.mkdir()
-        shutil.copy(MODULE, made / "bpe_numba.py")
-        made.chmod(0o555)
+    for place in (folder, home):
+        place.mkdir()
+        shutil.copy(MODULE, place / "bpe_numba.py")
+        place.chmod(0o555)
 
     def obey_modes():
         """Root may write anywhere: without this capability (CAP_DAC_OVERRIDE) it may not."""
@@ -5655,9 +5658,9 @@ def test_counts_of_merges_add_up_to_the_uses_in_the_training_text(some_prose, mo
     tokenizer, training, files = some_prose
     monkeypatch.setattr(bpe, "RARE", 0)  # all are listed
     counts = bpe.encode_corpus(tokenizer, files, engine=bpe.Engine(1)).frequencies(len(tokenizer))
-    found = bpe.find_glitches(training.learned, tokenizer.model.ids, counts)
-    assert len(found) == len(training.learned.pairs)
-    for glitch in found:
+    glitches = bpe.find_glitches(training.learned, tokenizer.model.ids, counts)
+    assert len(glitches) == len(training.learned.pairs)
+    for glitch in glitches:
         assert glitch.used == counts[glitch.id] == glitch.made - glitch.taken.total()
 
 
@@ -5769,10 +5772,10 @@ def test_words_split_alike_are_those_cut_at_the_same_places_of_the_text(library,
         for start, stop in words:
             first, *others = [{k for k in places if start < k < stop} for places in cuts]
             n_alike += all(inside == first for inside in others)
-        wanted = n_alike / len(words)
+        expected = n_alike / len(words)
         for order in (names, names[::-1]):
             report = bpe.compare({name: models[name] for name in order}, {"a": tmp_path / "a.txt"})
-            assert 0 < wanted < 1 and report.same == pytest.approx(wanted)
+            assert 0 < expected < 1 and report.same == pytest.approx(expected)
 
 
 @pytest.mark.parametrize("pattern", ["gpt2", "whitespace-split"])
@@ -5787,11 +5790,11 @@ def test_measures_equal_their_definitions(library, some_prose, tmp_path, model, 
         tokenizer = bpe.train(library[:9], 500, [END], model=model, **options).tokenizer
     text = library[3].read_text() + " ÄÖ 中文 é" * 50
     (tmp_path / "a.txt").write_text(text)
-    found = bpe.inspect_model(tokenizer, tmp_path / "a.txt")
-    assert found.measures == pytest.approx(naive_measures(tokenizer, [text.encode()], pattern))
-    assert found.measures["Rényi efficiency"] < 1
+    inspection = bpe.inspect_model(tokenizer, tmp_path / "a.txt")
+    assert inspection.measures == pytest.approx(naive_measures(tokenizer, [text.encode()], pattern))
+    assert inspection.measures["Rényi efficiency"] < 1
     ids = tokenizer.encode(text)
-    assert {id: n for id, n in enumerate(found.frequencies.tolist()) if n} == Counter(ids)
+    assert {id: n for id, n in enumerate(inspection.frequencies.tolist()) if n} == Counter(ids)
     assert model == "bytes" or tokenizer.token_to_id(tokenizer.model.unk_token) in ids
 
 
@@ -5803,8 +5806,8 @@ def test_a_view_shows_every_token(some_prose):
     for width in (12, 40, 80):
         lines = report.text(width).splitlines()
         assert all(bpe._cell_width(line) <= max(width, 12) for line in lines[:-1])
-        shown = [piece.strip() for line in lines[:-1:2] for piece in line.split("|")[:-1]]
-        assert shown == [bpe.readable(token) for token in report.tokens]
+        cells = [piece.strip() for line in lines[:-1:2] for piece in line.split("|")[:-1]]
+        assert cells == [bpe.readable(token) for token in report.tokens]
         assert [int(id) for line in lines[1:-1:2] for id in line.split()] == report.ids.tolist()
     assert "\x1b" not in report.text(80)
     assert "<1B>" in report.text(80)
@@ -5846,18 +5849,18 @@ def test_curves_are_drawn(reports, tmp_path, suffix, begin):
 
 
 def test_tables_are_markdown_in_columns(reports):
-    shown = str(reports[3])
-    assert "| model | 中文 \\| text |     b |" in shown
-    assert "| ----- | -----------: | ----: |" in shown
-    for table in shown.split("\n\n"):
+    text = str(reports[3])
+    assert "| model | 中文 \\| text |     b |" in text
+    assert "| ----- | -----------: | ----: |" in text
+    for table in text.split("\n\n"):
         assert len({bpe._cell_width(line) for line in table.splitlines() if line[0] == "|"}) < 2
 
 
 def test_a_notebook_shows_tables_as_they_are(reports):
     table = bpe.Table("Tokens of *a*", ("token", "n"), [("<E4>|__init__", 1), ("$x$ `y` #", 2)])
-    shown = table._repr_markdown_()
-    assert re.sub(r"\\([<>*_`$#])", r"\1", shown) == str(table)
-    assert not re.search(r"(?<!\\)[<>*_`$#]", shown)
+    text = table._repr_markdown_()
+    assert re.sub(r"\\([<>*_`$#])", r"\1", text) == str(table)
+    assert not re.search(r"(?<!\\)[<>*_`$#]", text)
     for report in reports:
         for row in chain.from_iterable(table.rows for table in report.tables()):
             assert all(isinstance(cell, (str, int, float, np.number, type(None))) for cell in row)
@@ -5909,9 +5912,9 @@ def test_the_verdict_on_a_peer_that_differs_or_fails(bench, library, monkeypatch
 
 def test_view_reads_its_text_from_a_pipe(command, model, monkeypatch):
     monkeypatch.setenv("COLUMNS", "40")
-    shown = command("view model The cat", cwd=model).stdout.decode()
-    assert shown.endswith("7 bytes, 3 tokens\n") and "\x1b" not in shown
-    assert command("view model", stdin=b"The cat", cwd=model).stdout.decode() == shown
+    output = command("view model The cat", cwd=model).stdout.decode()
+    assert output.endswith("7 bytes, 3 tokens\n") and "\x1b" not in output
+    assert command("view model", stdin=b"The cat", cwd=model).stdout.decode() == output
 
 
 def test_timings_are_a_table(command, some_prose, tmp_path):
