@@ -5151,16 +5151,12 @@ def test_roles_of_tokens_and_a_template_are_written_and_converted(command, tmp_p
         assert read_json(folder / "special_tokens_map.json") == roles
 
 
-@pytest.mark.parametrize(
-    "wrong", ["--eos-token '<x>'", "--chat-template chatml", "--model-max-length 0"]
-)
-def test_a_wrong_config_is_refused_before_the_training(tmp_path, command, monkeypatch, wrong):
+def test_a_wrong_config_is_refused_before_the_training(tmp_path, command, monkeypatch):
     (tmp_path / "a.txt").write_text("some text")
+    monkeypatch.setattr(bpe, "count", lambda *_, **__: 1 / 0)
     with pytest.raises(ValueError, match="special_tokens_at"):
         bpe.train_bpe(tmp_path, 300, special_tokens_at="second")
-    monkeypatch.setattr(bpe, "count", lambda *_, **__: 1 / 0)
-    monkeypatch.setattr(bpe, "learn", lambda *_, **__: 1 / 0)
-    assert_refused(command(f"train a.txt --out . {wrong}", cwd=tmp_path))
+    assert_refused(command("train a.txt --out . --eos-token '<x>'", cwd=tmp_path), "<x>")
 
 
 def test_options_reach_the_training(command, tmp_path):
@@ -6044,7 +6040,6 @@ BAD_CHANGES = {
         ({"model__type": "Unigram"}, "Unigram"),
         ({"model__type": "WordPiece"}, "WordPiece"),
         ({"model__dropout": 0.1}, "dropout"),
-        ({"normalizer": {"type": "ByteLevel"}}, "normalizer.*ByteLevel"),
         ({"normalizer": {"type": "Sequence"}}, "without normalizers"),
         ({"normalizer": ODD_CONTENT}, "Replace.*not supported: .*dict"),
         ({"pre_tokenizer": in_sequence(*types("ByteLevel", "Whitespace"))}, "not the last"),
@@ -6054,15 +6049,12 @@ BAD_CHANGES = {
         ({"pre_tokenizer": split_by("(?:(?:(?:ab?){1000}){1000}){1000}")}, "counts of groups"),
         ({"decoder": {"type": "Metaspace"}}, "decoder.*Metaspace"),
         ({"model__vocab": {"é": -5}}, "-5"),
-        ({"model__vocab": {"a": 2**24}}, "16777216"),
         ({"model__vocab": {"a": 0, "b": 0}}, "the id 0"),
         ({"model__vocab": 3}, "vocabulary"),
         ({"model__unk_token": []}, r"the unk_token of a model is a string, not \[\]"),
         ({"model__merges": [["a"]]}, "merge 0"),
         ({"model__merges": ["a b c"]}, "merge 0"),
         ({"model__merges": [["a", "日"]]}, "日"),
-        ({"model__merges": [["a", "zzz"]]}, "b'zzz' is not in the vocabulary"),
-        ({"model__merges": [["!", "!"]]}, "b'!!' is not in the vocabulary"),
         ({"model__merges": [["i", "n"], ["i", "n"]]}, "twice"),
         ({"added_tokens": [{"content": END, "id": 7}]}, "the ids 0 and 7"),
         ({"added_tokens": [{"content": END, "id": 0, "lstrip": "yes"}]}, "must be true or false"),
@@ -6078,8 +6070,6 @@ BAD_CHANGES = {
         *(({"model__vocab": [["<unk>", n]]}, "and its score") for n in ("0", NAN)),
         ({"model__vocab": {"<unk>": 0}}, "list of tokens and scores"),
         ({"model__unk_id": 5000}, "unk_id 5000"),
-        ({"normalizer": {"type": "Precompiled", "precompiled_charsmap": "AAAA"}}, "Precompiled"),
-        ({"decoder": {"type": "CTC"}}, "CTC"),
         ({"pre_tokenizer": BYTE_LEVEL}, "Unigram with ByteLevel"),
     ],
     "bert": [
