@@ -93,10 +93,7 @@ def _memory_is_given_back():
 
 @pytest.fixture(scope="session", autouse=True)
 def _signals_are_heard():
-    """Without this, the processes of a test ignore SIGINT in a background job, SIGHUP in `nohup`.
-
-    It is a fixture because kernels that were compiled for a class of this file import the file.
-    """
+    """Without this, the processes of a test ignore SIGINT in a background job, SIGHUP in `nohup`."""
     signal.signal(signal.SIGINT, signal.default_int_handler)
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_DFL)
@@ -109,39 +106,6 @@ def examples(n):
 
 # Marks tests of what only compiled kernels do.
 compiled = pytest.mark.skipif(not bpe.COMPILES, reason="nothing is compiled")
-
-
-def python(*arguments, cwd=None, stdin=b"", preexec_fn=None, **environment):
-    """Run Python in a process of its own, with changes of its environment."""
-    command = [sys.executable, *map(str, arguments)]
-    folder = {"PYTHONPATH": Path(MODULE).parent}
-    changes = {name: str(value) for name, value in (folder | environment).items()}
-    options = {"input": stdin, "capture_output": True, "timeout": 300, "preexec_fn": preexec_fn}
-    return subprocess.run(command, cwd=cwd, env=os.environ | changes, **options)
-
-
-def refusal(message):
-    """Fail if there is no error of bad input with this message."""
-    return pytest.raises(bpe.InputError, match=message)
-
-
-def note(message):
-    """Fail if there is no warning with this message."""
-    return pytest.warns(UserWarning, match=message)
-
-
-def read_json(path):
-    return json.loads(path.read_text())
-
-
-def as_text(data):
-    """Bytes as text: each byte that is not UTF-8 is half a surrogate pair."""
-    return data.decode("utf-8", "surrogateescape")
-
-
-def as_bytes(text):
-    """The inverse of `as_text`."""
-    return text.encode("utf-8", "surrogateescape")
 
 
 # ─── The oracle ───────────────────────────────────────────────────────────────────────────────────
@@ -163,33 +127,22 @@ def merged(word, pair, whole):
     return joined
 
 
+def as_text(data):
+    """Bytes as text: each byte that is not UTF-8 is half a surrogate pair."""
+    return data.decode("utf-8", "surrogateescape")
+
+
+def as_bytes(text):
+    """The inverse of `as_text`."""
+    return text.encode("utf-8", "surrogateescape")
+
+
 def tally(numbers):
     """The sums of the numbers of each thing, from pairs of a thing and a number."""
     sums = Counter()
     for thing, number in numbers:
         sums[thing] += number
     return sums
-
-
-def naive_learn(counts, n_symbols, alphabet=BYTES, **options):
-    """Merge the best pair, again and again.
-
-    Returns the pairs, their counts, the number of tokens before the first merge and after each, and
-    the bytes of all symbols.
-    """
-    learner = NaiveLearner(counts, alphabet, **options)
-    pairs = []
-    pair_counts = []
-    n_tokens = [learner.n_tokens()]
-    while len(learner.tokens) < n_symbols:
-        best = learner.best()
-        if best is None:
-            break
-        pairs.append([*best[:2]])
-        pair_counts.append(best[2])
-        learner.merge(*best[:2])
-        n_tokens.append(learner.n_tokens())
-    return pairs, pair_counts, n_tokens, learner.tokens
 
 
 def naive_score(score, count, left, right, size):
@@ -256,6 +209,27 @@ class NaiveLearner:
                 if word[i] == symbol:
                     word[i : i + 1] = parts
         return total
+
+
+def naive_learn(counts, n_symbols, alphabet=BYTES, **options):
+    """Merge the best pair, again and again.
+
+    Returns the pairs, their counts, the number of tokens before the first merge and after each, and
+    the bytes of all symbols.
+    """
+    learner = NaiveLearner(counts, alphabet, **options)
+    pairs = []
+    pair_counts = []
+    n_tokens = [learner.n_tokens()]
+    while len(learner.tokens) < n_symbols:
+        best = learner.best()
+        if best is None:
+            break
+        pairs.append([*best[:2]])
+        pair_counts.append(best[2])
+        learner.merge(*best[:2])
+        n_tokens.append(learner.n_tokens())
+    return pairs, pair_counts, n_tokens, learner.tokens
 
 
 def naive_merge(symbols, rank):
@@ -598,6 +572,29 @@ def assert_linear(function, n):
         return min(spent)
 
     assert least_seconds(8 * n) < 24 * max(least_seconds(n), 1e-3)
+
+
+def refusal(message):
+    """Fail if there is no error of bad input with this message."""
+    return pytest.raises(bpe.InputError, match=message)
+
+
+def note(message):
+    """Fail if there is no warning with this message."""
+    return pytest.warns(UserWarning, match=message)
+
+
+def read_json(path):
+    return json.loads(path.read_text())
+
+
+def python(*arguments, cwd=None, stdin=b"", preexec_fn=None, **environment):
+    """Run Python in a process of its own, with changes of its environment."""
+    command = [sys.executable, *map(str, arguments)]
+    folder = {"PYTHONPATH": Path(MODULE).parent}
+    changes = {name: str(value) for name, value in (folder | environment).items()}
+    options = {"input": stdin, "capture_output": True, "timeout": 300, "preexec_fn": preexec_fn}
+    return subprocess.run(command, cwd=cwd, env=os.environ | changes, **options)
 
 
 # ─── The module ───────────────────────────────────────────────────────────────────────────────────
