@@ -93,7 +93,7 @@ def _memory_is_given_back():
 
 @pytest.fixture(scope="session", autouse=True)
 def _signals_are_heard():
-    """Without this, the processes of a test ignore SIGINT in a background job, SIGHUP in `nohup`."""
+    """Without this, processes ignore SIGINT in a background job, and SIGHUP under `nohup`."""
     signal.signal(signal.SIGINT, signal.default_int_handler)
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_DFL)
@@ -2915,7 +2915,7 @@ def test_texts_of_a_batch_do_not_touch(parts, name):
     assert offsets.tolist() == np.cumsum([0, *map(len, parts)]).tolist()
 
 
-def test_a_merge_that_occurs_twice_has_its_first_rank():
+def test_a_merge_that_is_given_twice_has_its_first_rank():
     vocab = BYTE_VOCAB | {256: b"ab", 257: b"bc"}
     merges = [(b"a", b"b"), (b"b", b"c"), (b"a", b"b")]
     assert bpe.Tokenizer(vocab, merges).encode("abc") == [256, 99]
@@ -3457,10 +3457,10 @@ ADDED = [
 ]
 # Added tokens as Phi, CodeGen and DeepSeek have them: tokens of the vocabulary, by their text or by
 # their name.
-KNOWN = [{"content": content, "special": False} for content in ("  ", "õ", "Ċ", "the")]
+VOCAB_ADDED = [{"content": content, "special": False} for content in ("  ", "õ", "Ċ", "the")]
 ordinary = [" ", "  ", "\n", "a", "é", "12345", "the end", END, ".", "\x1c", "\x1f", "\u3000"]
 ordinary += ["none", "gpt2", "ab"]
-ALL_ADDED = ADDED + KNOWN
+ALL_ADDED = ADDED + VOCAB_ADDED
 ordinary += [token["content"] for token in ALL_ADDED]
 added_texts = st.lists(st.sampled_from(ordinary)).map("".join) | texts
 added_texts |= st.just("th.th.th")
