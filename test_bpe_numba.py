@@ -406,7 +406,7 @@ END = "<|endoftext|>"
 LONG = 1 << (13 if BOUNDS_CHECKED else 17)
 BYTE_VOCAB = dict(enumerate(BYTES))
 
-ALL_CHARACTERS = "".join(chr(c) for c in range(0x110000) if not 0xD800 <= c < 0xE000)
+ALL_CHARACTERS = "".join(map(chr, [*range(0xD800), *range(0xE000, 0x110000)]))
 # Almost all characters that have a meaning: the planes between these two parts are empty.
 FILLED_PLANES = ALL_CHARACTERS[:0x34000] + "".join(map(chr, range(0xE0000, 0xE0200)))
 KNOWN_CHARACTERS = "".join(c for c in FILLED_PLANES if unicodedata.category(c) != "Cn")
