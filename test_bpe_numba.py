@@ -225,9 +225,10 @@ def naive_learn(counts, n_symbols, alphabet=BYTES, **options):
         best = learner.best()
         if best is None:
             break
-        pairs.append([*best[:2]])
-        pair_counts.append(best[2])
-        learner.merge(*best[:2])
+        left, right, count, _ = best
+        learner.merge(left, right)
+        pairs.append([left, right])
+        pair_counts.append(count)
         n_tokens.append(learner.n_tokens())
     return pairs, pair_counts, n_tokens, learner.tokens
 
@@ -2795,10 +2796,10 @@ def test_the_exact_pattern_keeps_marks_and_lone_characters_apart():
         assert pattern.steps[-1] == bpe.exact_pattern(whole) != "none"
 
 
-def sample(tables, data, alpha, state):
-    """One result of `sample_bpe`, as a tuple of ids."""
+def sample(kernel, tables, data, alpha, state):
+    """One result of a kernel that samples, as a tuple of ids."""
     ids = np.empty(len(data) + 2, np.uint32)
-    n = bpe.sample_bpe(bpe._with_padding(data), 0, len(data), tables, alpha, state, ids, 0)
+    n = kernel(bpe._with_padding(data), 0, len(data), tables, alpha, state, ids, 0)
     return tuple(ids[:n].tolist())
 
 
@@ -2819,7 +2820,7 @@ def test_samples_have_the_distribution_of_bpe_dropout(word, alpha, equal):
     tables = bpe.bpe_tables(bpe.Model(vocab, **ranks), samples=True)
     state = np.array([7], np.uint64)
     n = 20_000
-    samples = (sample(tables, word, alpha, state) for _ in range(n))
+    samples = (sample(bpe.sample_bpe, tables, word, alpha, state) for _ in range(n))
     numbers = Counter(tuple(map(vocab.get, ids)) for ids in samples)
     rank = {pair: k for k, pair in enumerate(SAMPLED_MERGES)}
     if equal:
@@ -2838,7 +2839,7 @@ def test_samples_without_dropout_are_the_encoding_and_with_nothing_else_the_lett
 
     def sampled(alpha):
         state = np.zeros(1, np.uint64)
-        return [tokens[id] for id in sample(tables, data, alpha, state)]
+        return [tokens[id] for id in sample(bpe.sample_bpe, tables, data, alpha, state)]
 
     assert sampled(0.0) == naive_encode(data, merges)
     assert sampled(1.0) == [bytes([b]) for b in data]
@@ -3170,11 +3171,11 @@ def naive_paths(word, score_of, unk_score):
     return [(-order[0][0] if order else 0.0, tokens) for order, tokens in ways]
 
 
-def unigram_model(score_of, dtype=np.float64, **options):
+def unigram_model(score_of, **options):
     """A model of tokens and their scores, with <unk> as its first."""
     vocab = {0: b"<unk>"} | {1 + k: token.encode() for k, token in enumerate(score_of)}
     options = {"unk_token": "<unk>", "fuse_unk": True} | options
-    scores = np.array([-np.inf, *score_of.values()], dtype)
+    scores = np.array([-np.inf, *score_of.values()])
     return bpe.Model(vocab, None, kind="unigram", scores=scores, **options)
 
 
@@ -3196,20 +3197,16 @@ def test_bytes_that_are_not_utf8_are_unknown_one_by_one(data):
 @pytest.mark.parametrize("alpha", [0.0, 0.5, 2.0])
 def test_samples_of_a_unigram_have_their_distribution(alpha):
     score_of = {"a": -1.0, "é": -2.5, "aé": -2.0, "éa": -3.0, "aéa": -4.0, "éaé": -5.5}
-    word = "aéaéxa".encode()
+    word = "aéaéxa"
     tables = bpe.unigram_tables(unigram_model(score_of))
-    paths = naive_paths("aéaéxa", score_of, -15.5)
-    names = {None: 0} | {token: 1 + k for k, token in enumerate(score_of)}
+    paths = naive_paths(word, score_of, -15.5)
+    id_of = {None: 0} | {token: 1 + k for k, token in enumerate(score_of)}
     weights = np.exp([alpha * score for score, _ in paths])
     expected = 20_000 * weights / weights.sum()
-    text = bpe._with_padding(word)
-    ids = np.empty(20, np.uint32)
     state = np.array([1], np.uint64)
-    counts = Counter()
-    for _ in range(20_000):
-        n = bpe.sample_unigram(text, 0, len(word), tables, alpha, state, ids, 0)
-        counts[tuple(ids[:n].tolist())] += 1
-    numbers = [counts[tuple(names[token] for token in path)] for _, path in paths]
+    sample_once = functools.partial(sample, bpe.sample_unigram, tables, word.encode(), alpha)
+    counts = Counter(sample_once(state) for _ in range(20_000))
+    numbers = [counts[tuple(map(id_of.get, path))] for _, path in paths]
     assert_by_chance(numbers, expected.tolist(), 5)
 
 
