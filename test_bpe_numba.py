@@ -49,6 +49,7 @@ import warnings
 from collections import Counter
 from collections.abc import Callable, Collection
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
+from itertools import chain, pairwise
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -92,10 +93,7 @@ def _memory_is_given_back():
 
 @pytest.fixture(scope="session", autouse=True)
 def _signals_are_heard():
-    """Without this, the processes of a test ignore SIGINT in a background job, SIGHUP in `nohup`.
-
-    It is a fixture because kernels that were compiled for a class of this file import the file.
-    """
+    """Without this, processes ignore SIGINT in a background job, and SIGHUP under `nohup`."""
     signal.signal(signal.SIGINT, signal.default_int_handler)
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_DFL)
@@ -106,14 +104,17 @@ def examples(n):
     return settings(max_examples=n)
 
 
+# Marks tests of what only compiled kernels do.
+compiled = pytest.mark.skipif(not bpe.COMPILES, reason="nothing is compiled")
+
+
 # ─── The oracle ───────────────────────────────────────────────────────────────────────────────────
 
 BYTES = [bytes([b]) for b in range(256)]
 
 
-def merged(word, pair, whole=None):
+def merged(word, pair, whole):
     """Join every occurrence of a pair of symbols to `whole`, from left to right."""
-    whole = whole or pair[0] + pair[1]
     joined = []
     i = 0
     while i < len(word):
@@ -126,37 +127,22 @@ def merged(word, pair, whole=None):
     return joined
 
 
-def naive_learn(counts, n_symbols, tie_break="bytes", min_frequency=1, alphabet=None):
-    """Merge the most frequent pair, again and again.
+def as_text(data):
+    """Bytes as text: each byte that is not UTF-8 is half a surrogate pair."""
+    return data.decode("utf-8", "surrogateescape")
 
-    A word is bytes or, over another alphabet than the bytes, a tuple of symbols. Returns the
-    merges, their counts, and the number of tokens before the first and after each.
-    """
-    if not alphabet:
-        counts = {tuple(bytes([byte]) for byte in word): n for word, n in counts.items()}
-    words = [(list(word), count) for word, count in counts.items() if count]
-    order = {symbol: i for i, symbol in enumerate(alphabet or sorted(BYTES, key=in_chars))}
-    merges = []
-    merge_counts = []
-    tokens = [sum(len(word) * count for word, count in words)]
-    while len(order) < n_symbols:
-        pairs = Counter()
-        for word, count in words:
-            for pair in itertools.pairwise(word):
-                pairs[pair] += count
-        if not pairs or max(pairs.values()) < min_frequency:
-            break
-        if tie_break == "bytes":
-            best = max(pairs, key=lambda pair: (pairs[pair], pair))
-        else:
-            best = min(pairs, key=lambda pair: (-pairs[pair], order[pair[0]], order[pair[1]]))
-        words = [(merged(word, best), count) for word, count in words]
-        merges.append(best)
-        merge_counts.append(pairs[best])
-        tokens.append(sum(len(word) * count for word, count in words))
-        assert best[0] + best[1] not in order, "a merge gave the bytes of an older symbol"
-        order[best[0] + best[1]] = len(order)
-    return merges, merge_counts, tokens
+
+def as_bytes(text):
+    """The inverse of `as_text`."""
+    return text.encode("utf-8", "surrogateescape")
+
+
+def tally(numbers):
+    """The sums of the numbers of each thing, from pairs of a thing and a number."""
+    sums = Counter()
+    for thing, number in numbers:
+        sums[thing] += number
+    return sums
 
 
 def naive_score(score, count, left, right, size):
@@ -173,33 +159,36 @@ def naive_score(score, count, left, right, size):
 class NaiveLearner:
     """A Learner as it is defined: words are lists of symbols, and each call counts the pairs."""
 
-    def __init__(self, counts, score, tie_break):
+    def __init__(self, counts, alphabet=BYTES, score="count", tie_break="bytes", min_frequency=1):
         self.words = [(list(word), n) for word, n in counts.items() if n]
-        self.tokens = list(BYTES)
+        self.tokens = list(alphabet)
         self.score = score
         self.by_bytes = tie_break == "bytes"
+        self.min_frequency = min_frequency
         self.forbidden = set()
-        self.order = {b: k for k, b in enumerate(sorted(range(256), key=CHAR_OF.get))}
+        self.order = {}
+        if alphabet is BYTES:
+            self.order = {b: k for k, b in enumerate(sorted(range(256), key=CHAR_OF.get))}
+
+    def n_tokens(self):
+        return sum(len(word) * n for word, n in self.words)
 
     def symbols(self):
-        return Counter(itertools.chain.from_iterable(word * n for word, n in self.words))
+        return tally((symbol, n) for word, n in self.words for symbol in word)
 
     def pairs(self):
-        pairs = Counter()
-        for word, n in self.words:
-            for pair in itertools.pairwise(word):
-                pairs[pair] += n
-        return pairs
+        return tally((pair, n) for word, n in self.words for pair in pairwise(word))
 
     def best(self):
         symbols = self.symbols()
         scores = {}
         for (left, right), n in self.pairs().items():
             size = len(self.tokens[left] + self.tokens[right])
-            scores[left, right] = naive_score(self.score, n, symbols[left], symbols[right], size), n
-        allowed = [p for p, (score, _) in scores.items() if score > 0 and p not in self.forbidden]
-        best = max(allowed, key=lambda pair: (scores[pair], *map(self.rank, pair)), default=None)
-        return best and (*best, scores[best][1], scores[best][0])
+            score = naive_score(self.score, n, symbols[left], symbols[right], size)
+            if score > 0 and n >= self.min_frequency and (left, right) not in self.forbidden:
+                scores[left, right] = score, n
+        best = max(scores, key=lambda pair: (scores[pair], *map(self.rank, pair)), default=None)
+        return best and (*best, *scores[best][::-1])
 
     def rank(self, symbol):
         number = -self.order.get(symbol, symbol)
@@ -222,11 +211,33 @@ class NaiveLearner:
         return total
 
 
+def naive_learn(counts, n_symbols, alphabet=BYTES, **options):
+    """Merge the best pair, again and again.
+
+    Returns the pairs, their counts, the number of tokens before the first merge and after each, and
+    the bytes of all symbols.
+    """
+    learner = NaiveLearner(counts, alphabet, **options)
+    pairs = []
+    pair_counts = []
+    n_tokens = [learner.n_tokens()]
+    while len(learner.tokens) < n_symbols:
+        best = learner.best()
+        if best is None:
+            break
+        left, right, count, _ = best
+        learner.merge(left, right)
+        pairs.append([left, right])
+        pair_counts.append(count)
+        n_tokens.append(learner.n_tokens())
+    return pairs, pair_counts, n_tokens, learner.tokens
+
+
 def naive_merge(symbols, rank):
     """Merge the leftmost neighbours of the lowest rank, again and again; a rank may be None."""
     symbols = list(symbols)
     while True:
-        ranks = [(rank(pair), i) for i, pair in enumerate(itertools.pairwise(symbols))]
+        ranks = [(rank(pair), i) for i, pair in enumerate(pairwise(symbols))]
         possible = [(rank, i) for rank, i in ranks if rank is not None]
         if not possible:
             return symbols
@@ -241,26 +252,25 @@ def naive_encode(symbols, merges):
     return naive_merge(symbols, {pair: i for i, pair in reversed(list(enumerate(merges)))}.get)
 
 
-def naive_letters(data, known, unk=None, byte_fallback=False, fuse_unk=False):
+def naive_letters(data, alphabet, unk=None, byte_fallback=False, fuse_unk=False):
     """The symbols that merging begins with over characters, where not all characters are known."""
     symbols = []
     was_unknown = False
-    for letter in data.decode("utf-8", "surrogateescape"):
-        letter = letter.encode("utf-8", "surrogateescape")
-        if letter in known:
+    for letter in map(as_bytes, as_text(data)):
+        if letter in alphabet:
             symbols.append(letter)
         elif byte_fallback:
             symbols += [b"<0x%02X>" % byte for byte in letter]
         elif not (was_unknown and fuse_unk):
             symbols.append(unk)
-        was_unknown = letter not in known
+        was_unknown = letter not in alphabet
     return symbols
 
 
 def naive_samples(symbols, rank, alpha):
     """The probability of each result of BPE-dropout, which leaves out a merge with chance alpha."""
     probabilities = Counter()
-    pairs = enumerate(itertools.pairwise(symbols))
+    pairs = enumerate(pairwise(symbols))
     possible = sorted((rank[pair], i) for i, pair in pairs if pair in rank)
     for k, (_, i) in enumerate(possible):
         after = (*symbols[:i], symbols[i] + symbols[i + 1], *symbols[i + 2 :])
@@ -270,11 +280,11 @@ def naive_samples(symbols, rank, alpha):
     return probabilities
 
 
-def assert_by_chance(found, expected, least=0):
+def assert_by_chance(numbers, expected, least=0):
     """Numbers differ from those expected by chance alone; of a thousand seeds one may fail."""
-    assert sum(found) == pytest.approx(sum(expected))
-    often = [(n, wanted) for n, wanted in zip(found, expected, strict=True) if wanted > least]
-    chi_square = sum((n - wanted) ** 2 / wanted for n, wanted in often)
+    assert sum(numbers) == pytest.approx(sum(expected))
+    often = [(n, mean) for n, mean in zip(numbers, expected, strict=True) if mean > least]
+    chi_square = sum((n - mean) ** 2 / mean for n, mean in often)
     freedom = len(often) - 1
     assert chi_square < freedom + 4 * (2 * freedom) ** 0.5
 
@@ -291,7 +301,7 @@ def naive_split(steps, data):
             words = [naive_metaspace(step, word, k == 0) for k, word in enumerate(words)]
         else:
             split = step if isinstance(step, bpe.Split) else bpe.Split(step)
-            words = list(itertools.chain(*(naive_cut(split, word) for word in words)))
+            words = list(chain(*(naive_cut(split, word) for word in words)))
     return [*filter(None, words)]
 
 
@@ -312,8 +322,8 @@ def naive_metaspace(step, word, begins_text):
     """A word whose spaces are replaced; it begins with the replacement, if the scheme says so."""
     space = step.replacement.encode()
     word = word.replace(b" ", step.replacement.encode())
-    wanted = step.prepend_scheme == "always" or (step.prepend_scheme == "first" and begins_text)
-    return space + word if wanted and word and not word.startswith(space) else word
+    needs_mark = step.prepend_scheme == "always" or (step.prepend_scheme == "first" and begins_text)
+    return space + word if needs_mark and word and not word.startswith(space) else word
 
 
 def naive_behavior(pieces, behavior, invert):
@@ -344,13 +354,13 @@ def naive_pieces(pattern, data):
 
     Raises TimeoutError where `regex` backtracks without end, as it does for some random patterns.
     """
-    text = data.decode("utf-8", "surrogateescape")
-    compiled = regex.compile(pattern)
+    text = as_text(data)
+    finder = regex.compile(pattern)
     pieces = []
     end = 0
     at = 0
     while at <= len(text):
-        match = compiled.search(text, at, timeout=5)
+        match = finder.search(text, at, timeout=5)
         if not match:
             break
         if pieces and match.start() == match.end() == end:
@@ -359,7 +369,7 @@ def naive_pieces(pattern, data):
         pieces += [(text[end : match.start()], False), (match[0], True)]
         at = end = match.end()
     pieces.append((text[end:], False))
-    return [(word.encode("utf-8", "surrogateescape"), matched) for word, matched in pieces if word]
+    return [(as_bytes(word), matched) for word, matched in pieces if word]
 
 
 def naive_parts(text, special):
@@ -397,7 +407,7 @@ END = "<|endoftext|>"
 LONG = 1 << (13 if BOUNDS_CHECKED else 17)
 BYTE_VOCAB = dict(enumerate(BYTES))
 
-ALL_CHARACTERS = "".join(chr(c) for c in range(0x110000) if not 0xD800 <= c < 0xE000)
+ALL_CHARACTERS = "".join(map(chr, [*range(0xD800), *range(0xE000, 0x110000)]))
 # Almost all characters that have a meaning: the planes between these two parts are empty.
 FILLED_PLANES = ALL_CHARACTERS[:0x34000] + "".join(map(chr, range(0xE0000, 0xE0200)))
 KNOWN_CHARACTERS = "".join(c for c in FILLED_PLANES if unicodedata.category(c) != "Cn")
@@ -429,6 +439,22 @@ words |= st.just(b"a" * 200 + b"e")
 character_words = st.lists(st.sampled_from([*"ab▁▁éx中🙂 ", "中中"])).map("".join)
 character_words |= st.text("ab▁", max_size=200) | texts
 BYTE_TOKENS = [b"<0x%02X>" % byte for byte in range(256)]
+
+
+def words_of(counts, alphabet):
+    """Words over an alphabet, from the counts of lists of its symbols."""
+    symbols = np.array([*chain.from_iterable(counts)], np.int32)
+    offsets = np.cumsum([0, *map(len, counts)])
+    return bpe.Words(symbols, offsets, np.array([*counts.values()], np.int64), alphabet)
+
+
+def words_of_characters(counts, order=sorted):
+    """Words over the characters of some words, {str or bytes: count}."""
+    decoded = {word if isinstance(word, str) else word.decode(): n for word, n in counts.items()}
+    alphabet = order(dict.fromkeys(chain.from_iterable(decoded)))
+    number = {char: k for k, char in enumerate(alphabet)}
+    by_number = {tuple(map(number.get, word)): n for word, n in decoded.items()}
+    return words_of(by_number, [char.encode() for char in alphabet])
 
 
 def random_tokens(source, letters, n, first=()):
@@ -466,6 +492,16 @@ def huggingface_tokenizer(model, added=(), **parts):
         setattr(theirs, name, part)
     theirs.add_special_tokens([*added])
     return theirs
+
+
+def ours_from(theirs):
+    """Our tokenizer, from the tokenizer.json of one of the `tokenizers` package."""
+    return bpe.Tokenizer.from_str(theirs.to_str())
+
+
+def theirs_from(folder):
+    """The inverse: theirs, from the tokenizer.json in a folder."""
+    return tokenizers.Tokenizer.from_file(f"{folder}/tokenizer.json")
 
 
 def trained_by_hugging_face(kind, texts, pre_tokenizer=None, model=(), **options):
@@ -539,6 +575,29 @@ def assert_linear(function, n):
     assert least_seconds(8 * n) < 24 * max(least_seconds(n), 1e-3)
 
 
+def refusal(message):
+    """Fail if there is no error of bad input with this message."""
+    return pytest.raises(bpe.InputError, match=message)
+
+
+def note(message):
+    """Fail if there is no warning with this message."""
+    return pytest.warns(UserWarning, match=message)
+
+
+def read_json(path):
+    return json.loads(path.read_text())
+
+
+def python(*arguments, cwd=None, stdin=b"", preexec_fn=None, **environment):
+    """Run Python in a process of its own, with changes of its environment."""
+    command = [sys.executable, *map(str, arguments)]
+    folder = {"PYTHONPATH": Path(MODULE).parent}
+    changes = {name: str(value) for name, value in (folder | environment).items()}
+    options = {"input": stdin, "capture_output": True, "timeout": 300, "preexec_fn": preexec_fn}
+    return subprocess.run(command, cwd=cwd, env=os.environ | changes, **options)
+
+
 # ─── The module ───────────────────────────────────────────────────────────────────────────────────
 
 
@@ -548,7 +607,7 @@ def test_no_name_of_the_module_is_bound_twice():
         if isinstance(statement, (ast.FunctionDef, ast.ClassDef)):
             names[statement.name] += 1
         elif isinstance(statement, ast.Assign):
-            nodes = itertools.chain(*map(ast.walk, statement.targets))
+            nodes = chain(*map(ast.walk, statement.targets))
             nodes = [node for node in nodes if isinstance(node, ast.Name)]
             names.update(node.id for node in nodes if isinstance(node.ctx, ast.Store))
     assert [name for name, times in names.items() if times > 1] == []
@@ -568,7 +627,7 @@ def test_examples_in_docstrings_run():
 # ─── Compiling ────────────────────────────────────────────────────────────────────────────────────
 
 
-@pytest.mark.skipif(not bpe.COMPILES, reason="nothing is compiled")
+@compiled
 def test_an_array_stays_that_is_replaced_while_a_kernel_uses_it(monkeypatch, tmp_path):
     monkeypatch.setattr(numba.config, "CACHE_DIR", str(tmp_path))
 
@@ -599,12 +658,12 @@ def test_an_array_stays_that_is_replaced_while_a_kernel_uses_it(monkeypatch, tmp
     assert use(box, np.ones(1000, np.int64)) == 2000
 
 
-@pytest.mark.skipif(not bpe.COMPILES, reason="structs have no Numba types")
-def test_the_cache_can_be_read_without_the_file_of_a_kind(monkeypatch):
-    numba_type = ToyTables.numba_type([("byte_ids", numba.int64[:])])
+@compiled
+def test_the_cache_can_be_read_without_the_file_of_a_kind(toy, monkeypatch):
+    numba_type = toy.ToyTables.numba_type([("byte_ids", numba.int64[:])])
     pickled = pickle.dumps(numba_type)
     assert pickle.loads(pickled) == numba_type
-    monkeypatch.delattr(sys.modules[__name__], type(numba_type).__name__)
+    monkeypatch.delattr(toy, type(numba_type).__name__)
     assert pickle.loads(pickled) != numba_type
 
 
@@ -626,21 +685,15 @@ print([total(boxes[name]) for name in sys.argv[1:]])
 """
 
 
-@pytest.mark.skipif(not bpe.COMPILES, reason="nothing is cached")
+@compiled
 def test_cached_kernels_serve_a_file_until_its_text_changes(tmp_path):
     file = tmp_path / "sums.py"
-    environment = os.environ | {
-        "NUMBA_CACHE_DIR": str(tmp_path / "cache"),
-        "PYTHONPATH": os.path.dirname(MODULE),
-    }
 
     def run_file(text, seconds, *names):
         file.write_text(text)
         os.utime(file, (seconds, seconds))
-        command = [sys.executable, "-c", "import sums", *names]
-        options = {"cwd": tmp_path, "env": environment, "timeout": 100, "check": True}
-        printed = subprocess.run(command, stdout=subprocess.PIPE, **options).stdout
-        return printed.decode().strip()
+        done = python("-c", "import sums", *names, cwd=tmp_path, NUMBA_CACHE_DIR=tmp_path / "cache")
+        return done.stdout.decode().strip()
 
     assert run_file(SUMS, 1, "int", "float") == "[36, 18.0]"
     assert run_file(SUMS, 2, "int") == "[36]"
@@ -707,12 +760,12 @@ def _die_while_sending(item):
 
 @pytest.mark.parametrize("die", [_die, _die_while_sending])
 def test_a_worker_that_dies_is_an_error(die):
-    with within(20), pytest.raises(bpe.InputError, match="worker process died"):
+    with within(20), refusal("worker process died"):
         list(bpe.Engine(workers=2).map(die, range(4)))
 
 
 def _engine_works(queue):
-    with pytest.raises(bpe.InputError, match="no workers can be started"):
+    with refusal("no workers can be started"):
         list(bpe.Engine(workers=2).map(abs, [-1, -2]))
     queue.put(list(bpe.Engine(workers=2).map(abs, [-1, -2], threads=True)))
 
@@ -725,27 +778,25 @@ def test_a_daemonic_process_has_threads_only():
     process.join()
 
 
+LIMITS = [(threading.Thread, "start", RuntimeError("can't start new thread"))]
+LIMITS += [(os, "fork", OSError(11, "Resource temporarily unavailable"))]
+
+
 @pytest.mark.parametrize("process", [False, True])
 @pytest.mark.parametrize("after", range(6))
 def test_a_limit_on_threads_or_processes_is_an_error(monkeypatch, process, after):
+    owner, name, error = LIMITS[process]
+    start = getattr(owner, name)
     started = itertools.count()
 
-    def limited(start):
-        def begin(*arguments):
-            if next(started) < after // (1 + process):
-                return start(*arguments)
-            if process:
-                raise OSError(11, "Resource temporarily unavailable")
-            raise RuntimeError("can't start new thread")
+    def limited(*arguments):
+        if next(started) < after // (1 + process):
+            return start(*arguments)
+        raise error
 
-        return begin
-
-    if process:
-        monkeypatch.setattr(os, "fork", limited(os.fork))
-    else:
-        monkeypatch.setattr(threading.Thread, "start", limited(threading.Thread.start))
+    monkeypatch.setattr(owner, name, limited)
     engine = bpe.Engine(workers=6)
-    with within(20), pytest.raises(bpe.InputError, match="no workers can be started"):
+    with within(20), refusal("no workers can be started"):
         list(engine.map(abs, range(9), threads=not process and after % 2))
     for child in multiprocessing.active_children():
         child.join(5)
@@ -805,37 +856,27 @@ def test_compilation_is_announced_once(capsys, monkeypatch):
 SIDE_BY_SIDE = """
 import sys
 from functools import partial
-sys.path.insert(0, sys.argv[1])
 import bpe_numba as bpe
-sys.frozen = sys.argv[3]
-if not sys.frozen:
-    del sys.frozen
+if "frozen" in sys.argv:
+    sys.frozen = True
 words = bpe.Words.from_counts({b"a": 1})
 jobs = [partial(bpe._in_order, words), partial(bpe.make_trie, {0: b"a"})]
-bpe.compile_side_by_side(jobs, bpe.Engine(int(sys.argv[2]), progress=True))
+bpe.compile_side_by_side(jobs, bpe.Engine(int(sys.argv[1]), progress=True))
 print(*(sum(kernel.stats.cache_hits.values()) for kernel in (bpe._hash_words, bpe._build_trie)))
 """
 
 
-@pytest.mark.skipif(not bpe.COMPILES, reason="nothing is compiled")
-@pytest.mark.parametrize(
-    "workers, frozen, n_loaded", [("2", "", "1"), ("1", "", "0"), ("2", "frozen", "0")]
-)
-def test_processes_compile_side_by_side(tmp_path, workers, frozen, n_loaded):
+@compiled
+@pytest.mark.parametrize("arguments, n_loaded", [("2", b"1"), ("1", b"0"), ("2 frozen", b"0")])
+def test_processes_compile_side_by_side(tmp_path, arguments, n_loaded):
     script = tmp_path / "script.py"  # without `if __name__ == "__main__":`
     script.write_text(SIDE_BY_SIDE)
-    done = subprocess.run(
-        [sys.executable, script, Path(MODULE).parent, workers, frozen],
-        env=os.environ | {"NUMBA_CACHE_DIR": str(tmp_path / "cache")},
-        capture_output=True,
-        text=True,
-        timeout=100,
-    )
-    assert done.stdout.split() == ["0", n_loaded], done.stderr
-    assert "compile: 0.00 kernels" in done.stderr and "Traceback" not in done.stderr
+    done = python(script, *arguments.split(), NUMBA_CACHE_DIR=tmp_path / "cache")
+    assert done.stdout.split() == [b"0", n_loaded], done.stderr
+    assert b"compile: 0.00 kernels" in done.stderr and b"Traceback" not in done.stderr
 
 
-@pytest.mark.skipif(not bpe.COMPILES, reason="nothing is compiled")
+@compiled
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
 def test_processes_that_compile_end_together(tmp_path, number):
     process = subprocess.Popen(
@@ -854,13 +895,10 @@ def test_processes_that_compile_end_together(tmp_path, number):
     assert process.wait() in (130, -signal.SIGKILL)
     assert [b"interrupted" in line for line in lines].count(True) == (number == signal.SIGINT)
     assert b"Traceback" not in b"".join(lines)
-    for _ in range(100):
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, 0)  # this raises when no process of the group is alive
+    with within(10), pytest.raises(ProcessLookupError):
+        while True:  # until no process of the group is alive
+            os.killpg(process.pid, 0)
             time.sleep(0.1)
-            continue
-        return
-    pytest.fail("a process is still alive")
 
 
 def test_arguments_are_checked_by_their_annotations():
@@ -873,7 +911,7 @@ def test_arguments_are_checked_by_their_annotations():
     wrong = [{"a": 1.0}, {"a": True}, {"a": None}]
     wrong += [{"a": 1, "b": "2"}, {"a": 1, "d": 1}, {"a": 1, "c": 3}]
     for options in wrong:
-        with pytest.raises(bpe.InputError, match=f"`{[*options][-1]}` must be"):
+        with refusal(f"`{[*options][-1]}` must be"):
             call(**options)
 
 
@@ -889,18 +927,19 @@ def test_files_take_their_names_when_they_are_whole(tmp_path):
     mask = os.umask(0)
     os.umask(mask)
     assert path.stat().st_mode & 0o777 == 0o666 & ~mask
-    (tmp_path / f".ids.bin.{os.getpid()}.unfinished").unlink()
-    with pytest.raises(OSError), bpe.atomic_write(path) as file:
-        file.write(b"half")
-        raise OSError("disk full")
-    assert [file.name for file in tmp_path.iterdir()] == ["ids.bin"] and path.read_bytes() == b"new"
+
+
+def test_files_that_are_not_whole_leave_nothing(tmp_path):
+    (tmp_path / "ids.bin").write_bytes(b"old")
+    (tmp_path / "folder").mkdir()
+    for name in ("ids.bin", "new/er/ids.bin", "folder/ids.bin"):
+        with pytest.raises(OSError), bpe.atomic_write(tmp_path / name) as file:
+            file.write(b"half")
+            raise OSError("disk full")
+    assert sorted(file.name for file in tmp_path.rglob("*")) == ["folder", "ids.bin"]
+    assert (tmp_path / "ids.bin").read_bytes() == b"old"
     with pytest.raises(ValueError, match="is a folder"), bpe.atomic_write(tmp_path):
         pass
-    (tmp_path / "there").mkdir()
-    for name in ("new/er/ids.bin", "there/ids.bin"):
-        with pytest.raises(OSError), bpe.atomic_write(tmp_path / name) as file:
-            raise OSError("disk full")
-    assert sorted(file.name for file in tmp_path.iterdir()) == ["ids.bin", "there"]
 
 
 def test_files_written_together_take_their_names_together(tmp_path, monkeypatch):
@@ -912,11 +951,11 @@ def test_files_written_together_take_their_names_together(tmp_path, monkeypatch)
             file.write(b"half")
             raise OSError("disk full")
     assert files_in(tmp_path) == {"a": b"old", "b": b"old"}
-    named = []
+    targets = []
     replace = os.replace
 
     def replace_and_note(source, target):
-        named.append(target.name)
+        targets.append(target.name)
         replace(source, target)
 
     monkeypatch.setattr(os, "replace", replace_and_note)
@@ -924,15 +963,16 @@ def test_files_written_together_take_their_names_together(tmp_path, monkeypatch)
         bpe.atomic_write_all(tmp_path, {"a": "new", "b": "new"})
         with bpe.atomic_write(tmp_path / "new/c") as file:
             file.write(b"new")
-        assert (tmp_path / "a").read_bytes() == b"old" and not named
-    assert named == ["c", "b", "a"] and not bpe.UNFINISHED.temporary and not bpe.UNFINISHED.renames
+        assert (tmp_path / "a").read_bytes() == b"old" and not targets
+    assert targets == ["c", "b", "a"]
+    assert not bpe.UNFINISHED.temporary and not bpe.UNFINISHED.renames
     assert [path.read_bytes() for path in sorted(tmp_path.rglob("?"))] == [b"new"] * 3
 
 
 def test_only_the_named_stage_is_profiled(monkeypatch):
     calls = []
-    note = calls.append
-    profiler = SimpleNamespace(start=lambda: note("start"), stop=lambda: note("stop"))
+    notes = {name: functools.partial(calls.append, name) for name in ("start", "stop")}
+    profiler = SimpleNamespace(**notes)
     monkeypatch.setitem(sys.modules, "scalene", SimpleNamespace(scalene_profiler=profiler))
     monkeypatch.setitem(sys.modules, "scalene.scalene_profiler", profiler)
     monkeypatch.setenv(bpe.PROFILE_VARIABLE, "learn")
@@ -1014,8 +1054,8 @@ def test_random_patterns_are_exact_or_left_to_regex(pattern, inputs, seed):
     try:
         compiled = bpe.Pattern(pattern)
     except bpe.InputError:  # it matches nothing, or the empty string
-        texts = [data.decode("utf-8", "surrogateescape") for data in inputs]
-        assert regex.fullmatch(pattern, "") or not any(regex.search(pattern, t) for t in texts)
+        matches = [regex.search(pattern, as_text(data)) for data in inputs]
+        assert regex.fullmatch(pattern, "") or not any(matches)
         return
     # The time of some patterns grows with the square of this size.
     inputs.append(b"".join(random.Random(seed).choices(inputs, k=9000))[: LONG // 16])
@@ -1060,25 +1100,17 @@ def test_patterns_that_are_not_compiled_say_why_and_work(pattern, why):
         assert compiled.split(data) == naive_split(pattern, data)
 
 
-def normalize_by_regex(pattern):
-    return bpe.Normalizer([replace(pattern, "", "Regex")]).normalize
-
-
-def split_by_regex(pattern):
-    return bpe.Pattern(pattern).split
-
-
-SLOW_PATTERNS = [(split_by_regex, "(a+)+$"), (normalize_by_regex, "(a|aa)+$")]
-SLOW_PATTERNS += [(normalize_by_regex, "(a|aa)+(?<=b)$")]
-
-
-@pytest.mark.parametrize("make, pattern", SLOW_PATTERNS)
-def test_patterns_that_take_for_ever_are_stopped(make, pattern, monkeypatch):
-    use = make(pattern)
+@pytest.mark.parametrize(
+    "normalizes, pattern", [(False, "(a+)+$"), (True, "(a|aa)+$"), (True, "(a|aa)+(?<=b)$")]
+)
+def test_patterns_that_take_for_ever_are_stopped(normalizes, pattern, monkeypatch):
+    use = bpe.Pattern(pattern).split
+    if normalizes:
+        use = bpe.Normalizer([replace(pattern, "", "Regex")]).normalize
     assert use(b"aab") and use(b"a" * 30 + b"b\xff")
     monkeypatch.setattr(bpe, "REGEX_SECONDS", 0.01)
     message = r"pattern '\(.*\$' takes more than 0 s for the 2,021 characters .* 'aaaa"
-    with pytest.raises(bpe.InputError, match=message):
+    with refusal(message):
         use(b"a" * 2000 + b"b" + "é".encode() * 20)
 
 
@@ -1117,17 +1149,15 @@ def test_patterns_know_what_they_leave_out_and_which_are_one_machine():
     others = ["bert", "whitespace", bpe.Split(r"[\s\S]", "removed"), (r"[\s\S]", bpe.Metaspace())]
     partial = [r"\w+", ".", r"[^\x00]", r"a+b|[^a]", (r"\w+", r"\d")]
     assert not any(bpe.Pattern(pattern).matches_everything for pattern in others + partial)
-    assert all(
-        bpe.Pattern(steps).is_one_machine
-        for steps in [("bert", r"\p{N}"), (r"\d", bpe.Split("a", "removed"))]
-    )
+    for steps in (("bert", r"\p{N}"), (r"\d", bpe.Split("a", "removed"))):
+        assert bpe.Pattern(steps).is_one_machine
     for steps in (("gpt2", r"\d"), (r"\d", r"a\d|\d"), ("bert", "gpt2"), metaspace()):
         assert bpe.Pattern(steps).is_compiled and not bpe.Pattern(steps).is_one_machine
 
 
 def test_patterns_have_names_sources_and_stages():
     gpt2 = bpe.Pattern("gpt2")
-    chain = bpe.Pattern(["gpt2", r"\p{N}"])
+    chained = bpe.Pattern(["gpt2", r"\p{N}"])
     bert = bpe.Pattern("bert")
     assert repr(bert) == "Pattern('bert')" and bpe.Pattern(list(bert.source)).name == "bert"
     assert bpe.Pattern(bpe.Split(r"\d")).source == r"\d"
@@ -1136,8 +1166,8 @@ def test_patterns_have_names_sources_and_stages():
     assert gpt2.name == "gpt2"
     assert gpt2.source == bpe.PATTERNS["gpt2"]
     assert bpe.Pattern(gpt2.source).name == "gpt2"
-    assert chain.name is None and chain.source == (gpt2.source, r"\p{N}")
-    for pattern in (gpt2, chain, bert, bpe.Pattern(metaspace())):
+    assert chained.name is None and chained.source == (gpt2.source, r"\p{N}")
+    for pattern in (gpt2, chained, bert, bpe.Pattern(metaspace())):
         assert pickle.loads(pickle.dumps(pattern)).source == pattern.source
 
 
@@ -1161,8 +1191,8 @@ ANY_SPLITS = [
     if how == "isolated" or r in ("a", "[ab]+")
 ]
 METASPACES = [
-    (P.Metaspace(char, scheme, split), metaspace(char, scheme, split))
-    for char, scheme, split in itertools.product("▁_", bpe.PREPEND_SCHEMES, [False, True])
+    (P.Metaspace(*options), metaspace(*options))
+    for options in itertools.product("▁_", bpe.PREPEND_SCHEMES, [False, True])
 ]
 UNSPLIT = P.Metaspace("_", "first", False), bpe.Metaspace("_", "first")
 # Newer characters are left out: Rust has another version of Unicode.
@@ -1281,7 +1311,7 @@ def test_long_texts_are_scanned_by_all_lanes(steps):
 def test_documents_of_any_size_are_scanned_side_by_side(mean):
     source = random.Random(mean)
     end = b"<|end|>"
-    vocab = {b: bytes([b]) for b in range(256)} | {256: b" t", 257: b"  ", 258: end}
+    vocab = BYTE_VOCAB | {256: b" t", 257: b"  ", 258: end}
     tokenizer = bpe.Tokenizer(vocab, [(b" ", b"t"), (b" ", b" ")], {"<|end|>": 258}, "cl100k")
     parts = [b"the cat ", b"a", b" \n", "12中é ".encode(), b"\xff"]
     mixtures = [[3, 1, 1, 0, 0], [1, 0, 0, 0, 0], [9, 1, 1, 3, 0.03]]
@@ -1322,10 +1352,7 @@ def test_a_byte_that_looks_like_an_end_is_a_word():
 @given(data=hostile_bytes)
 @example(b"\xc1\x81\xf4\x90\x80\x80")  # too long for their characters, and above U+10FFFF
 def test_bytes_that_are_not_utf8_are_characters_as_python_finds_them(data):
-    characters = data.decode("utf-8", "surrogateescape")
-    assert bpe.Pattern(r"[\s\S]").split(data) == [
-        char.encode("utf-8", "surrogateescape") for char in characters
-    ]
+    assert bpe.Pattern(r"[\s\S]").split(data) == [*map(as_bytes, as_text(data))]
 
 
 @pytest.fixture(scope="session")
@@ -1429,6 +1456,7 @@ NORMALIZERS = {
     "a character": [replace(" ", "▁")],
     "several": [replace("``", '"'), replace("a\u0301", "")],
     "a regex": [replace(r" {2,}|[`-b]", "▁", "Regex")],
+    "spaces": [replace(" {2,}", "▁", "Regex")],
     "Llama": [PREPEND, replace(" ", "▁")],
     "ALBERT": [replace("``", '"'), replace("''", '"'), *types("NFKD", "StripAccents", "Lowercase")],
     "lower first": types("Lowercase", "NFD", "StripAccents"),
@@ -1456,7 +1484,9 @@ PRECOMPILED = {
 
 @functools.lru_cache
 def normalizers(name):
-    """The normalizer of these steps here, and in `tokenizers`."""
+    """The normalizer of these steps here, and in `tokenizers` or, after "sp ", in sentencepiece."""
+    if name.startswith("sp "):
+        return sentencepiece_normalizers(name[3:])
     steps = NORMALIZERS[name] if name in NORMALIZERS else PRECOMPILED[name]()
     data = json.loads(tokenizers.Tokenizer(tokenizers.models.BPE()).to_str())
     data["normalizer"] = {"type": "Sequence", "normalizers": list(steps)}
@@ -1494,9 +1524,9 @@ def test_long_texts_are_normalized_as_in_tokenizers(name, some_texts):
 @given(data=hostile_bytes)
 def test_bytes_that_are_not_utf8_stay_as_they_are(name, data):
     ours, theirs = normalizers(name)
-    parts = regex.split(r"([\udc80-\udcff]+)", data.decode("utf-8", "surrogateescape"))
+    parts = regex.split(r"([\udc80-\udcff]+)", as_text(data))
     parts[::2] = map(theirs.normalize_str, parts[::2])
-    assert ours.normalize(data) == "".join(parts).encode("utf-8", "surrogateescape")
+    assert ours.normalize(data) == as_bytes("".join(parts))
 
 
 def test_texts_are_normalized_on_their_own_and_special_tokens_not_at_all():
@@ -1504,9 +1534,10 @@ def test_texts_are_normalized_on_their_own_and_special_tokens_not_at_all():
     parts = ["AE", "\u0301B C ", "", "D\n"]
     meanings = [7, 8, bpe.BEGINS, bpe.BEGINS]
     for begins, first in ((bpe.BEGINS, "▁ae"), (bpe.CONTINUES, "ae")):
-        found = normalizer.apply(bpe.FlatText.join([*map(str.encode, parts)], meanings), begins)
-        assert [part.decode() for part in found.parts()] == [first, "▁\u0301b c", "", "▁d"]
-        assert found.meanings.tolist() == meanings
+        flat = bpe.FlatText.join([*map(str.encode, parts)], meanings)
+        normalized = normalizer.apply(flat, begins)
+        assert [part.decode() for part in normalized.parts()] == [first, "▁\u0301b c", "", "▁d"]
+        assert normalized.meanings.tolist() == meanings
 
 
 @functools.lru_cache
@@ -1547,7 +1578,7 @@ def test_invalid_bytes_become_u_fffd_as_in_sentencepiece(rule, parts):
 
 
 CUT = ["NFC", "NFKC", "BERT", "ALBERT", "Llama", "several", "not one map", "precompiled", "strip"]
-CUT += ["a regex", "sp identity", "sp nmt_nfkc"]
+CUT += ["a regex", "spaces", "sp identity", "sp nmt_nfkc"]
 
 
 @pytest.mark.parametrize("name", CUT)
@@ -1557,18 +1588,15 @@ CUT += ["a regex", "sp identity", "sp nmt_nfkc"]
     pattern=st.sampled_from(["gpt2", "o200k", r"▁?[^▁]+|▁", r"\w+|\s"]),
 )
 @example(text="A b", pattern="gpt2")  # one rule makes "b " of " b"
+@example(text="x  y", pattern="[^ ]+| ")  # another makes one mark of two spaces
 def test_text_is_cut_where_its_normal_form_would_be(name, text, pattern):
-    if name.startswith("sp "):
-        normalizer, _ = sentencepiece_normalizers(name[3:])
-    else:
-        normalizer, _ = normalizers(name)
+    normalizer, _ = normalizers(name)
     pattern = bpe.Pattern(pattern)
     data = text.encode()
     parts = []
-    arrays = cut_arrays(name, pattern.source, normalizer)
-    cuts = places_to_cut(data, arrays)
+    cuts = places_to_cut(data, cut_arrays(name, pattern.source))
     begins = bpe.BEGINS
-    for start, stop in itertools.pairwise([0, *cuts, len(data)]):
+    for start, stop in pairwise([0, *cuts, len(data)]):
         flat = normalizer.apply(bpe.FlatText.join([data[start:stop]], [bpe.BEGINS]), begins)
         parts += flat.parts()
         begins = bpe.CONTINUES
@@ -1584,22 +1612,15 @@ def places_to_cut(data, arrays):
 
 
 @functools.lru_cache(None)
-def cut_arrays(name, source, normalizer):
-    return normalizer.cut_arrays(bpe.Pattern(source))
-
-
-def test_text_is_not_cut_before_spaces_that_become_something_else():
-    spaces = {"type": "Replace", "pattern": {"Regex": " {2,}"}, "content": "_"}
-    arrays = bpe.Normalizer([spaces]).cut_arrays(bpe.Pattern("[^ ]+| "))
-    assert places_to_cut(b"a  b", arrays) == []
+def cut_arrays(name, source):
+    return normalizers(name)[0].cut_arrays(bpe.Pattern(source))
 
 
 @pytest.mark.parametrize("name", ["NFC", "BERT", "ALBERT", "Llama", "precompiled"])
 def test_text_can_be_cut_between_words_and_not_before_what_is_composed(name):
-    arrays = normalizers(name)[0].cut_arrays(bpe.Pattern("gpt2"))
     for text in ("the cat", "the été"):
-        assert places_to_cut(text.encode(), arrays) == [3]
-    arrays = normalizers("NFC")[0].cut_arrays(bpe.Pattern(r"[a-z]+|[^a-z]+"))
+        assert places_to_cut(text.encode(), cut_arrays(name, bpe.PATTERNS["gpt2"])) == [3]
+    arrays = cut_arrays("NFC", r"[a-z]+|[^a-z]+")
     assert places_to_cut("1e\u0301".encode(), arrays) == []
 
 
@@ -1619,7 +1640,7 @@ def test_damaged_charsmaps_are_refused_or_read(place, noise):
 
     whole = base64.b64decode(charsmap("nfkc"))
     place %= len(whole)
-    with pytest.raises(bpe.InputError, match="cut off"):
+    with refusal("cut off"):
         read(whole[:place])
     with contextlib.suppress(bpe.InputError):
         read(whole[:place] + noise + whole[place + len(noise) :])
@@ -1673,7 +1694,8 @@ parts = st.sampled_from(
 ).map(str.encode)
 text_parts = st.lists(texts.map(str.encode) | parts | hostile_bytes, max_size=12).map(b"".join)
 SPECIAL_SETS = [[], ["<|a|>"], ["<|a|>", "<|a|>b"], ["aa", "aaa"], ["\nw", " y z", "\n\n"]]
-special_sets = st.sampled_from([*SPECIAL_SETS, ["é", "aéa"], ["aa", "ab", END]])
+SPECIAL_SETS += [["é", "aéa"], ["aa", "ab", END]]
+special_sets = st.sampled_from(SPECIAL_SETS)
 some_patterns = st.sampled_from([*bpe.PATTERNS, r"\w+", r"(?<!x)\w+", (r"\s", r"\w\w")])
 
 
@@ -1732,7 +1754,7 @@ def test_a_file_that_changes_while_it_is_read_is_named(tokenizer, tmp_path, monk
     monkeypatch.setattr(bpe.Block, "read", lambda block: (before(block), change())[0])
     raised = pytest.raises((ValueError, OSError), match=r"a\.txt")
     if how == "grow":
-        raised = pytest.warns(UserWarning, match=r"a\.txt: grew")
+        raised = note(r"a\.txt: grew")
     with raised:
         if call == "count":
             bpe.count(bpe.Source([path], bpe.Pattern("gpt2")), bpe.Engine(1))
@@ -1812,7 +1834,7 @@ def test_zstandard_is_read_or_refused(tmp_path):
     if any(map(importlib.util.find_spec, ("compression", "backports"))):
         assert counted([tmp_path / "a.txt.zst"])[0] == {b"one": 1, b" two": 1}
     else:
-        with pytest.raises(bpe.InputError, match=r"a\.txt\.zst: .* pip install backports\.zstd"):
+        with refusal(r"a\.txt\.zst: .* pip install backports\.zstd"):
             counted([tmp_path / "a.txt.zst"])
 
 
@@ -1828,7 +1850,7 @@ def test_row_groups_of_parquet_are_blocks(tmp_path):
     assert counted(bpe.find_files(tmp_path), text_field="body") == expected
     messages = {None: "no column 'text' .*body, n", "n": "row group 0: no text in the field 'n'"}
     for field, message in messages.items():
-        with pytest.raises(bpe.InputError, match=message):
+        with refusal(message):
             counted([path], text_field=field)
 
 
@@ -1844,22 +1866,16 @@ def test_row_groups_of_parquet_are_blocks(tmp_path):
 )
 def test_doubtful_text_gets_one_note(tmp_path, name, data, doubt):
     (tmp_path / name).write_bytes(data)
-    with pytest.warns(UserWarning, match=doubt) as notes:
+    with note(doubt) as notes:
         counted([tmp_path / name] * 3, workers=1)
     assert len(notes) == 1
-
-
-def test_a_file_that_is_not_packed_as_its_name_says_is_refused(tmp_path):
-    (tmp_path / "a.txt.gz").write_bytes(b"some text")
-    with pytest.raises(bpe.InputError, match="is not packed, as its name says"):
-        counted([tmp_path / "a.txt.gz"])
 
 
 def test_bad_lines_can_be_skipped_and_are_named(tmp_path):
     good = b'{"text": "ab"}\n'
     bad = b'{"text": 3}\nno json\n\xff\n'
     (tmp_path / "a.jsonl").write_bytes(good + bad + good)
-    with pytest.warns(UserWarning, match="skipped") as notes:
+    with note("skipped") as notes:
         result = bpe.count_files(tmp_path, tmp_path / "w.npz", skip_bad_lines=True, workers=1)
     assert result.words.to_counts() == {b"ab": 2}
     places = [re.findall("line ([0-9]+): skipped", str(note.message)) for note in notes]
@@ -1882,7 +1898,7 @@ def test_models_and_hidden_files_in_a_folder_are_no_text(trained, tmp_path):
     bpe.encode_files(trained.tokenizer, tmp_path, tmp_path / "o.bin", workers=1)
     assert bpe.find_files(tmp_path) == [tmp_path / "a.txt"]
     (tmp_path / "a.txt").unlink()
-    with pytest.raises(bpe.InputError, match="no text in this folder"):
+    with refusal("no text in this folder"):
         bpe.find_files(tmp_path)
 
 
@@ -1965,8 +1981,8 @@ def test_tables_grow():
     counts = {word: k for k, word in enumerate(map(source.randbytes, sizes), 2**33)}
     first = dict(itertools.islice(counts.items(), 30_000))
     counter = bpe.WordCounter()
-    for some in (first, counts):  # words of the first table are looked up in the second
-        counter.add_words(bpe.Words.from_counts(some))
+    for part in (first, counts):  # words of the first table are looked up in the second
+        counter.add_words(bpe.Words.from_counts(part))
     assert counter.words().to_counts() == counts | {word: 2 * n for word, n in first.items()}
 
 
@@ -1997,111 +2013,78 @@ def test_the_rarest_words_are_dropped_where_there_are_too_many(parts, max_words)
     assert all(words[word] <= n <= words[word] + error for word, n in exact.items())
 
 
-def test_reports_tell_of_dropped_words(library, tmp_path, command):
+def test_reports_tell_of_dropped_words(library, tmp_path):
     few = bpe.train(library[:30], 300, max_words=1000)
     assert len(few.counted.words.counts) <= 1000 and f"{few.counted.n_dropped:,} " in str(few)
     assert bpe.train(library[:30], 300, max_words=0).counted.n_dropped == 0
-    done = command("count --max-words 1000 --out few.npz", *library[:30], cwd=tmp_path)
-    assert done.returncode == 0
+    bpe.count_files(library[:30], tmp_path / "few.npz", max_words=1000)
     assert few.counted.described == bpe.load_counts(tmp_path / "few.npz")[0].described
 
 
-@examples(60)
+@examples(100)
 @given(
-    text=text_parts, special=special_sets, steps=st.sampled_from(DROPPING), size=st.integers(5, 100)
+    text=text_parts | pattern_texts.map(str.encode),
+    special=special_sets,
+    steps=st.sampled_from(DROPPING + SPACED),
+    size=st.integers(5, 100),
 )
 @example(b"ab ab\n c" * 9, [], DROPPING[2], 5)
-def test_dropped_pretokens_are_in_no_count_and_have_no_ids(
+def test_words_that_steps_drop_or_change_are_counted_and_encoded(
     tmp_path_factory, text, special, steps, size
 ):
     """Blocks and chunks have a few bytes."""
     assume(bpe._recognize(text) is None)
+    if steps in SPACED:  # a text between special tokens begins in another way
+        special = []
     path = tmp_path_factory.getbasetemp() / "dropped.txt"
     path.write_bytes(text)
     pattern = bpe.Pattern(steps)
     expected = naive_count(text, pattern.source, special)
     assert counted([path], special, steps, size, workers=1) == expected
     tokenizer = bpe.Tokenizer(BYTE_VOCAB, [], special, pattern=steps)
-    as_text = [token.encode().decode("latin-1") for token in special]
-    parts = [part.encode("latin-1") for part in naive_parts(text.decode("latin-1"), as_text)]
+    as_latin = [token.encode().decode("latin-1") for token in special]
+    parts = [part.encode("latin-1") for part in naive_parts(text.decode("latin-1"), as_latin)]
     parts[::2] = [b"".join(naive_split(pattern.source, part)) for part in parts[::2]]
     parts[1::2] = [[tokenizer.special_tokens[part.decode()]] for part in parts[1::2]]
-    ids = [*itertools.chain(*parts)]
+    ids = [*chain(*parts)]
     assert tokenizer.encode(text) == ids == tokenizer.encode(text)
     chunks = (text[k : k + size] for k in range(0, len(text), size))
     assert list(tokenizer.encode_iterable(chunks)) == ids
 
 
 @given(
-    text=pattern_texts.map(str.encode) | hostile_bytes,
-    steps=st.sampled_from(SPACED),
-    size=st.integers(5, 50),
-)
-def test_metaspace_is_put_before_a_text_once(tmp_path_factory, text, steps, size):
-    assume(bpe._recognize(text) is None)
-    path = tmp_path_factory.getbasetemp() / "spaced.txt"
-    path.write_bytes(text)
-    words = naive_split(bpe.Pattern(steps).source, text)
-    assert counted([path], [], steps, size, workers=1)[0] == Counter(filter(None, words))
-    tokenizer = bpe.Tokenizer(BYTE_VOCAB, [], pattern=steps)
-    chunks = (text[k : k + size] for k in range(0, len(text), size))
-    ids = [*b"".join(words)]
-    assert tokenizer.encode(text) == ids
-    assert list(tokenizer.encode_iterable(chunks)) == ids
-
-
-@given(
     counts=st.dictionaries(hostile_bytes | texts.map(str.encode), st.integers(0, 9), max_size=8),
     coverage=st.sampled_from([0.0, 0.3, 0.9, 1.0]),
-    step=st.sampled_from(
-        [None, bpe.Metaspace("▁", "never"), bpe.Metaspace("_"), bpe.Metaspace("▁")]
-    ),
+    step=st.sampled_from([None, *(bpe.Metaspace(*step) for step in (("▁", "never"), "_", "▁"))]),
 )
 def test_words_of_characters_are_what_python_decodes(counts, coverage, step):
-    decoded = []
-    totals = Counter()
-    for word, count in counts.items():
-        text = (naive_metaspace(step, word, False) if step else word).decode(
-            errors="surrogateescape"
-        )
-        decoded.append((text, count))
-        for letter in regex.findall(r"\P{Cs}", text):
-            totals[letter] += count
+    spaced = {word: naive_metaspace(step, word, False) if step else word for word in counts}
+    decoded = [(as_text(spaced[word]), n) for word, n in counts.items()]
+    totals = tally((char, n) for text, n in decoded for char in regex.findall(r"\P{Cs}", text))
     before = 0
-    kept = set()
+    frequent = set()
     for letter in sorted(+totals, key=lambda letter: (-totals[letter], letter)):
         if before < coverage * totals.total():
-            kept.add(letter)
+            frequent.add(letter)
         before += totals[letter]
-    expected = Counter()
-    found = Counter()
-    for text, count in decoded:
-        for is_kept, letters in itertools.groupby(text, kept.__contains__):
-            if is_kept:
-                expected["".join(letters).encode()] += count
+    parts = []
+    for text, n in decoded:
+        groups = itertools.groupby(text, frequent.__contains__)
+        parts += [("".join(letters).encode(), n) for is_kept, letters in groups if is_kept]
     words = bpe.Words.from_counts(counts).as_characters(coverage, step)
-    assert words.alphabet == [letter.encode() for letter in sorted(kept)]
-    for start, stop, count in zip(
-        words.offsets, words.offsets[1:], words.counts.tolist(), strict=False
-    ):
-        found[b"".join(words.alphabet[symbol] for symbol in words.symbols[start:stop])] += count
-    assert found == expected
+    assert words.alphabet == [letter.encode() for letter in sorted(frequent)]
+    places = pairwise(words.offsets)
+    spelled = (b"".join(map(words.alphabet.__getitem__, words.symbols[i:j])) for i, j in places)
+    assert tally(zip(spelled, words.counts.tolist(), strict=True)) == tally(parts)
 
 
 def test_the_hash_and_the_file_of_words_are_of_each_with_its_count(tmp_path):
-    counts = {
-        b"a": 1,
-        b"b": 2,
-        b"ab": 3,
-        b"\0a": 1,
-        b"\0": 3,
-        b"\0\0a": 1,
-        b"a long word" * 2: 2**40,
-    }
+    counts = {b"a": 1, b"b": 2, b"ab": 3, b"\0a": 1, b"\0": 3, b"\0\0a": 1}
+    counts[b"a long word" * 2] = 2**40
     words = bpe.Words.from_counts(counts)
     again = bpe.Words.from_counts(dict(reversed(counts.items())))
-    for name, some in (("a.npz", words), ("b.npz", again)):
-        bpe.save_counts(tmp_path / name, bpe.CorpusCounts(some, 1, 9), {})
+    for name, each in (("a.npz", words), ("b.npz", again)):
+        bpe.save_counts(tmp_path / name, bpe.CorpusCounts(each, 1, 9), {})
     assert again.digest == words.digest
     assert (tmp_path / "a.npz").read_bytes() == (tmp_path / "b.npz").read_bytes()
     for other in ({b"a": 2, b"b": 1}, {b"ab": 4}, {b"c": 1}):
@@ -2112,27 +2095,15 @@ def test_the_hash_and_the_file_of_words_are_of_each_with_its_count(tmp_path):
 
 
 def history(learned):
-    """Merges, counts and numbers of tokens, as `naive_learn` returns them."""
-    return learned.merges, learned.counts.tolist(), learned.n_tokens.tolist()
+    """Pairs, counts, numbers of tokens, and symbols, as `naive_learn` returns them."""
+    arrays = learned.pairs, learned.counts, learned.n_tokens
+    return *(array.tolist() for array in arrays), learned.tokens
 
 
-def assert_learns(counts, n_symbols, tie_break="bytes", min_frequency=1):
-    learned = bpe.learn(
-        bpe.Words.from_counts(counts), n_symbols, tie_break=tie_break, min_frequency=min_frequency
-    )
-    assert history(learned) == naive_learn(counts, n_symbols, tie_break, min_frequency)
+def assert_learns(counts, n_symbols, **options):
+    learned = bpe.learn(bpe.Words.from_counts(counts), n_symbols, **options)
+    assert history(learned) == naive_learn(counts, n_symbols, **options)
     assert learned.tokens == [*BYTES, *map(b"".join, learned.merges)]
-
-
-@examples(60)
-@given(
-    counts=word_counts,
-    extra=st.integers(0, 40),
-    tie_break=st.sampled_from(["bytes", "ids"]),
-    least=st.integers(0, 4),
-)
-def test_merges_are_those_of_the_oracle(counts, extra, tie_break, least):
-    assert_learns(counts, 256 + extra, tie_break, least)
 
 
 # Scores that rise or fall, are negative, or need the counts of both symbols.
@@ -2144,6 +2115,22 @@ SCORES = [
     lambda count, left, right, size: float((count * 7 + left * 3 + right * 5) % 11) - 2.0,
     lambda count, left, right, size: size - count * count,
 ]
+
+
+some_options = {
+    "score": st.just("count") | st.sampled_from(SCORES),
+    "tie_break": st.sampled_from(["bytes", "ids"]),
+}
+
+
+@examples(100)
+@given(
+    counts=word_counts,
+    extra=st.integers(0, 40),
+    options=st.fixed_dictionaries(some_options | {"min_frequency": st.integers(0, 4)}),
+)
+def test_merges_are_those_of_the_oracle(counts, extra, options):
+    assert_learns(counts, 256 + extra, **options)
 
 
 def change_at_random(learner, naive, source, pairs):
@@ -2172,29 +2159,26 @@ def change_at_random(learner, naive, source, pairs):
 @examples(60)
 @given(
     counts=word_counts,
-    score=st.sampled_from(SCORES),
-    tie_break=st.sampled_from(["bytes", "ids"]),
+    options=st.fixed_dictionaries(some_options),
     source=st.randoms(use_true_random=False),
 )
-def test_a_driven_learner_is_the_naive_one(counts, score, tie_break, source):
-    words = bpe.Words.from_counts(counts)
-    learner = bpe.Learner(words, 300, score=score, tie_break=tie_break)
-    naive = NaiveLearner(counts, score, tie_break)
+def test_a_driven_learner_is_the_naive_one(counts, options, source):
+    learner = bpe.Learner(bpe.Words.from_counts(counts), 300, **options)
+    naive = NaiveLearner(counts, **options)
     for _ in range(12):
         pairs = naive.pairs()
         assert learner.n_symbols == len(naive.tokens)
         if source.random() < 0.6:  # merges and splits need not ask for the best pair
             assert learner.best() == naive.best()
         assert {pair: learner.count(*pair) for pair in pairs} == pairs
-        assert learner.n_tokens == sum(len(word) * n for word, n in naive.words)
+        assert learner.n_tokens == naive.n_tokens()
         if not pairs:
             break
         change_at_random(learner, naive, source, pairs)
     now = learner.words()
-    cut = [now.symbols[i:j].tolist() for i, j in itertools.pairwise(now.offsets)]
-    assert sorted(zip(cut, now.counts.tolist(), strict=True)) == sorted(
-        (word, n) for word, n in naive.words if word
-    )
+    symbols = [now.symbols[i:j].tolist() for i, j in pairwise(now.offsets)]
+    ours = sorted(zip(symbols, now.counts.tolist(), strict=True))
+    assert ours == sorted((word, n) for word, n in naive.words if word)
 
 
 @pytest.mark.parametrize("wide", [False, True])
@@ -2222,11 +2206,11 @@ def test_a_refused_call_leaves_a_learner_as_it_was():
         (lambda: learner.merge_best(999), "room"),
     ]:
         before = learner.best(), learner.learned(), learner.words()
-        with pytest.raises(bpe.InputError, match=message):
+        with refusal(message):
             call()
         assert repr(before) == repr((learner.best(), learner.learned(), learner.words()))
     learner.merge_best(273)
-    with pytest.raises(bpe.InputError, match="room"):
+    with refusal("room"):
         learner.merge(97, 100)
 
 
@@ -2243,7 +2227,7 @@ def test_a_learner_that_was_interrupted_is_intact_or_refuses_work(error, monkeyp
     if bpe.COMPILES and error is KeyboardInterrupt:  # it waits for the end of a compiled kernel
         assert learner.merge(97, 98) == 256
     else:
-        with pytest.raises(bpe.InputError, match="interrupted within a merge"):
+        with refusal("interrupted within a merge"):
             learner.best()
 
 
@@ -2255,22 +2239,13 @@ def test_a_tokenizer_of_merges_cuts_words_as_the_learner_did(tmp_path):
     tokenizer = bpe.Tokenizer.from_merges(learner, [END], pattern="none")
     tokenizer.save(tmp_path)
     tokenizer = bpe.Tokenizer.load(tmp_path)
-    cut = sum(len(tokenizer.encode(word)) * n for word, n in counts.items())
-    assert cut == learner.n_tokens and tokenizer.merges == learner.learned().merges
+    n_tokens = sum(len(tokenizer.encode(word)) * n for word, n in counts.items())
+    assert n_tokens == learner.n_tokens and tokenizer.merges == learner.learned().merges
     plain = bpe.Tokenizer.from_merges(tokenizer.merges, [END], pattern="none")
     assert plain.digest == tokenizer.digest
     learner.split(256, [101, 119])
-    with pytest.raises(bpe.InputError, match="merges alone do not encode"):
+    with refusal("merges alone do not encode"):
         bpe.Tokenizer.from_merges(learner)
-
-
-@given(counts=word_counts, score=st.sampled_from(SCORES))
-def test_merges_by_any_score_are_those_of_the_naive_learner(counts, score):
-    naive = NaiveLearner(counts, score, "bytes")
-    while len(naive.tokens) < 280 and naive.best():
-        naive.merge(*naive.best()[:2])
-    learned = bpe.learn(bpe.Words.from_counts(counts), 280, score=score)
-    assert learned.tokens == naive.tokens
 
 
 def fails(count, size):
@@ -2283,7 +2258,7 @@ def fails(count, size):
 def test_a_score_that_fails_is_named_and_the_learner_goes_on_without_the_pair(score):
     words = bpe.Words.from_counts({b"ab": 5, b"abc": 3, b"xy": 1})
     learner = bpe.Learner(words, 300, score=score)
-    with pytest.raises(bpe.InputError, match=r"the score of .*b'ab', b'c'"):
+    with refusal(r"the score of .*b'ab', b'c'"):
         learner.merge_best(300)
     assert learner.n_symbols == 257
     learner.forbid(256, 99)
@@ -2301,38 +2276,26 @@ marked = characters.map(
 @given(data=st.data(), alphabet=marked, tie_break=st.sampled_from(["bytes", "ids"]))
 def test_merges_over_other_alphabets_are_those_of_the_oracle(data, alphabet, tie_break):
     many = [f"#{k:03d}".encode() for k in range(300)]  # more symbols than there are bytes
-    symbol = st.integers(0, 5) | st.integers(-5, -1)
     alphabet = data.draw(st.permutations(alphabet)) + many
-    drawn_words = st.tuples(st.lists(symbol, min_size=1, max_size=12), st.integers(1, 5))
-    drawn = data.draw(st.lists(drawn_words, min_size=1))
-    symbols = [[i % len(alphabet) for i in ids] for ids, _ in drawn]
-    words = bpe.Words(
-        np.array(list(itertools.chain.from_iterable(symbols)), np.int32),
-        np.cumsum([0, *map(len, symbols)]),
-        np.array([count for _, count in drawn]),
-        alphabet,
-    )
-    counts = Counter()
-    for ids, (_, count) in zip(symbols, drawn, strict=True):
-        counts[tuple(alphabet[i] for i in ids)] += count
-    learned = bpe.learn(words, len(alphabet) + 20, tie_break=tie_break)
-    assert history(learned) == naive_learn(counts, len(alphabet) + 20, tie_break, alphabet=alphabet)
+    n = len(alphabet)
+    symbol = st.integers(0, 5) | st.integers(n - 5, n - 1)
+    drawn_words = st.lists(symbol, min_size=1, max_size=12).map(tuple)
+    counts = data.draw(st.dictionaries(drawn_words, st.integers(1, 5), min_size=1))
+    learned = bpe.learn(words_of(counts, alphabet), n + 20, tie_break=tie_break)
+    assert history(learned) == naive_learn(counts, n + 20, alphabet, tie_break=tie_break)
 
 
 def test_more_pairs_than_their_table_holds_at_first_are_those_of_the_oracle():
     alphabet = [f"#{k:03d}".encode() for k in range(900)]
-    first, second = np.random.default_rng(0).integers(0, 900, (2, 50_000), np.int32)
-    n_pairs = len({*itertools.pairwise(first.tolist()), *itertools.pairwise(second.tolist())})
-    assert n_pairs > 1 << 16
-    offsets = np.array([0, 50_000, 100_000])
-    words = bpe.Words(np.append(first, second), offsets, np.array([1, 2]), alphabet)
-    counts = {tuple(alphabet[i] for i in word.tolist()): n for n, word in ((1, first), (2, second))}
-    assert history(bpe.learn(words, 908)) == naive_learn(counts, 908, alphabet=alphabet)
+    first, second = np.random.default_rng(0).integers(0, 900, (2, 50_000)).tolist()
+    assert len({*pairwise(first), *pairwise(second)}) > 1 << 16
+    counts = {tuple(first): 1, tuple(second): 2}
+    learned = bpe.learn(words_of(counts, alphabet), 908)
+    assert history(learned) == naive_learn(counts, 908, alphabet)
 
 
 SOURCE = random.Random(2)
-LONG_TIE = b"abcdefghijkl"
-TIED = {LONG_TIE + end: 1 for end in (b"x", b"y", b"\0", b"")} | {LONG_TIE[:-1]: 3}
+TIED = {b"abcdefghijkl" + end: 1 for end in (b"x", b"y", b"\0", b"")} | {b"abcdefghijk": 3}
 # Counts of words in which something is large, and how many symbols are learnt of them.
 LARGE_COUNTS = {
     "ties of long tokens": (TIED, 290),
@@ -2349,7 +2312,7 @@ LARGE_COUNTS = {
 def test_merges_of_large_inputs_are_those_of_the_oracle(name, wide, tie_break, monkeypatch):
     if wide:  # as in a corpus of so many symbols that positions do not fit 32 bits
         monkeypatch.setattr(bpe, "INT32_SYMBOLS", 0)
-    assert_learns(*LARGE_COUNTS[name], tie_break)
+    assert_learns(*LARGE_COUNTS[name], tie_break=tie_break)
 
 
 def test_no_token_is_longer_than_65536_symbols():
@@ -2465,10 +2428,9 @@ def test_going_on_reaches_across_the_ends_of_old_pretokens(text, extra):
     tokens = [vocab[id] for id in sorted(vocab)]
     words = bpe.words_of_model(model, bpe.Words.from_counts(counts))
     learned = bpe.learn(words, len(tokens) + extra, tie_break="ids")
-    counts_of_ids = Counter()
-    for word, count in counts.items():
-        counts_of_ids[tuple(naive_encode(word, merges))] += count
-    expected = naive_learn(counts_of_ids, len(tokens) + extra, "ids", alphabet=tokens)
+    naive = (tuple(map(tokens.index, naive_encode(word, merges))) for word in counts)
+    counts_of_ids = dict(zip(naive, counts.values(), strict=True))
+    expected = naive_learn(counts_of_ids, len(tokens) + extra, tokens, tie_break="ids")
     assert history(learned) == expected
     extended = bpe.Tokenizer.from_model(bpe.extend_model(model, learned))
     n_ids = sum(len(extended.encode(word)) * count for word, count in counts.items())
@@ -2502,7 +2464,7 @@ def test_vocabulary_has_special_tokens_first_then_bytes_then_merges():
 
 
 def test_a_text_that_is_too_small_gives_a_warning():
-    with pytest.warns(UserWarning, match="258 tokens, fewer than the 1,000"):
+    with note("258 tokens, fewer than the 1,000"):
         vocab, _ = bpe.train_bpe_from_counts({b"abc": 1}, 1000)
     assert len(vocab) == 258
     vocab, merges = bpe.train_bpe_from_counts({b"hello": 1}, 256)
@@ -2523,10 +2485,10 @@ def test_the_fingerprint_is_of_all_that_decides_about_ids():
     ]
     common = {"merges": [(b"a", b"b")], "special_tokens": ["<a>", "<b>"]}
     vocab = BYTE_VOCAB | {256: b"ab"}
-    made = [bpe.Tokenizer(vocab, **(common | change)).digest for change in changes]
+    digests = [bpe.Tokenizer(vocab, **(common | change)).digest for change in changes]
     other_order = dict(reversed(flags.items()))
-    assert bpe.Tokenizer(vocab, **common, flags=other_order).digest == made[-1]
-    assert len(set(made)) == len(changes)
+    assert bpe.Tokenizer(vocab, **common, flags=other_order).digest == digests[-1]
+    assert len(set(digests)) == len(changes)
 
 
 CALL = {"name": "add", "arguments": {"a": 2, "b": 3}}
@@ -2622,8 +2584,8 @@ def merges_of_characters(draw):
     fallback = {"byte_fallback": True}
     unknown = draw(st.sampled_from([fallback, unk, unk | {"fuse_unk": True}, unk | fallback]))
     pairs = [(left.decode(), right.decode()) for left, right in merges]
-    named = {token.decode(): id for id, token in enumerate(tokens)}
-    theirs = tokenizers.Tokenizer(tokenizers.models.BPE(named, pairs, **unknown))
+    ids_of = {token.decode(): id for id, token in enumerate(tokens)}
+    theirs = tokenizers.Tokenizer(tokenizers.models.BPE(ids_of, pairs, **unknown))
     options = unknown | {"pattern": "none", "alphabet": "characters"}
     model = bpe.Model(dict(enumerate(tokens)), merges, **options)
     expected = [(text, theirs.encode(text).ids)]
@@ -2648,19 +2610,8 @@ def scores_of_characters(draw):
     proto = model_proto(pieces, 2, name="identity", **spec)
     proto.trainer_spec.byte_fallback = byte_fallback
     theirs = sentencepiece.SentencePieceProcessor(model_proto=proto.SerializeToString())
-    ours = bpe.Tokenizer.from_model(
-        bpe.Model(
-            {id: piece.piece.encode() for id, piece in enumerate(proto.pieces)},
-            None,
-            {"<unk>": 0},
-            "none",
-            alphabet="characters",
-            scores=np.array([piece.score for piece in proto.pieces], np.float32),
-            unk_token="<unk>",
-            byte_fallback=byte_fallback,
-            fuse_unk=True,
-        )
-    )
+    model = bpe.read_sentencepiece(proto.SerializeToString())
+    ours = bpe.Tokenizer.from_model(dataclasses.replace(model, pattern="none"))
     text = draw(character_words).replace("\0", "").replace(" ", "▁")
     letters = [letter.encode() for letter in text]
     negative = {token: -score for token, score in scores.items()}
@@ -2671,10 +2622,8 @@ def scores_of_characters(draw):
         if not is_token:
             part = naive_letters(b"".join(part), tokens, b"<unk>", byte_fallback, True)
         symbols += part
-    return ours, [
-        (text, theirs.encode(text)),
-        (text.encode(), [ours.token_to_id(symbol) for symbol in symbols]),
-    ]
+    ids = [*map(ours.token_to_id, symbols)]
+    return ours, [(text, theirs.encode(text)), (text.encode(), ids)]
 
 
 @st.composite
@@ -2689,17 +2638,14 @@ def wordpieces(draw):
     vocab = {token: 3 * k for k, token in enumerate(names)}
     unk = draw(st.sampled_from([None, "[UNK]"]))
     most = draw(st.sampled_from([100, 100, 7]))
-    fields = {"kind": "wordpiece", "alphabet": "characters", "pattern": "none"}
-    fields["subword_prefix"] = prefix
-    by_id = {id: token.encode() for token, id in vocab.items()}
-    fields |= {"unk_token": unk, "max_word_chars": most}
-    ours = bpe.Tokenizer.from_model(bpe.Model(by_id, None, **fields))
-    made = st.lists(st.sampled_from(begin), min_size=1, max_size=9).map("".join)
+    joined = st.lists(st.sampled_from(begin), min_size=1, max_size=9).map("".join)
     options = {"unk_token": "[UNK]", "continuing_subword_prefix": prefix}
     options["max_input_chars_per_word"] = most
     theirs = tokenizers.models.WordPiece(vocab, **options)
+    model = bpe.read_huggingface(json.loads(tokenizers.Tokenizer(theirs).to_str()))
+    ours = bpe.Tokenizer.from_model(dataclasses.replace(model, unk_token=unk))
     expected = []
-    for text in (draw(made | pieces), draw(made | st.text("abc#é", min_size=1, max_size=110))):
+    for text in (draw(joined | pieces), draw(joined | st.text("abc#é", min_size=1, max_size=110))):
         expected.append((text.encode(), naive_wordpiece(text.encode(), vocab, prefix, unk, most)))
         if unk:
             expected.append((text, [token.id for token in theirs.tokenize(text)]))
@@ -2744,9 +2690,9 @@ def ids_of(tokenizer, word):
         return tokenizer.encode(word)
     kind = bpe.KINDS[tokenizer.model.kind]
     data = word if isinstance(word, bytes) else word.encode()
-    found = segmented(data, kind.tables(tokenizer.model), kind.segment)
-    bpe.require(type(found) is list, "no token")
-    return found
+    ids = segmented(data, kind.tables(tokenizer.model), kind.segment)
+    bpe.require(type(ids) is list, "no token")
+    return ids
 
 
 def segmented(data, tables, segment):
@@ -2767,7 +2713,7 @@ def test_words_become_the_ids_of_the_definition_and_of_the_owner(models, data):
     ours, expected = data.draw(models())
     for word, ids in expected * 2:  # the second time from the cache
         if ids is None:
-            with pytest.raises(bpe.InputError, match=r"not in the vocabulary|no token"):
+            with refusal(r"not in the vocabulary|no token"):
                 ids_of(ours, word)
         else:
             assert ids_of(ours, word) == ids, word
@@ -2775,67 +2721,66 @@ def test_words_become_the_ids_of_the_definition_and_of_the_owner(models, data):
 
 def segment_longest(text, tokens):
     """The longest token at each place; an unknown character is None."""
-    found = []
+    segments = []
     while text:
         token = max((token for token in tokens if text.startswith(token)), key=len, default=None)
-        found.append(token)
+        segments.append(token)
         text = text[len(token or "?") :]
-    return found
+    return segments
 
 
-# Texts and tokens in which ▁ begins tokens, ends them, both, or is missing.
-placed_marks = st.sampled_from(["{m}{t}", "{t}{m}", "{t}", "{t}{m}{t}"])
+@st.composite
+def tokens_with_marks(draw):
+    """Tokens that a mark begins, ends, both, or that lack it, and a text of them."""
+    mark = draw(st.sampled_from("▁ "))
+    place = draw(st.sampled_from(["{m}{t}", "{t}{m}", "{t}", "{t}{m}{t}"]))
+    source = random.Random(draw(st.integers(0, 9)))
+    scripts = [random_tokens(source, letters, 3)[0] for letters in ("abcdef", "éx", "中", ".,")]
+    parts = [*chain(*scripts)]
+    marked = [place.format(m=mark * source.randrange(1, 3), t=part) for part in parts[::2]]
+    missing = draw(st.sampled_from(["", "é", mark, "a中", "abcdef中.éx,"]))
+    tokens = sorted({*"abcdef中.", mark, *parts, *marked} - {*missing})
+    text = st.text([*"abcdef中.éx,zй", mark, mark], max_size=40)
+    return tokens, draw(text | st.lists(st.sampled_from(tokens)).map("".join))
 
 
 @examples(60)
-@given(data=st.data(), place=placed_marks, seed=st.integers(0, 9), mark=st.sampled_from("▁ "))
-def test_words_of_the_exact_pattern_can_be_segmented_alone(data, place, seed, mark):
-    source = random.Random(seed)
-    drawn = [random_tokens(source, letters, 3)[0] for letters in ("abcdef", "éx", "中", ".,")]
-    parts = list(itertools.chain.from_iterable(drawn))
-    tokens = {*"abcdef中.", mark, *parts}
-    tokens |= {place.format(m=mark * source.randrange(1, 3), t=part) for part in parts[::2]}
-    # letters that are no token
-    tokens -= set(data.draw(st.sampled_from(["", "é", mark, "a中", "abcdef中.éx,"])))
-    tokens = sorted(tokens)
-    unk = data.draw(st.sampled_from([{"byte_fallback": True}, {"fuse_unk": True}, {}]))
-    vocab = [token.encode() for token in ["<unk>", *tokens]] + BYTE_TOKENS * (
-        "byte_fallback" in unk
-    )
+@given(
+    drawn=tokens_with_marks(),
+    unk=st.sampled_from([{"byte_fallback": True}, {"fuse_unk": True}, {}]),
+    source=st.randoms(use_true_random=False),
+)
+def test_words_of_the_exact_pattern_can_be_segmented_alone(drawn, unk, source):
+    tokens, text = drawn
+    names = [token.encode() for token in ["<unk>", *tokens]]
+    vocab = dict(enumerate(names + BYTE_TOKENS * ("byte_fallback" in unk)))
     splits = [(token[:k], token[k:]) for token in tokens for k in range(1, len(token))]
     merges = [(a.encode(), b.encode()) for a, b in splits if {a, b} <= {*tokens}]
     source.shuffle(merges)
-    text = data.draw(
-        st.text([*"abcdef中.éx,zй", mark, mark], max_size=40)
-        | st.lists(st.sampled_from(tokens)).map("".join)
-    )
-    scores = np.array([source.random() for _ in vocab])
-    by_score = {*"".join(tokens)} <= {*tokens}  # else it is refused
-    for ranks in [{"merges": merges}] + [{"merges": None, "scores": scores}] * by_score:
-        options = {"special_tokens": {"<unk>": 0}, "unk_token": "<unk>", **ranks, **unk}
-        options["alphabet"] = "characters"
-        model = bpe.Model(dict(enumerate(vocab)), pattern="none", **options)
-        pattern = bpe.exact_pattern(model)
-        whole, cut = (
-            bpe.Tokenizer.from_model(dataclasses.replace(model, pattern=p))
-            for p in ("none", pattern)
-        )
-        assert cut.encode(text) == whole.encode(text)
+    options = {"special_tokens": {"<unk>": 0}, "unk_token": "<unk>", "alphabet": "characters"}
+    options |= unk | {"pattern": r"[\S\s]+"}  # "none" means the exact pattern, too
+    by_merges = bpe.Model(vocab, merges, **options)
+    models = [by_merges]
+    if {*"".join(tokens)} <= {*tokens}:  # else it is refused
+        scores = np.array([source.random() for _ in vocab])
+        models.append(bpe.Model(vocab, None, scores=scores, **options))
+    for model in models:
+        exact = dataclasses.replace(model, pattern=bpe.exact_pattern(model))
+        whole, by_word = map(bpe.Tokenizer.from_model, (model, exact))
+        assert by_word.encode(text) == whole.encode(text)
+    pattern = bpe.exact_pattern(by_merges)
     if "fuse_unk" not in unk and pattern != "none":  # the rule is the same for a longest match
-        tokens = {
-            token.decode()
-            for token in ({a + b for a, b in merges} | {t.encode() for t in tokens if len(t) == 1})
-        }
-        alone = [segment_longest(word, tokens) for word in regex.findall(pattern, text)]
-        assert list(itertools.chain.from_iterable(alone)) == segment_longest(text, tokens)
+        joined = {token for token in tokens if len(token) == 1}
+        joined |= {(a + b).decode() for a, b in merges}
+        alone = [segment_longest(word, joined) for word in regex.findall(pattern, text)]
+        assert [*chain(*alone)] == segment_longest(text, joined)
 
 
 def test_the_exact_pattern_keeps_marks_and_lone_characters_apart():
     vocab = ["▁", *"abcйц.,", "▁a", "ab", "bc", "йц", ".,", "▁▁"]
     scores = -np.arange(len(vocab), dtype=np.float32)
-    model = bpe.Model(
-        {id: t.encode() for id, t in enumerate(vocab)}, None, alphabet="characters", scores=scores
-    )
+    by_id = dict(enumerate(map(str.encode, vocab)))
+    model = bpe.Model(by_id, None, alphabet="characters", scores=scores)
     pattern = bpe.Pattern(bpe.exact_pattern(model))
     text = "▁▁abc.,йцzz▁aй▁"
     assert [w.decode() for w in pattern.split(text.encode())] == ["▁▁abc.,йц", "z", "z", "▁aй", "▁"]
@@ -2852,10 +2797,10 @@ def test_the_exact_pattern_keeps_marks_and_lone_characters_apart():
         assert pattern.steps[-1] == bpe.exact_pattern(whole) != "none"
 
 
-def sample(tables, data, alpha, state):
-    """One result of `sample_bpe`, as a tuple of ids."""
+def sample(kernel, tables, data, alpha, state):
+    """One result of a kernel that samples, as a tuple of ids."""
     ids = np.empty(len(data) + 2, np.uint32)
-    n = bpe.sample_bpe(bpe._with_padding(data), 0, len(data), tables, alpha, state, ids, 0)
+    n = kernel(bpe._with_padding(data), 0, len(data), tables, alpha, state, ids, 0)
     return tuple(ids[:n].tolist())
 
 
@@ -2876,36 +2821,37 @@ def test_samples_have_the_distribution_of_bpe_dropout(word, alpha, equal):
     tables = bpe.bpe_tables(bpe.Model(vocab, **ranks), samples=True)
     state = np.array([7], np.uint64)
     n = 20_000
-    found = Counter(tuple(vocab[id] for id in sample(tables, word, alpha, state)) for _ in range(n))
+    samples = (sample(bpe.sample_bpe, tables, word, alpha, state) for _ in range(n))
+    numbers = Counter(tuple(map(vocab.get, ids)) for ids in samples)
     rank = {pair: k for k, pair in enumerate(SAMPLED_MERGES)}
     if equal:
         pairs = itertools.product(SAMPLED_TOKENS, repeat=2)
         rank = {pair: 0 for pair in pairs if b"".join(pair) in SAMPLED_TOKENS}
     expected = naive_samples(tuple(bytes([b]) for b in word), rank, alpha)
-    assert found.keys() <= expected.keys() and abs(sum(expected.values()) - 1) < 1e-9
-    assert_by_chance([found[result] for result in expected], [n * p for p in expected.values()])
+    assert numbers.keys() <= expected.keys() and abs(sum(expected.values()) - 1) < 1e-9
+    assert_by_chance([numbers[result] for result in expected], [n * p for p in expected.values()])
 
 
 @examples(50)
 @given(data=words, seed=st.integers(0, 5))
 def test_samples_without_dropout_are_the_encoding_and_with_nothing_else_the_letters(data, seed):
     tokens, merges = random_tokens_of_bytes(random.Random(seed), 60)
-    model = bpe.Model(dict(enumerate(tokens)), merges)
-    tables = bpe.bpe_tables(model, samples=True)
-    state = np.zeros(1, np.uint64)
-    assert [tokens[id] for id in sample(tables, data, 0.0, state)] == (
-        naive_encode(data, merges) if data else []
-    )
-    assert [tokens[id] for id in sample(tables, data, 1.0, state)] == [bytes([b]) for b in data]
-    assert b"".join(tokens[id] for id in sample(tables, data, 0.5, state)) == data
-    assert sample(tables, data, 0.5, state.copy()) == sample(tables, data, 0.5, state.copy())
+    tables = bpe.bpe_tables(bpe.Model(dict(enumerate(tokens)), merges), samples=True)
+
+    def sampled(alpha):
+        state = np.zeros(1, np.uint64)
+        return [tokens[id] for id in sample(bpe.sample_bpe, tables, data, alpha, state)]
+
+    assert sampled(0.0) == naive_encode(data, merges)
+    assert sampled(1.0) == [bytes([b]) for b in data]
+    assert b"".join(sampled(0.5)) == data and sampled(0.5) == sampled(0.5)
 
 
 def test_a_cache_may_be_out_of_entries_and_of_room_for_ids_at_once():
     digits = str.maketrans("0123456789", "abcdefghij")
     # 2**13 words of 64 ids fill both
     text = "".join(f" {n:05}".translate(digits) + "x" * 58 for n in range(8200))
-    tokenizer = bpe.Tokenizer({b: bytes([b]) for b in range(256)}, [], cache_size=1 << 15)
+    tokenizer = bpe.Tokenizer(BYTE_VOCAB, [], cache_size=1 << 15)
     assert tokenizer.encode(text) == list(text.encode())
 
 
@@ -2919,7 +2865,7 @@ def test_special_tokens_are_found_as_regex_finds_them(special, text):
     parts = naive_parts(text, special)
     parts[::2] = map(str.encode, parts[::2])
     parts[1::2] = [[tokenizer.special_tokens[part]] for part in parts[1::2]]
-    expected = [*itertools.chain(*parts)]
+    expected = [*chain(*parts)]
     assert tokenizer.encode(text) == expected
     assert tokenizer.encode(text * 100, special) == tokenizer.encode(text * 100)
     assert list(tokenizer.encode_iterable(text)) == expected
@@ -2951,7 +2897,7 @@ def test_flagged_special_tokens_are_found_as_hugging_face_finds_them(flags, inpu
     expected = [theirs.encode(text).ids for text in inputs]
     assert [ours.encode(text) for text in inputs] == ours.encode_batch(inputs) == expected
     assert [list(ours.encode_iterable(text)) for text in inputs] == expected
-    assert [found.ids for found in ours.to_huggingface().encode_batch(inputs)] == expected
+    assert [encoding.ids for encoding in ours.to_huggingface().encode_batch(inputs)] == expected
 
 
 # Texts that end or begin in the middle of a character.
@@ -2971,20 +2917,10 @@ def test_texts_of_a_batch_do_not_touch(parts, name):
     assert offsets.tolist() == np.cumsum([0, *map(len, parts)]).tolist()
 
 
-def test_a_merge_that_occurs_twice_has_its_first_rank():
+def test_a_merge_that_is_given_twice_has_its_first_rank():
     vocab = BYTE_VOCAB | {256: b"ab", 257: b"bc"}
     merges = [(b"a", b"b"), (b"b", b"c"), (b"a", b"b")]
     assert bpe.Tokenizer(vocab, merges).encode("abc") == [256, 99]
-
-
-def test_unknown_letters_are_one_token_or_those_of_their_bytes():
-    fused = tokenizers.models.BPE({"a": 0, "<unk>": 1}, [], unk_token="<unk>", fuse_unk=True)
-    names = {name: id for id, name in enumerate([*FALLBACK, "a"])}
-    of_bytes = tokenizers.models.BPE(names, [], byte_fallback=True)
-    for model, ids in ((fused, [0, 1, 0, 1, 0]), (of_bytes, [256, 120, 120, 256, 120, 256])):
-        theirs = huggingface_tokenizer(model, pre_tokenizer=P.WhitespaceSplit())
-        ours = bpe.Tokenizer.from_str(theirs.to_str())
-        assert ours.encode("axxaxa") == theirs.encode("axxaxa").ids == ids
 
 
 @pytest.mark.parametrize("merges", [None, []])
@@ -3071,7 +3007,7 @@ def test_offsets_are_those_of_the_tokens(text, tokenizer):
     ids, offsets = tokenizer.encode_with_offsets(text)
     assert ids == tokenizer.encode(text)
     data = text.encode()
-    parts = [data[i:j] for i, j in itertools.pairwise([*offsets, len(data)])]
+    parts = [data[i:j] for i, j in pairwise([*offsets, len(data)])]
     assert parts == [tokenizer.id_to_token(id) for id in ids]
 
 
@@ -3080,11 +3016,11 @@ def test_batches_are_single_texts(tokenizer, some_texts, monkeypatch):
     monkeypatch.setattr(bpe, "BLOCK_BYTES", 5000)
     monkeypatch.setattr(bpe, "PART_BYTES", 300)
     for way in ("batches", "pieces", "a cache of 16", "a cache of 4,096"):
-        found = WAYS_TO_ENCODE[way](tokenizer, some_texts)
-        assert found == (expected * 2)[-len(found) :]
+        ids_of_texts = WAYS_TO_ENCODE[way](tokenizer, some_texts)
+        assert ids_of_texts == (expected * 2)[-len(ids_of_texts) :]
     ids, offsets = tokenizer.encode_batch_to_numpy(some_texts, {END})
     assert ids.dtype == np.uint32 and offsets.dtype == np.int64
-    assert [ids[a:b].tolist() for a, b in itertools.pairwise(offsets)] == expected
+    assert [ids[a:b].tolist() for a, b in pairwise(offsets)] == expected
     ordinary = tokenizer.encode_batch(some_texts, "none")
     assert ordinary == [tokenizer.encode_ordinary(text) for text in some_texts] != expected
     strings = [
@@ -3101,7 +3037,7 @@ def test_batches_are_single_texts(tokenizer, some_texts, monkeypatch):
 
 def naive_wordpiece(word, vocab, prefix="##", unk=None, max_chars=100):
     """The longest token, again and again; unknown words, and words that are too long, are [unk]."""
-    chars = word.decode("utf-8", "surrogateescape")
+    chars = as_text(word)
     tokens = []
     start = 0
     while start < len(chars):
@@ -3116,46 +3052,19 @@ def naive_wordpiece(word, vocab, prefix="##", unk=None, max_chars=100):
 
 
 def naive_likelihood(counts, n_symbols, min_frequency=1):
-    """Merge the pair of the greatest count(ab) / (count(a) count(b)).
-
-    A symbol is its text and whether it continues.
-    """
-    words = [[(char, i > 0) for i, char in enumerate(word.decode())] for word in counts]
-    first = sorted(
-        {(char, False) for word in words for char, _ in word} | set(itertools.chain(*words)),
-        key=by_code_point,
-    )
-    order = {symbol: k for k, symbol in enumerate(first)}
-    merges = []
-
-    def rank(symbol):
-        return symbol[0].encode(), -order[symbol]
-
-    while len(order) < n_symbols:
-        symbols = Counter()
-        pairs = Counter()
-        for word, count in zip(words, counts.values(), strict=True):
-            for symbol in word:
-                symbols[symbol] += count
-            for pair in itertools.pairwise(word):
-                pairs[pair] += count
-        scores = {
-            (a, b): (n / (float(symbols[a]) * float(symbols[b])), n, rank(a), rank(b))
-            for (a, b), n in pairs.items()
-            if n >= max(min_frequency, 1)
-        }
-        if not scores:
-            break
-        a, b = max(scores, key=scores.get)
-        made = a[0] + b[0], a[1]
-        order[made] = len(order)
-        merges.append((order[a], order[b], pairs[a, b]))
-        words = [merged(word, (a, b), made) for word in words]
-    return ["##" * continues + text for text, continues in order], merges
-
-
-def by_code_point(symbol):
-    return symbol[1], symbol[0]
+    """The history of merges by likelihood. A symbol is a text, and whether it continues a word."""
+    marked = {word: [(char, k > 0) for k, char in enumerate(word.decode())] for word in counts}
+    later = {*chain(*marked.values())}
+    symbols = sorted(later | {(char, False) for char, _ in later}, key=lambda symbol: symbol[::-1])
+    number = {symbol: k for k, symbol in enumerate(symbols)}
+    words = {tuple(map(number.get, marked[word])): n for word, n in counts.items()}
+    options = {"score": "likelihood", "min_frequency": min_frequency}
+    alphabet = [char.encode() for char, _ in symbols]
+    *merges, tokens = naive_learn(words, n_symbols, alphabet, **options)
+    continues = [continues for _, continues in symbols]
+    for left, _ in merges[0]:
+        continues.append(continues[left])
+    return *merges, [b"##" * later + token for later, token in zip(continues, tokens, strict=True)]
 
 
 few_letters_of_words = st.sampled_from(["a", "ab", "aé", "abc", "abé中🙂", "abcdefghij"])
@@ -3174,11 +3083,7 @@ def test_tokens_by_likelihood_are_those_of_the_oracle(counts, extra, least):
     words = words_of_characters(counts, order=list)  # as they come
     n_symbols = 2 * len(words.alphabet) + extra
     learned = bpe.learn_wordpiece(words, n_symbols, min_frequency=least)
-    tokens, merges = naive_likelihood(counts, n_symbols, least)
-    assert [token.decode() for token in learned.tokens] == tokens
-    assert [
-        (*pair, n) for pair, n in zip(learned.pairs.tolist(), learned.counts.tolist(), strict=True)
-    ] == merges
+    assert history(learned) == naive_likelihood(counts, n_symbols, least)
 
 
 @pytest.mark.parametrize("least", [1, 3])
@@ -3187,7 +3092,7 @@ def test_tokens_by_likelihood_of_real_words_are_those_of_the_oracle(library, lea
     counts = Counter(regex.findall(rb"[a-z]+|[A-Z]+", text))
     counts = dict(counts.most_common(150 if BOUNDS_CHECKED else 400))
     learned = bpe.learn_wordpiece(words_of_characters(counts), 500, min_frequency=least)
-    assert [token.decode() for token in learned.tokens] == naive_likelihood(counts, 500, least)[0]
+    assert history(learned) == naive_likelihood(counts, 500, least)
 
 
 def hugging_face_wordpiece(counts, vocab_size, **options):
@@ -3238,30 +3143,7 @@ def test_text_that_looks_like_the_prefix_gives_a_token_once():
     assert len(set(learned.tokens)) == len(learned.tokens) and b"##" in learned.tokens
 
 
-@pytest.mark.parametrize("size", [6, 7, 8])
-def test_a_word_of_the_greatest_length_is_cut(size):
-    vocab = {"[UNK]": 0, "a": 1, "##a": 2}
-    options = {"unk_token": "[UNK]", "max_input_chars_per_word": 7}
-    theirs = tokenizers.models.WordPiece(vocab, **options)
-    tokenizer = bpe.Tokenizer.from_str(
-        huggingface_tokenizer(theirs, pre_tokenizer=P.WhitespaceSplit()).to_str()
-    )
-    expected = [token.id for token in theirs.tokenize("a" * size)]
-    assert tokenizer.encode("a" * size) == expected
-
-
 # ─── Unigram ──────────────────────────────────────────────────────────────────────────────────────
-
-
-def words_of_characters(counts, order=sorted):
-    """Words over the characters of some words, {str or bytes: count}."""
-    words = [word if isinstance(word, str) else word.decode() for word in counts]
-    alphabet = order(dict.fromkeys(itertools.chain.from_iterable(words)))
-    number = {char: k for k, char in enumerate(alphabet)}
-    symbols = np.array([number[char] for char in itertools.chain.from_iterable(words)], np.int32)
-    offsets = np.cumsum([0, *map(len, words)])
-    numbers = np.array([*counts.values()], np.int64)
-    return bpe.Words(symbols, offsets, numbers, [char.encode() for char in alphabet])
 
 
 def naive_paths(word, score_of, unk_score):
@@ -3290,11 +3172,11 @@ def naive_paths(word, score_of, unk_score):
     return [(-order[0][0] if order else 0.0, tokens) for order, tokens in ways]
 
 
-def unigram_model(score_of, dtype=np.float64, **options):
+def unigram_model(score_of, **options):
     """A model of tokens and their scores, with <unk> as its first."""
     vocab = {0: b"<unk>"} | {1 + k: token.encode() for k, token in enumerate(score_of)}
     options = {"unk_token": "<unk>", "fuse_unk": True} | options
-    scores = np.array([-np.inf, *score_of.values()], dtype)
+    scores = np.array([-np.inf, *score_of.values()])
     return bpe.Model(vocab, None, kind="unigram", scores=scores, **options)
 
 
@@ -3308,8 +3190,7 @@ short_words = st.text("aab▁é中🙂", max_size=8)
 def test_bytes_that_are_not_utf8_are_unknown_one_by_one(data):
     byte_names = {f"<0x{byte:02X}>": -np.inf for byte in range(256)}
     tables = bpe.unigram_tables(unigram_model({"é": -1.0} | byte_names, byte_fallback=True))
-    characters = data.decode("utf-8", "surrogateescape")
-    parts = [part.encode("utf-8", "surrogateescape") for part in characters.split("é")]
+    parts = data.split("é".encode())
     expected = [id for part in parts for id in [1, *(2 + byte for byte in part)]][1:]
     assert segmented(data, tables, bpe.segment_unigram) == expected
 
@@ -3317,37 +3198,33 @@ def test_bytes_that_are_not_utf8_are_unknown_one_by_one(data):
 @pytest.mark.parametrize("alpha", [0.0, 0.5, 2.0])
 def test_samples_of_a_unigram_have_their_distribution(alpha):
     score_of = {"a": -1.0, "é": -2.5, "aé": -2.0, "éa": -3.0, "aéa": -4.0, "éaé": -5.5}
-    word = "aéaéxa".encode()
+    word = "aéaéxa"
     tables = bpe.unigram_tables(unigram_model(score_of))
-    paths = naive_paths("aéaéxa", score_of, -15.5)
-    names = {None: 0} | {token: 1 + k for k, token in enumerate(score_of)}
+    paths = naive_paths(word, score_of, -15.5)
+    id_of = {None: 0} | {token: 1 + k for k, token in enumerate(score_of)}
     weights = np.exp([alpha * score for score, _ in paths])
     expected = 20_000 * weights / weights.sum()
-    text = bpe._with_padding(word)
-    ids = np.empty(20, np.uint32)
     state = np.array([1], np.uint64)
-    seen = Counter()
-    for _ in range(20_000):
-        n = bpe.sample_unigram(text, 0, len(word), tables, alpha, state, ids, 0)
-        seen[tuple(ids[:n].tolist())] += 1
-    found = [seen[tuple(names[token] for token in path)] for _, path in paths]
-    assert_by_chance(found, expected.tolist(), 5)
+    sample_once = functools.partial(sample, bpe.sample_unigram, tables, word.encode(), alpha)
+    counts = Counter(sample_once(state) for _ in range(20_000))
+    numbers = [counts[tuple(map(id_of.get, path))] for _, path in paths]
+    assert_by_chance(numbers, expected.tolist(), 5)
 
 
 def naive_substrings(counts, longest):
     """The substrings that occur twice or more and are not always followed by one character."""
-    found = Counter()
+    totals = Counter()
     followed = {}
-    for number, (word, count) in enumerate(counts.items()):
+    for word, count in counts.items():
         for start in range(len(word)):
             for end in range(start + 2, min(start + longest, len(word)) + 1):
-                found[word[start:end]] += count
-                behind = word[end] if end < len(word) else (number, start)
-                followed.setdefault(word[start:end], set()).add(behind)
+                part = word[start:end]
+                totals[part] += count
+                # the end of a word is one character of its own in each word
+                followed.setdefault(part, set()).add(word[end : end + 1] or (word, start))
     ends = {word[k:] for word in counts for k in range(len(word))}
-    return {
-        part: n for part, n in found.items() if n > 1 and (len(followed[part]) > 1 or part in ends)
-    }
+    seeds = [part for part, n in totals.items() if n > 1]
+    return {part: totals[part] for part in seeds if len(followed[part]) > 1 or part in ends}
 
 
 character_counts = st.dictionaries(
@@ -3361,15 +3238,11 @@ def test_seeds_are_the_substrings_that_are_not_always_followed_by_one_character(
     learner = bpe._UnigramLearner(words_of_characters(counts), 1000, longest)
     seeds = naive_substrings(counts, longest)
     a = len(learner.words.alphabet)
-    ids = range(len(learner.probabilities))
-    assert {learner.spell(id).decode() for id in ids[a:]} == set(seeds)
-    assert len(ids) == a + len(seeds)
+    spelled = [learner.spell(id).decode() for id in range(a, len(learner.probabilities))]
+    assert {*spelled} == seeds.keys() and len(spelled) == len(seeds)
     weights = learner.probabilities[a:] / learner.probabilities[0]
-    first = max(sum(word.count(min("".join(counts))) * n for word, n in counts.items()), 0.5)
-    assert np.allclose(
-        weights * first,
-        [len(part) * seeds[part] for part in map(bytes.decode, map(learner.spell, ids[a:]))],
-    )
+    first = sum(word.count(min("".join(counts))) * n for word, n in counts.items())
+    assert np.allclose(weights * first, [len(part) * seeds[part] for part in spelled])
 
 
 @given(character_counts, st.integers(0, 30))
@@ -3385,13 +3258,13 @@ def test_expectations_and_losses_are_those_of_the_oracle(counts, n_seeds):
         for weight, (_, path) in zip(weights, paths, strict=True):
             for token in path:
                 expected[token] += count * weight / weights.sum()
-    found, total = learner.expect()
-    assert np.allclose(found, [expected[token] for token in score_of])
+    usage, total = learner.expect()
+    assert np.allclose(usage, [expected[token] for token in score_of])
     assert np.isclose(total, likelihood)
     a = learner.n_alphabet
-    count_of = dict(zip(score_of, found, strict=True))
-    total = found.sum()
-    losses = bpe._losses(learner.lattice, a, learner.scores, found)
+    count_of = dict(zip(score_of, usage, strict=True))
+    total = usage.sum()
+    losses = bpe._losses(learner.lattice, a, learner.scores, usage)
     for token, loss in list(zip(score_of, losses, strict=True))[a:]:
         n = count_of[token]
         score, path = naive_paths(token, {t: s for t, s in score_of.items() if t != token}, 0.0)[0]
@@ -3403,21 +3276,17 @@ def test_expectations_and_losses_are_those_of_the_oracle(counts, n_seeds):
 
 
 def test_words_of_any_length_have_a_likelihood():
-    source = random.Random(0)
-    counts = {"".join(source.choices("abcdefgh", k=5000)): 3, "a" * 3000: 1, "h": 2}
-    learner = bpe._UnigramLearner(words_of_characters(counts), 0, 4)
-    scores = dict(zip("abcdefgh", learner.scores, strict=True))
+    letters = "abcdefgh"
+    random_word = "".join(random.Random(0).choices(letters, k=5000))
+    counts = {random_word: 3, "a" * 3000: 1, "h": 2}
+    words = words_of_characters(counts)
+    totals = tally((char, n) for word, n in counts.items() for char in word)
+    learner = bpe._UnigramLearner(words, 0, 4)
     expected, likelihood = learner.expect()
-    wanted = sum(n * scores[char] for word, n in counts.items() for char in word)
-    assert np.isclose(likelihood, wanted)
-    assert np.allclose(
-        expected, [sum(n * word.count(char) for word, n in counts.items()) for char in "abcdefgh"]
-    )
-    learner = bpe._UnigramLearner(words_of_characters(counts), 1000, 4)
-    assert np.isclose(
-        learner.expect()[0] @ learner.lattice.sizes,
-        sum(len(word) * n for word, n in counts.items()),
-    )
+    assert np.allclose(expected, [totals[char] for char in letters])
+    assert np.isclose(likelihood, expected @ learner.scores)
+    learner = bpe._UnigramLearner(words, 1000, 4)
+    assert np.isclose(learner.expect()[0] @ learner.lattice.sizes, totals.total())
 
 
 def text_counts(paths):
@@ -3446,14 +3315,11 @@ def test_learning_unigram_is_that_of_sentencepiece(library, tmp_path):
 
 
 def test_learning_unigram_does_not_depend_on_the_order_of_words(library):
-    counts = text_counts(library[:20])
-    shuffled = dict(random.Random(1).sample(list(counts.items()), len(counts)))
-    words = [
-        bpe.Words.from_counts({word.encode(): n for word, n in c.items()})
-        for c in (counts, shuffled)
-    ]
+    counts = [(word.encode(), n) for word, n in text_counts(library[:20]).items()]
+    shuffled = random.Random(1).sample(counts, len(counts))
+    words = [bpe.Words.from_counts(dict(some)) for some in (counts, shuffled)]
     # parts of words are equal words
-    ours, other = (bpe.learn_unigram(w.as_characters(0.9), 500) for w in words)
+    ours, other = (bpe.learn_unigram(some.as_characters(0.9), 500) for some in words)
     assert ours.tokens == other.tokens and (ours.scores == other.scores).all()
     assert len(ours.likelihoods) > 1 and ours.likelihoods == other.likelihoods
 
@@ -3510,22 +3376,21 @@ def test_a_carried_sum_belongs_to_one_text(monkeypatch):
     assert mixed == theirs.encode(text)
 
 
-def test_a_unigram_falls_back_to_the_byte_tokens_that_exist():
-    pieces = [("<unk>", 0.0), ("a", -1.0), ("<0xC3>", -5.0), ("<0xA9>", -5.0)]
-    theirs = huggingface_tokenizer(tokenizers.models.Unigram(pieces, 0, True))
-    ours = bpe.Tokenizer.from_str(theirs.to_str())
-    for text in ("aéa", "zéa", "éé", "中a"):
-        assert ours.encode(text) == theirs.encode(text).ids
-
-
-@pytest.mark.parametrize("text", ["é<unk>a", "<unk>éa", "éé<unk><unk>é", "a<unk>", "aé<unk>é<"])
 @pytest.mark.parametrize("falls_back", [False, True])
+@given(text=st.lists(st.sampled_from(["<unk>", "é", "a", "b", "<"])).map("".join))
 def test_an_unknown_beside_a_written_unknown_token_is_one_token(text, falls_back):
     pieces = [("<unk>", 0.0), *((letter, -2.0) for letter in "ab<unk>")]
     if falls_back:
         pieces += [(f"<0x{b:02X}>", -9.0) for b in range(256)]
-    theirs = huggingface_tokenizer(tokenizers.models.Unigram(pieces, 0, falls_back))
-    assert bpe.Tokenizer.from_str(theirs.to_str()).encode(text) == theirs.encode(text).ids
+    theirs = tokenizers.Tokenizer(tokenizers.models.Unigram(pieces, 0, falls_back))
+    assert ours_from(theirs).encode(text) == theirs.encode(text).ids
+
+
+def test_a_unigram_falls_back_to_the_byte_tokens_that_exist():
+    pieces = [("<unk>", 0.0), ("a", -1.0), ("<0xC3>", -5.0), ("<0xA9>", -5.0)]
+    theirs = tokenizers.Tokenizer(tokenizers.models.Unigram(pieces, 0, True))
+    for text in ("aéa", "zéa", "éé", "中a"):
+        assert ours_from(theirs).encode(text) == theirs.encode(text).ids
 
 
 def test_a_token_that_is_cut_itself_has_no_loss():
@@ -3551,7 +3416,7 @@ NO_FLAGS["special"] = True
 
 def edited(folder, **changes):
     """A tokenizer.json with some keys changed; those of the model are written model__key."""
-    data = json.loads((folder / "tokenizer.json").read_text())
+    data = read_json(folder / "tokenizer.json")
     for key, value in changes.items():
         part = data
         if key.startswith("model__"):
@@ -3593,28 +3458,28 @@ ADDED = [
 ]
 # Added tokens as Phi, CodeGen and DeepSeek have them: tokens of the vocabulary, by their text or by
 # their name.
-KNOWN = [{"content": content, "special": False} for content in ("  ", "õ", "Ċ", "the")]
+VOCAB_ADDED = [{"content": content, "special": False} for content in ("  ", "õ", "Ċ", "the")]
 ordinary = [" ", "  ", "\n", "a", "é", "12345", "the end", END, ".", "\x1c", "\x1f", "\u3000"]
 ordinary += ["none", "gpt2", "ab"]
-contents = [token["content"] for token in ADDED + KNOWN]
-added_texts = st.lists(st.sampled_from(contents + ordinary)).map("".join) | texts
+ALL_ADDED = ADDED + VOCAB_ADDED
+ordinary += [token["content"] for token in ALL_ADDED]
+added_texts = st.lists(st.sampled_from(ordinary)).map("".join) | texts
 added_texts |= st.just("th.th.th")
 
 
 def written(folder, tokenizer, added=(), **changes):
     """Write a tokenizer.json with more added tokens, in the vocabulary or not, and changes."""
     tokenizer.save(folder, "huggingface")
-    data = json.loads((folder / "tokenizer.json").read_text())
-    known = data["model"]["vocab"]
-    known["th.th.th"] = len(known)  # no merge makes it
-    new = itertools.count(len(known))
+    data = read_json(folder / "tokenizer.json")
+    vocab = data["model"]["vocab"]
+    vocab["th.th.th"] = len(vocab)  # no merge makes it
+    new = itertools.count(len(vocab))
     for token in added:
-        id = known[token["content"]] if token["content"] in known else next(new)
+        id = vocab[token["content"]] if token["content"] in vocab else next(new)
         data["added_tokens"].append({"id": id, **NO_FLAGS, **token})
     data["added_tokens"].sort(key=lambda token: token["id"])
-    (folder / "tokenizer.json").write_text(json.dumps(data))
-    edited(folder, **changes)
-    return tokenizers.Tokenizer.from_file(str(folder / "tokenizer.json"))
+    edited(folder, model__vocab=vocab, added_tokens=data["added_tokens"], **changes)
+    return theirs_from(folder)
 
 
 # Well-known models: their kind, normalizer, pre-tokenizer, decoder and special tokens.
@@ -3629,6 +3494,9 @@ DEEPSEEK = ["[\r\n]", r"\s?[A-Za-z]+", r"\s?[!-/:-~]+", r"\s+$", "[一-龥]+"]
 DEEPSEEK = [Split(Regex(text), "isolated") for text in DEEPSEEK]
 DEEPSEEK += [P.Digits(True), ByteLevel(False, use_regex=False)]
 QWEN = [Split(Regex(bpe.PATTERNS["qwen2"]), "isolated"), ByteLevel(False, use_regex=False)]
+
+
+OF_BYTE_LEVELS = {"pre_tokenizer": ByteLevel(False), "decoder": D.ByteLevel()}
 CUTS = [P.Whitespace(), P.Punctuation("contiguous"), P.Digits(True), P.CharDelimiterSplit("x")]
 BY_SPACES = Split(" ", "merged_with_previous")
 BEGINNING = P.Metaspace(prepend_scheme="first", split=False)
@@ -3692,32 +3560,23 @@ def trained_there(folder, prose, **options):
 IDENTITY = {"normalization_rule_name": "identity"}
 LLAMA = {**IDENTITY, "remove_extra_whitespaces": False, "byte_fallback": True}
 OWN_SYMBOLS = {"user_defined_symbols": ["<a>", "def", "e▁x"]}
+ODD_SYMBOLS = {"user_defined_symbols": ["…", "\n", "\t", "ﬁ", "<x>"]}
+ODD_SYMBOLS["normalization_rule_name"] = "nmt_nfkc"
 SENTENCEPIECE = [
     {"model_type": "bpe", **LLAMA},
     {"model_type": "bpe"},
     {"model_type": "bpe", "add_dummy_prefix": False, "split_by_whitespace": False},
     {"model_type": "bpe", "normalization_rule_name": "nmt_nfkc_cf", "pad_id": 3},
+    {"model_type": "bpe", **IDENTITY},
     {"model_type": "unigram"},
     {"model_type": "unigram", **LLAMA},
     {"model_type": "unigram", **IDENTITY, "add_dummy_prefix": False},
+    {"model_type": "unigram", **ODD_SYMBOLS, "remove_extra_whitespaces": False},
     {"model_type": "unigram", **LLAMA, "user_defined_symbols": ["<x>", "self"]},
     *({"model_type": kind, **OWN_SYMBOLS} for kind in ("bpe", "unigram")),
-]
-ODD_SYMBOLS = {"user_defined_symbols": ["…", "\n", "\t", "ﬁ", "<x>"]}
-ODD_SYMBOLS["normalization_rule_name"] = "nmt_nfkc"
-SMALL_SENTENCEPIECE = [
-    {"model_type": "bpe", **ODD_SYMBOLS},
-    {"model_type": "bpe", **IDENTITY},
-    {"model_type": "unigram", **ODD_SYMBOLS},
-    {"model_type": "unigram", **ODD_SYMBOLS, "remove_extra_whitespaces": False},
-    {"model_type": "unigram", **IDENTITY},
+    *({"model_type": kind, **ODD_SYMBOLS} for kind in ("bpe", "unigram")),
     {"model_type": "char"},
-    {
-        "model_type": "char",
-        **IDENTITY,
-        "remove_extra_whitespaces": False,
-        "user_defined_symbols": ["<x>"],
-    },
+    {"model_type": "char", **LLAMA, "user_defined_symbols": ["<x>"]},
 ]
 
 
@@ -3753,11 +3612,10 @@ class Owned:
     decode: Callable | None = None
     formats: tuple = ("huggingface",)
     texts: st.SearchStrategy = dataclasses.field(default_factory=lambda: famous_texts)
-    # a tokenizer.json normalizes in another way
-    may_differ: Callable = lambda text: False
+    may_differ: Callable = lambda text: False  # in a tokenizer.json
     may_decode: Callable = lambda text, ids: True
-    owner: str = "owner"
-    honoured: Collection = "none"  # the special tokens that sentencepiece finds in a text
+    is_exact: bool = False  # no Unigram may have another way with the same rounded score
+    honoured: Collection = "all"  # the special tokens that the owner finds in a text
     n_examples: int = 10
     decoded: tuple = ()  # ids that no text becomes
 
@@ -3770,7 +3628,7 @@ def huggingface_calls(theirs):
 
 
 def tiktoken_at(folder):
-    described = json.loads((folder / "tokenizer.tiktoken.json").read_text())
+    described = read_json(folder / "tokenizer.tiktoken.json")
     ranks = tiktoken.load.load_tiktoken_bpe(str(folder / "tokenizer.tiktoken"))
     options = {"mergeable_ranks": ranks, "special_tokens": described["special_tokens"]}
     theirs = tiktoken.Encoding("t", pat_str=described["pattern"], **options)
@@ -3779,36 +3637,34 @@ def tiktoken_at(folder):
 
 def gpt2_at(folder):
     model = tokenizers.models.BPE.from_file(f"{folder}/vocab.json", f"{folder}/merges.txt")
-    return huggingface_calls(
-        huggingface_tokenizer(model, [END], pre_tokenizer=ByteLevel(False), decoder=D.ByteLevel())
-    )
+    return huggingface_calls(huggingface_tokenizer(model, [END], **OF_BYTE_LEVELS))
 
 
 READERS = {
-    "huggingface": lambda folder: huggingface_calls(
-        tokenizers.Tokenizer.from_file(f"{folder}/tokenizer.json")
-    ),
+    "huggingface": lambda folder: huggingface_calls(theirs_from(folder)),
     "tiktoken": tiktoken_at,
     "gpt2": gpt2_at,
 }
 
 
-def own_model(here, formats=("huggingface",), **options):
+def own_model(here, argument):
     """A model that we train."""
-    return Owned(family_training(**options).tokenizer, formats=formats)
+    options, formats = argument
+    return Owned(family_training(**options).tokenizer, formats=("huggingface", *formats))
 
 
-def own_merges(here, **options):
+def own_merges(here, options):
     """The merges of one training with other patterns, special tokens and flags."""
     options = {"special_tokens": [END]} | options
     formats = () if "(?<=" in str(options) else ("huggingface",)
-    return Owned(
-        bpe.Tokenizer(here.tokenizer.vocab, here.tokenizer.merges, **options), formats=formats
-    )
+    ours = bpe.Tokenizer(here.tokenizer.vocab, here.tokenizer.merges, **options)
+    return Owned(ours, formats=formats)
 
 
-def edited_json(here, added, **changes):
-    theirs = written(here.folder, here.tokenizer, added, **changes)
+def edited_json(here, argument):
+    part, added = argument
+    changes = {"model__ignore_merges": not added and "[0-9]" not in str(part)}
+    theirs = written(here.folder, here.tokenizer, added, pre_tokenizer=part, **changes)
     return Owned(bpe.Tokenizer.load(here.folder), *huggingface_calls(theirs), texts=added_texts)
 
 
@@ -3829,9 +3685,8 @@ def famous_model(here, name):
 def small_model(here, make):
     theirs, texts = make()
     last = sorted(id for name, id in theirs.get_vocab(with_added_tokens=True).items() if name)[-3:]
-    return owned_by_hugging_face(
-        here, theirs, texts=texts, n_examples=30, decoded=([1, 0, 3], last)
-    )
+    fields = {"texts": texts, "n_examples": 30, "decoded": ([1, 0, 3], last)}
+    return owned_by_hugging_face(here, theirs, **fields)
 
 
 def wild_model(here, name):
@@ -3849,35 +3704,36 @@ def wild_model(here, name):
 def owned_by_sentencepiece(file, **fields):
     theirs = sentencepiece.SentencePieceProcessor(model_file=str(file))
     ours = bpe.Tokenizer.load(file)
-
-    written = bpe._to_tokenizer_json(ours.model)["normalizer"]
-    in_json = bpe.Normalizer([written] if written else [])
+    normalizer = bpe._to_tokenizer_json(ours.model)["normalizer"]
+    in_json = bpe.Normalizer([normalizer] if normalizer else [])
 
     def may_differ(text):
-        return in_json.normalize(text.encode()).decode() != theirs.normalize(text)
+        # Hugging Face finds the tokens of bytes in a text
+        normalized = in_json.normalize(text.encode()).decode()
+        return "<0x" in text or normalized != theirs.normalize(text)
 
     def may_decode(text, ids):
         # of its own: sentencepiece takes away more of them than Hugging Face
         marks = text.lstrip().startswith("▁")
         return theirs.unk_id() not in ids and not marks
 
-    fields = {"formats": (), "may_differ": may_differ, "may_decode": may_decode} | fields
-    return Owned(ours, theirs.encode, theirs.decode, owner="sentencepiece", **fields)
+    calls = {"may_differ": may_differ, "may_decode": may_decode}
+    fields = {"formats": (), "is_exact": True, "honoured": "none"} | calls | fields
+    return Owned(ours, theirs.encode, theirs.decode, **fields)
 
 
 def sentencepiece_model(here, options):
     theirs, file = trained_there(here.folder, here.prose, **options)
     symbols = options.get("user_defined_symbols", [])
-    in_json = ("huggingface",)
-    parts = st.sampled_from([*symbols, "x", " ", "the ", "<s>"])
-    some_texts = famous_texts | st.lists(parts).map("".join)
+    parts = st.lists(st.sampled_from([*symbols, "x", " ", "the ", "<s>"])).map("".join)
+    fields = {"texts": famous_texts | symbol_texts | parts, "n_examples": 60}
     if options["model_type"] == "unigram":
-        return owned_by_sentencepiece(file, formats=in_json, texts=some_texts, n_examples=20)
+        return owned_by_sentencepiece(file, formats=("huggingface",), **fields)
     if symbols:  # a tokenizer.json finds them in another way
-        with pytest.warns(UserWarning, match="some ids may differ"):
+        with note("some ids may differ"):
             bpe.Tokenizer.load(file).save(here.folder / "hf")
-        return owned_by_sentencepiece(file, honoured=symbols, texts=some_texts, n_examples=20)
-    owned = owned_by_sentencepiece(file, formats=in_json, texts=some_texts)
+        return owned_by_sentencepiece(file, honoured=symbols, **fields)
+    owned = owned_by_sentencepiece(file, formats=("huggingface",), **fields)
     # as one word
     whole = bpe.Tokenizer.from_model(dataclasses.replace(owned.ours.model, pattern="none"))
     text = "\n".join(here.prose)[:5000]
@@ -3885,15 +3741,9 @@ def sentencepiece_model(here, options):
     return owned
 
 
-def small_sentencepiece_model(here, options):
-    lines = [line[:400] for line in here.prose[:200]]
-    _, file = trained_there(here.folder, lines, vocab_size=300, **options)
-    symbols = [] if options["model_type"] == "unigram" else options.get("user_defined_symbols", [])
-    fields = {"texts": symbol_texts, "may_differ": lambda text: False, "n_examples": 100}
-    return owned_by_sentencepiece(file, honoured=symbols, **fields)
-
-
-def model_of_pieces(here, pieces, kind, **spec):
+def model_of_pieces(here, argument):
+    pieces, kind = argument
+    spec = {"remove_extra_whitespaces": False} if kind == 1 else {"add_dummy_prefix": False}
     (here.folder / "m.model").write_bytes(model_proto(pieces, kind, **spec).SerializeToString())
     parts = st.lists(st.sampled_from([" ", "  ", "und", "<ab>", "ab", "<", ">"]), max_size=12)
     return owned_by_sentencepiece(here.folder / "m.model", texts=parts.map("".join), n_examples=30)
@@ -3906,13 +3756,13 @@ def bert_vocabulary(here, lowercase):
     theirs = tokenizers.BertWordPieceTokenizer(str(here.folder / "vocab.txt"), lowercase=lowercase)
     ours = bpe.Tokenizer.load(here.folder)
     ours.save(here.folder / "hf", "huggingface")
-    from_json = tokenizers.Tokenizer.from_file(str(here.folder / "hf" / "tokenizer.json"))
+    from_json = theirs_from(here.folder / "hf")
     for text in ("a b", "Élan VITAL 中文 [MASK]", "x" * 101, "[CLS] a"):
         assert from_json.encode(text).ids == theirs.encode(text).ids  # [CLS] and [SEP], too
     return Owned(ours, *huggingface_calls(theirs), formats=("huggingface",))
 
 
-def longest_match_of_bytes(here):
+def longest_match_of_bytes(here, _):
     vocab = BYTE_VOCAB | {256: b"the", 257: b" the", 258: "é".encode(), 259: b"th"}
     model = bpe.Model(vocab, None, kind="wordpiece", max_word_chars=1 << 24)
     return Owned(bpe.Tokenizer.from_model(model))
@@ -3940,30 +3790,17 @@ symbol_texts = st.text("aeinort sdé.,…ﬁ<x>12\n\t中", max_size=60) | st.tex
 UND_PIECES = [("<unk>", 2, 0), ("▁", 1, -2), ("un", 1, -2), ("d", 1, -2)]
 UND_PIECES += [("▁" * n, 4, 0) for n in (2, 3, 4)]
 AB_PIECES = [("<unk>", 2, 0), ("a", 1, -2), ("b", 1, -3), ("ab", 1, -1), ("<ab>", 1, 0)]
-PIECES_BY_HAND = {
-    **{
-        f"symbols compete by their length {score}": {
-            "pieces": [*UND_PIECES, ("▁un", 1, score)],
-            "kind": 1,
-            "remove_extra_whitespaces": False,
-        }
-        for score in (-1.5, -0.01)
-    },
-    "a token with unknown characters is never made": {
-        "pieces": AB_PIECES,
-        "kind": 2,
-        "add_dummy_prefix": False,
-    },
-}
+# Symbols compete by their length, whatever the other scores are; a token with unknown characters is
+# never made.
+PIECES_BY_HAND = [([*UND_PIECES, ("▁un", 1, score)], 1) for score in (-1.5, -0.01)]
+PIECES_BY_HAND += [(AB_PIECES, 2)]
 
 
 def names_that_are_no_bytes():
     names = ["a", "’", "b", "ab", "a’", "", *"âĢĻ", "âĢ", "âĢĻ"]  # the last name is that of ’
     merges = [("a", "’"), ("a", "b"), ("â", "Ģ"), ("âĢ", "Ļ")]
     model = tokenizers.models.BPE({name: id for id, name in enumerate(names)}, merges)
-    theirs = huggingface_tokenizer(
-        model, ["<end>"], pre_tokenizer=ByteLevel(False), decoder=D.ByteLevel()
-    )
+    theirs = huggingface_tokenizer(model, ["<end>"], **OF_BYTE_LEVELS)
     return theirs, st.text("ab’", max_size=9) | st.sampled_from(["ba<end>’", "a’b<end>"])
 
 
@@ -3983,9 +3820,8 @@ def digits_after_a_byte_level():
     parts = [P.Punctuation("contiguous"), ByteLevel(False), P.Digits(individual_digits=False)]
     cuts = Sequence([*parts, three])
     model = tokenizers.models.BPE({name: id for id, name in enumerate(names)}, pairs)
-    return huggingface_tokenizer(model, pre_tokenizer=cuts, decoder=D.ByteLevel()), st.text(
-        "üòé½¼²³٣12345 ab.,!", max_size=40
-    )
+    theirs = huggingface_tokenizer(model, pre_tokenizer=cuts, decoder=D.ByteLevel())
+    return theirs, st.text("üòé½¼²³٣12345 ab.,!", max_size=40)
 
 
 def unigram_of_bytes():
@@ -4034,51 +3870,14 @@ WAYS = [
     {"special_tokens": [END, f"d{END}", f"{END} {END}", ">\n"]},
     {"special_tokens": [END, f"d{END}", f"{END} {END}", ">\n"], "pattern": [r"\p{N}{1,3}", "gpt2"]},
 ]
-OF_BYTES = {"formats": ("huggingface", "tiktoken")}
-OWN_MODELS = {
-    **{
-        f"pattern {k}": {"pattern": k, **(OF_BYTES if type(p) is str else {})}
-        for k, p in bpe.PATTERNS.items()
-    },
-    "ids": {"tie_break": "ids", "formats": ("huggingface", "gpt2", "tiktoken")},
-    **{f"family {k}": options for k, (options, _) in enumerate(FAMILIES)},
-    **{f"special tokens {at}": {"special_tokens_at": at} for at in ("after-bytes", "last")},
-}
-JSON_MODELS = {
-    f"json {k}{' added' * bool(added)}": {
-        "added": added,
-        "model__ignore_merges": not added and "[0-9]" not in str(part),
-        "pre_tokenizer": part,
-    }
-    for k, part in enumerate(PRE_TOKENIZERS)
-    for added in ([], ADDED if k % 2 else ADDED + KNOWN)
-}
-# Name -> a function that makes the tokenizer and names its owner.
-OWNED = {
-    **{name: functools.partial(own_model, **options) for name, options in OWN_MODELS.items()},
-    **{f"way {k}": functools.partial(own_merges, **options) for k, options in enumerate(WAYS)},
-    **{name: functools.partial(edited_json, **options) for name, options in JSON_MODELS.items()},
-    **{name: functools.partial(famous_model, name=name) for name in FAMOUS},
-    **{f"wild {name}": functools.partial(wild_model, name=name) for name in WILD},
-    **{make.__name__: functools.partial(small_model, make=make) for make in SMALL_MODELS},
-    **{
-        f"sentencepiece {k}": functools.partial(sentencepiece_model, options=o)
-        for k, o in enumerate(SENTENCEPIECE)
-    },
-    **{
-        f"small sentencepiece {k}": functools.partial(small_sentencepiece_model, options=options)
-        for k, options in enumerate(SMALL_SENTENCEPIECE)
-    },
-    **{
-        name: functools.partial(model_of_pieces, **options)
-        for name, options in PIECES_BY_HAND.items()
-    },
-    **{
-        f"bert {case}": functools.partial(bert_vocabulary, lowercase=case == "lower")
-        for case in ("lower", "cased")
-    },
-    "longest match of bytes": longest_match_of_bytes,
-}
+# Options of a training, and formats beside Hugging Face's.
+OWN_MODELS = [
+    ({"pattern": name}, ["tiktoken"] * (type(pattern) is str))
+    for name, pattern in bpe.PATTERNS.items()
+]
+OWN_MODELS += [({"tie_break": "ids"}, ["gpt2", "tiktoken"])]
+OWN_MODELS += [(options, []) for options, _ in FAMILIES]
+OWN_MODELS += [({"special_tokens_at": at}, []) for at in ("after-bytes", "last")]
 # Texts full of characters that normalizers, pre-tokenizers and special tokens look for.
 famous_texts = st.text("ab Éé\u0301ﬁ中12٣ \n\t.,'x▁<>#\u3000", max_size=40)
 famous_texts |= st.text(st.sampled_from(OLD_CHARACTERS), max_size=40)
@@ -4087,49 +3886,78 @@ famous_texts |= st.lists(
 ).map("".join)
 
 
-def assert_as_good(model, found, expected):
+# Functions that make a tokenizer and name its owner, and their argument.
+OWNED = [
+    *((own_model, argument) for argument in OWN_MODELS),
+    *((own_merges, options) for options in WAYS),
+    *((edited_json, argument) for argument in itertools.product(PRE_TOKENIZERS, [[], ALL_ADDED])),
+    *((famous_model, name) for name in FAMOUS),
+    *((wild_model, name) for name in WILD),
+    *((small_model, make) for make in SMALL_MODELS),
+    *((sentencepiece_model, options) for options in SENTENCEPIECE),
+    *((model_of_pieces, argument) for argument in PIECES_BY_HAND),
+    *((bert_vocabulary, lowercase) for lowercase in (False, True)),
+    (longest_match_of_bytes, None),
+]
+
+
+def name_of_owned(param):
+    make, argument = param
+    return f"{make.__name__} {getattr(argument, '__name__', argument)}"[:60]
+
+
+@pytest.fixture(scope="module", params=OWNED, ids=name_of_owned)
+def owned(request, prose, tokenizer, tmp_path_factory):
+    make, argument = request.param
+    folder = tmp_path_factory.mktemp("owned")
+    result = make(SimpleNamespace(prose=prose, tokenizer=tokenizer, folder=folder), argument)
+    result.folder = folder
+    return result
+
+
+def assert_as_good(owned, ids, expected):
     """The ids are equal; those of a Unigram may have another way with the same rounded score."""
-    if found != expected:
+    model = owned.ours.model
+    if ids != expected:
         assert model.kind == "unigram"
-        sums = [math.fsum(model.scores[id] for id in ids) for ids in (found, expected)]
+        sums = [math.fsum(map(model.scores.item, way)) for way in (ids, expected)]
         assert math.isclose(*sums, rel_tol=1e-6 * len(expected))
-        assert b"".join(map(model.vocab.get, found)) == b"".join(map(model.vocab.get, expected))
+        texts = [b"".join(map(model.vocab.get, way)) for way in (ids, expected)]
+        assert texts[0] == texts[1]
 
 
 def assert_written_as_read(folder, again):
     """Two files tokenizer.json are equal; names that stand for no bytes may differ."""
-    read, written = (json.loads((path / "tokenizer.json").read_text()) for path in (folder, again))
-    kept = [part.pop("model")["vocab"] for part in (read, written)]
+    read, written = (read_json(path / "tokenizer.json") for path in (folder, again))
+    vocabs = [data.pop("model")["vocab"] for data in (read, written)]
     assert written == read
-    assert kept[0] == kept[1] or "’" in kept[0]
+    assert vocabs[0] == vocabs[1] or "’" in vocabs[0]
 
 
 def files_in(folder):
     return {path.name: path.read_bytes() for path in folder.iterdir() if path.is_file()}
 
 
-@pytest.mark.parametrize("name", OWNED)
 @pytest.mark.filterwarnings(
-    "ignore:some ids may differ", "ignore:.*may hold another model", "ignore:.*can be produced"
+    "ignore:some ids may differ", "ignore:.*can be produced", "ignore:.*no unknown token"
 )
-@pytest.mark.filterwarnings("ignore:.*the model has no unknown token")
-def test_ids_and_texts_are_those_of_the_owner_in_each_format(
-    name, library, prose, tokenizer, tmp_path, monkeypatch
-):
-    owned = OWNED[name](SimpleNamespace(prose=prose, tokenizer=tokenizer, folder=tmp_path))
+def test_ids_and_texts_are_those_of_the_owner_in_each_format(owned, prose, tmp_path):
     ours = owned.ours
-    unpickled = pickle.loads(pickle.dumps(owned.ours))
+    unpickled = pickle.loads(pickle.dumps(ours))
     saved = {}
     for format in owned.formats:
-        ours.save(tmp_path / format, format)
-        loaded = bpe.Tokenizer.load(tmp_path / format)
-        loaded.save(tmp_path / f"{format} again", format)
-        assert files_in(tmp_path / f"{format} again") == files_in(tmp_path / format)
-        if format == "huggingface" and (tmp_path / "tokenizer.json").is_file():
-            assert_written_as_read(tmp_path, tmp_path / format)
-        # the scores of SentencePiece become merges, or floats of another type
-        assert saved or owned.owner == "sentencepiece" or loaded.digest == ours.digest
-        saved[format] = loaded, *READERS[format](tmp_path / format)
+        folder = tmp_path / format
+        ours.save(folder, format)
+        loaded = bpe.Tokenizer.load(folder)
+        loaded.save(tmp_path / "again", format)
+        assert files_in(tmp_path / "again") == files_in(folder)
+        shutil.rmtree(tmp_path / "again")
+        if format == "huggingface":
+            # the scores of SentencePiece become merges, or floats of another type
+            assert owned.is_exact or loaded.digest == ours.digest
+            if (owned.folder / "tokenizer.json").is_file():
+                assert_written_as_read(owned.folder, folder)
+        saved[format] = loaded, *READERS[format](folder)
 
     @examples(owned.n_examples)
     @given(text=owned.texts)
@@ -4142,36 +3970,36 @@ def test_ids_and_texts_are_those_of_the_owner_in_each_format(
         chunks = [*text] if len(text) < 99 else [text]
         assert expected == unpickled.encode(text) == list(ours.encode_iterable(chunks))
         assert honoured == list(ours.encode_iterable(chunks, owned.honoured))
-        calls = {format: (encode, decode) for format, (_, encode, decode) in saved.items()}
-        calls |= {owned.owner: (owned.encode, owned.decode)}
-        for format, (encode, decode) in calls.items():
-            # Hugging Face finds the tokens of bytes in a text
-            finds_bytes = owned.owner == "sentencepiece" and "<0x" in text
-            differs = format != "sentencepiece" and (finds_bytes or owned.may_differ(text))
-            if encode is None or differs:
-                continue
-            ids = honoured if format == "sentencepiece" else expected
-            if format == owned.owner == "sentencepiece":
-                assert encode(text) == ids
-            assert_as_good(ours.model, encode(text), ids)
-            if format in saved:
-                assert_as_good(ours.model, saved[format][0].encode(text), ids)
-            if owned.may_decode(text, ids) and format != "tiktoken":
-                assert decode(ids) == ours.decode(ids)
+        if owned.encode:
+            ids = owned.encode(text)
+            assert ids == honoured or not owned.is_exact
+            assert_as_good(owned, ids, honoured)
+            if owned.may_decode(text, honoured):
+                assert owned.decode(honoured) == ours.decode(honoured)
+        if owned.may_differ(text):
+            return
+        for format, (loaded, encode, decode) in saved.items():
+            assert_as_good(owned, encode(text), expected)
+            assert_as_good(owned, loaded.encode(text), expected)
+            if format != "tiktoken" and owned.may_decode(text, expected):
+                assert decode(expected) == ours.decode(expected)
 
     equal()
     for ids in owned.decoded:
         assert ours.decode(ids) == owned.decode(ids)
-    source = random.Random(7)
+
+
+def test_files_chunks_and_batches_have_the_ids_of_the_text(owned, tmp_path, monkeypatch):
+    ours = owned.ours
     pieces = ["the ", "def", END, " ", "\n", "é中", "e\u0301", "1234", "  ", "<|", "|>\n"]
     pieces += ["<mask> ", " some words"]
-    text = "".join(source.choices(pieces, k=3000))
-    expected = ours.encode(text)
+    text = "".join(random.Random(7).choices(pieces, k=3000))
     data = text.encode()
+    expected = ours.encode(text)
     monkeypatch.setattr(bpe, "BLOCK_BYTES", 700)
-    for path, content in ((tmp_path / "a.txt", data), (tmp_path / "b.txt.gz", gzip.compress(data))):
-        path.write_bytes(content)
-        bpe.encode_files(ours, path, tmp_path / "a.npy", workers=2)
+    for name, content in (("a.txt", data), ("b.txt.gz", gzip.compress(data))):
+        (tmp_path / name).write_bytes(content)
+        bpe.encode_files(ours, tmp_path / name, tmp_path / "a.npy", workers=2)
         assert np.load(tmp_path / "a.npy").tolist() == expected
     chunks = [data[k : k + 99] for k in range(0, len(data), 99)]
     assert list(ours.encode_iterable(chunks)) == expected
@@ -4209,7 +4037,7 @@ def test_only_changed_parts_of_a_tokenizer_json_are_rewritten(decoder, tokenizer
     parts = in_sequence(split_by(r"\p{N}$"), BYTE_LEVEL | {"trim_offsets": False})
     part = {"decoder": decoder, "normalizer": EMPTY, "pre_tokenizer": parts}
     written(tmp_path, tokenizer, [{"content": "<new>"}], **part)
-    read = json.loads((tmp_path / "tokenizer.json").read_text())
+    read = read_json(tmp_path / "tokenizer.json")
     model = bpe.Tokenizer.load(tmp_path).model
     for change, changed in [
         ({}, set()),
@@ -4220,46 +4048,37 @@ def test_only_changed_parts_of_a_tokenizer_json_are_rewritten(decoder, tokenizer
         ({"pattern": [*model.pattern, "x"]}, {"pre_tokenizer"}),
     ]:
         bpe.save_model(dataclasses.replace(model, **change), tmp_path / "again", "huggingface")
-        again = json.loads((tmp_path / "again" / "tokenizer.json").read_text())
+        again = read_json(tmp_path / "again" / "tokenizer.json")
         assert {key for key in read if again[key] != read[key]} == changed
         ours = bpe.Tokenizer.load(tmp_path / "again")
-        theirs = tokenizers.Tokenizer.from_str(json.dumps(again))
+        theirs = theirs_from(tmp_path / "again")
         for text in ("one 12\n3x<new>", "x1 2\n", "e\u0301<newer>"):
             assert ours.encode(text) == theirs.encode(text).ids
 
 
 def test_an_empty_name_and_added_tokens_stay_where_they_were(tmp_path):
     model = tokenizers.models.BPE({"a": 0, "": 1, "b": 2, "ab": 3}, [("a", "b")])
-    theirs = huggingface_tokenizer(
-        model, ["<end>"], pre_tokenizer=ByteLevel(False), decoder=D.ByteLevel()
-    )
+    theirs = huggingface_tokenizer(model, ["<end>"], **OF_BYTE_LEVELS)
     theirs.save(str(tmp_path / "tokenizer.json"))
-    with pytest.warns(UserWarning, match="it leaves out unknown letters"):
+    with note("it leaves out unknown letters"):
         bpe.Tokenizer.load(tmp_path).save(tmp_path / "again", "huggingface")
     assert_written_as_read(tmp_path, tmp_path / "again")
-
-
-def test_a_byte_level_is_for_tokens_of_bytes(tmp_path):
-    model = bpe.Model({0: b"a"}, [], pattern=BYTE_LEVEL, alphabet="characters", unk_token="a")
-    with pytest.raises(bpe.InputError, match="ByteLevel is for tokens of bytes"):
-        bpe.save_model(model, tmp_path)
 
 
 def test_truncation_and_padding_are_kept_and_not_applied(tokenizer, tmp_path):
     tokenizer.save(tmp_path)
     truncation = {"direction": "Right", "max_length": 3, "strategy": "LongestFirst", "stride": 0}
     edited(tmp_path, truncation=truncation, model__byte_fallback=True)
-    with pytest.warns(UserWarning, match="truncation of a tokenizer.json"):
+    with note("truncation of a tokenizer.json"):
         again = bpe.Tokenizer.load(tmp_path)
     assert again.encode("one two three four") == tokenizer.encode("one two three four")
     again.save(tmp_path / "again")
-    data = json.loads((tmp_path / "again" / "tokenizer.json").read_text())
-    assert data["truncation"] == truncation
+    assert read_json(tmp_path / "again" / "tokenizer.json")["truncation"] == truncation
 
 
 def test_a_special_token_that_merges_make_gets_a_note():
     vocab = BYTE_VOCAB | {256: b"ab"}
-    with pytest.warns(UserWarning, match="'ab' can be produced from ordinary text"):
+    with note("'ab' can be produced from ordinary text"):
         tokenizer = bpe.Tokenizer(vocab, [(b"a", b"b")], ["ab"])
     assert tokenizer.encode("ab", "none") == tokenizer.encode("ab") == [256]
 
@@ -4281,32 +4100,28 @@ def test_ignore_merges_looks_up_no_special_token(tokenizer, tmp_path):
     assert ours.encode(f"a{END}", "none") == theirs.encode(f"a{END}").ids
     assert theirs.encode(END).ids == [0] != ours.encode(END, "none")
     written(tmp_path, tokenizer, [{"content": "th.th.th", "single_word": True}], **changes)
-    with pytest.raises(bpe.InputError, match=r"single_word 'th.th.th' with ignore_merges"):
+    with refusal(r"single_word 'th.th.th' with ignore_merges"):
         bpe.Tokenizer.load(tmp_path)
 
 
-def test_a_missing_unk_token_is_an_error_of_texts_as_in_hugging_face(tmp_path):
-    file = tmp_path / "tokenizer.json"
+def test_a_missing_unk_token_is_an_error_of_texts_as_in_hugging_face():
     bpe_model = tokenizers.models.BPE({"a": 0, "b": 1, "ab": 2}, [("a", "b")], unk_token="<unk>")
-    for made in (bpe_model, tokenizers.models.WordPiece({"a": 0, "##b": 2}, unk_token="[UNK]")):
-        theirs = tokenizers.Tokenizer(made)
-        theirs.save(str(file))
-        ours = bpe.Tokenizer.load(file)
+    for model in (bpe_model, tokenizers.models.WordPiece({"a": 0, "##b": 2}, unk_token="[UNK]")):
+        theirs = tokenizers.Tokenizer(model)
+        ours = ours_from(theirs)
         assert ours.encode("ab") == theirs.encode("ab").ids
         with pytest.raises(Exception, match=r"(?i)unk"):
             theirs.encode("abc")
-        with pytest.raises(bpe.InputError, match="is not in the vocabulary"):
+        with refusal("is not in the vocabulary"):
             ours.encode("abc")
 
 
 def test_of_a_token_that_is_added_twice_the_last_counts_as_in_hugging_face(tokenizer, tmp_path):
-    added = [{"content": "<x>"}, {"content": "<x>", "lstrip": True}]
-    theirs = written(tmp_path, tokenizer, added[1:])
-    data = json.loads((tmp_path / "tokenizer.json").read_text())
-    data["added_tokens"].insert(-1, data["added_tokens"][-1] | {"lstrip": False})
-    (tmp_path / "tokenizer.json").write_text(json.dumps(data))
-    theirs = tokenizers.Tokenizer.from_file(str(tmp_path / "tokenizer.json"))
-    assert bpe.Tokenizer.load(tmp_path).encode("a <x> b") == theirs.encode("a <x> b").ids
+    written(tmp_path, tokenizer, [{"content": "<x>", "lstrip": True}])
+    *others, last = read_json(tmp_path / "tokenizer.json")["added_tokens"]
+    edited(tmp_path, added_tokens=[*others, last | {"lstrip": False}, last])
+    ids = theirs_from(tmp_path).encode("a <x> b").ids
+    assert bpe.Tokenizer.load(tmp_path).encode("a <x> b") == ids
 
 
 @example(["<0xEF>", "<0xBF>", "<0xBD>", "a", "<0xEF>"])
@@ -4346,12 +4161,12 @@ classes += [r"\R|.", "[[:alpha:]]+", r"\X", "'(?i:ll|s)"]
 oniguruma_texts = st.text("ab12 3\n\r\tsSßſéxX{,}h&\u3000中²_\u200d$^\\-", max_size=30)
 
 
-def unless_noted(make, refused):
+def unless_noted(make, error):
     """Call `make`; None if it is refused, or if a note says that some ids may differ."""
-    with warnings.catch_warnings(record=True) as notes, contextlib.suppress(refused):
+    with warnings.catch_warnings(record=True) as notes, contextlib.suppress(error):
         warnings.simplefilter("always")
-        found = make()
-        return None if any("may read" in str(note.message) for note in notes) else found
+        result = make()
+        return None if any("may read" in str(note.message) for note in notes) else result
     return None
 
 
@@ -4362,7 +4177,7 @@ def test_splits_mean_what_they_mean_to_oniguruma_or_are_noted(tokenizer, tmp_pat
     tokenizer.save(folder, "huggingface")
     edited(folder, pre_tokenizer=in_sequence(split_by(pattern), NO_REGEX))
     try:
-        theirs = tokenizers.Tokenizer.from_file(str(folder / "tokenizer.json"))
+        theirs = theirs_from(folder)
     except Exception:  # Oniguruma does not know it; tokenizers raises no other class
         theirs = None
     ours = unless_noted(lambda: bpe.Tokenizer.load(folder), bpe.InputError)
@@ -4401,8 +4216,8 @@ PUBLISHED |= {name: {END: 50256} for name in ("gpt2", "r50k_base", "p50k_base")}
 
 def test_published_encodings_have_their_tokens():
     special_tokens = {name: encoding.special_tokens for name, encoding in bpe.ENCODINGS.items()}
-    for name, some in PUBLISHED.items():
-        assert some.items() <= special_tokens[name].items()
+    for name, tokens in PUBLISHED.items():
+        assert tokens.items() <= special_tokens[name].items()
     sizes = {"o200k_harmony": 1091, "llama3": 256, "llama3.1": 256}
     assert {name: len(special_tokens[name]) for name in sizes} == sizes
 
@@ -4420,7 +4235,7 @@ def test_one_rank_file_with_two_sets_of_special_tokens_asks_which(tokenizer, tmp
     path.write_bytes(path.read_bytes().replace(b"\n", b"\r\n"))
     assert bpe.Tokenizer.load(path).special_tokens == {END: 5000}
     monkeypatch.setitem(bpe.ENCODINGS, "two", own._replace(special_tokens={"<|x|>": 5000}))
-    with pytest.raises(bpe.InputError, match=r"one.*two"):
+    with refusal(r"one.*two"):
         bpe.Tokenizer.load(path)
     assert bpe.Tokenizer.load(path, encoding="two").special_tokens == {"<|x|>": 5000}
 
@@ -4453,20 +4268,17 @@ def test_merges_become_ranks_only_if_they_mean_the_same(data, seed):
 
 def test_another_model_in_the_folder_is_named(tokenizer, tmp_path):
     tokenizer.save(tmp_path, "huggingface")
-    with pytest.warns(UserWarning, match=r"tokenizer\.json may hold another model"):
+    with note(r"tokenizer\.json may hold another model"):
         tokenizer.save(tmp_path, "tiktoken")
 
 
 def test_a_llama_model_becomes_the_tokenizer_json_that_is_known(prose, tmp_path):
     _, file = trained_there(tmp_path, prose, model_type="bpe", **LLAMA)
-    bpe.Tokenizer.load(file).save(tmp_path / "hf")
-    data = json.loads((tmp_path / "hf" / "tokenizer.json").read_text())
-    known = huggingface_tokenizer(
-        tokenizers.models.BPE(), normalizer=LLAMA_NORMALIZER, decoder=D.Sequence(LLAMA_DECODER)
-    )
-    assert data["normalizer"] == json.loads(known.to_str())["normalizer"]
+    parts = {"normalizer": LLAMA_NORMALIZER, "decoder": D.Sequence(LLAMA_DECODER)}
+    theirs = json.loads(huggingface_tokenizer(tokenizers.models.BPE(), **parts).to_str())
+    data = json.loads(bpe.Tokenizer.load(file).to_str())
     assert data["pre_tokenizer"] is None
-    assert data["decoder"] == json.loads(known.to_str())["decoder"]
+    assert [data[name] for name in parts] == [theirs[name] for name in parts]
 
 
 def test_a_failed_save_leaves_nothing(tokenizer, tmp_path, monkeypatch):
@@ -4479,9 +4291,10 @@ def test_a_failed_save_leaves_nothing(tokenizer, tmp_path, monkeypatch):
 
 
 def test_dropped_characters_give_a_warning(tmp_path):
-    theirs = huggingface_tokenizer(tokenizers.models.BPE({"a": 0, "b": 1, "ab": 2}, [("a", "b")]))
+    model = tokenizers.models.BPE({"a": 0, "b": 1, "ab": 2}, [("a", "b")])
+    theirs = tokenizers.Tokenizer(model)
     theirs.save(str(tmp_path / "tokenizer.json"))
-    with pytest.warns(UserWarning, match="it leaves out unknown letters"):
+    with note("it leaves out unknown letters"):
         ours = bpe.Tokenizer.load(tmp_path)
     assert ours.encode("xa\nbé") == theirs.encode("xa\nbé").ids == [2]
     assert list(ours.encode_iterable(["a", "x", "b"])) == [2]
@@ -4495,23 +4308,21 @@ def test_suffixes_of_words_cannot_be_in_other_formats(tmp_path):
     for name in ("gpt2", "tiktoken"):
         with pytest.raises(bpe.InputError):
             tokenizer.save(tmp_path, name)
-    with pytest.raises(bpe.InputError, match="suffix"):
+    with refusal("suffix"):
         bpe.train(texts=["ab"], from_=model)
 
 
-def test_a_word_without_a_token_is_refused(tmp_path):
-    tokenizers.Tokenizer(tokenizers.models.WordLevel({"a": 0, "b": 1}, "<unk>")).save(
-        str(tmp_path / "tokenizer.json")
-    )
-    tokenizer = bpe.Tokenizer.load(tmp_path)
+def test_a_word_without_a_token_is_refused():
+    model = tokenizers.models.WordLevel({"a": 0, "b": 1}, "<unk>")
+    tokenizer = ours_from(tokenizers.Tokenizer(model))
     assert tokenizer.encode("b") == [1]
-    with pytest.raises(bpe.InputError, match="a word is not in the vocabulary"):
+    with refusal("a word is not in the vocabulary"):
         tokenizer.encode("ab")
 
 
 def test_the_last_of_equal_lines_of_a_vocab_txt_counts_and_the_config_says_its_case(tmp_path):
     (tmp_path / "vocab.txt").write_text("[UNK]\n[SEP]\n[CLS]\na\n##a\nb\na\n")
-    with pytest.warns(UserWarning, match="line 7: 'a' appears twice: the last line counts"):
+    with note("line 7: 'a' appears twice: the last line counts"):
         ours = bpe.Tokenizer.load(tmp_path)
     theirs = tokenizers.BertWordPieceTokenizer(str(tmp_path / "vocab.txt"), lowercase=True)
     expected = theirs.encode("a aa b", add_special_tokens=False).ids
@@ -4540,7 +4351,7 @@ def test_an_unmerged_name_of_other_text_is_an_ordinary_token(tmp_path):
     ours = bpe.Tokenizer.load(tmp_path)
     vocab |= {f"<{k}>": 260 + k for k in range(100)}
     (tmp_path / "vocab.json").write_text(json.dumps(vocab))
-    with pytest.warns(UserWarning, match="no merge makes 102 names.*belong together"):
+    with note("no merge makes 102 names.*belong together"):
         bpe.Tokenizer.load(tmp_path)
     assert ours.special_tokens == {"<é>": 256, "<|end|>": 257}
     assert ours.encode("Ġhi") == list("Ġhi".encode()) and ours.decode([256, 258, 259]) == "<é> hiéé"
@@ -4549,49 +4360,73 @@ def test_an_unmerged_name_of_other_text_is_an_ordinary_token(tmp_path):
 # ─── Kinds ────────────────────────────────────────────────────────────────────────────────────────
 
 
+# A family in a file of its own, as small as it can be: words are cut into bytes.
+TOY = '''
+from types import SimpleNamespace
+
+import numpy as np
+
+import bpe_numba as bpe
+
+
+def learn_toy(words, n_symbols, *, longest: int = 16):
+    """Learn the tokens of a BPE, and keep those of at most `longest` bytes.
+
+    longest  bytes of the longest token
+    """
+    learned = bpe.learn(words, n_symbols)
+    tokens = [token for token in learned.tokens if len(token) <= longest]
+    return SimpleNamespace(tokens=tokens, merges=None, alphabet=words.alphabet)
+
+
 @bpe.struct
 class ToyTables:
     byte_ids: np.ndarray  # int64[256]
 
 
+def toy_tables(model):
+    id_of = {token: id for id, token in model.vocab.items()}
+    return ToyTables(np.array([id_of.get(byte, -1) for byte in bpe.BYTES]))
+
+
 @bpe.kernel
-def toy_segment(text, start, size, tables, scratch, ids, at):
-    """One id per byte."""
+def segment_toy(text, start, size, tables, scratch, ids, at):
     for k in range(size):
         ids[at + k] = tables.byte_ids[text[start + k]]
     return size
 
 
-# The least that a kind of tokenizers can be.
-TOY = bpe.Kind(
-    tables=lambda model: ToyTables(
-        np.array([{t: i for i, t in model.vocab.items()}[b] for b in BYTES])
-    ),
-    tables_type=ToyTables,
-    segment=toy_segment,
-    write=lambda model: {
-        "type": "Toy",
-        "vocab": {in_chars(model.vocab[id]): id for id in model.ordinary},
-    },
-    read=lambda data, added, alphabet: {
-        "vocab": {data["vocab"][in_chars(b)]: b for b in BYTES},
-        "merges": None,
-    },
-)
+def write_toy(model):
+    return {"type": "Toy", "vocab": bpe.vocab_names(model)}
 
 
-def one_id_per_byte(tokenizer, part):
-    return [256] if part == END else [tokenizer.token_to_id(bytes([b])) for b in part.encode()]
+def read_toy(data, added, alphabet):
+    return {"vocab": bpe.read_vocab(data["vocab"], alphabet, added), "merges": None}
 
 
-def test_a_kind_of_tokenizers_is_added_in_one_place(tmp_path, monkeypatch):
-    monkeypatch.setitem(bpe.KINDS, "toy", TOY)
-    learned = bpe.learn(bpe.Words.from_counts({b"word": 3}), 256)
-    vocab, merges = bpe.build_vocabulary(learned, [END], "last")
-    assert merges == []
-    ours = bpe.Tokenizer.from_model(bpe.Model(vocab, None, {END: 256}, kind="toy"))
+bpe.KINDS["toy"] = bpe.Kind(toy_tables, ToyTables, segment_toy, write_toy, read_toy)
+bpe.FAMILIES["toy"] = bpe.Family("toy", "bytes", "gpt2", learn_toy)
+
+if __name__ == "__main__":
+    bpe.run()
+'''
+
+
+@pytest.fixture
+def toy(tmp_path, monkeypatch):
+    """That file, imported."""
+    (tmp_path / "toy.py").write_text(TOY)
+    for name in ("KINDS", "FAMILIES"):
+        monkeypatch.setattr(bpe, name, getattr(bpe, name).copy())
+    monkeypatch.syspath_prepend(tmp_path)
+    yield importlib.import_module("toy")
+    del sys.modules["toy"]
+
+
+def test_a_kind_of_tokenizers_is_added_in_one_place(toy, tmp_path):
+    ours = bpe.Tokenizer.from_model(bpe.Model(BYTE_VOCAB, None, {END: 256}, kind="toy"))
     text = f"Any text, {END}é and more." * 500
-    expected = [id for part in naive_parts(text, [END]) for id in one_id_per_byte(ours, part)]
+    expected = bpe.Tokenizer(BYTE_VOCAB, [], {END: 256}).encode(text)
     ours.save(tmp_path / "model")
     (tmp_path / "a.txt").write_text(text)
     loaded = bpe.Tokenizer.load(tmp_path / "model")
@@ -4631,7 +4466,7 @@ CALLS = {
     "encode_texts": lambda t, text, chosen, _: t.encode_texts(
         [text.encode(), b"", text.encode()], chosen
     )[0],
-    "encode_batch": lambda t, text, chosen, _: itertools.chain(*t.encode_batch([text] * 3, chosen)),
+    "encode_batch": lambda t, text, chosen, _: chain(*t.encode_batch([text] * 3, chosen)),
     "encode_batch_to_numpy": lambda t, text, chosen, _: t.encode_batch_to_numpy(
         [text] * 3, chosen, threads=2
     )[0],
@@ -4658,40 +4493,40 @@ def written_ids(tokenizer, text, chosen, folder):
 
 
 def test_every_call_that_encodes_is_tried_with_forged_special_tokens():
-    found = {
+    names = {
         name
         for name, member in (vars(bpe.Tokenizer) | vars(bpe)).items()
         if not name.startswith("_") and inspect.isfunction(member)
         if name.startswith("encode") or "allowed_special" in inspect.signature(member).parameters
     }
-    assert found == CALLS.keys() | ALL_OR_NO_IDS
+    assert names == CALLS.keys() | ALL_OR_NO_IDS
 
 
-@pytest.mark.parametrize("kind", ["bpe", "ranks", "letters", "wordpiece", "unigram"])
+LETTERS_OF_SPECIALS = {
+    "vocab": {k: char.encode() for k, char in enumerate("▁<>abes")} | {7: b"<e", 8: b"ab"},
+    "merges": None,
+    "alphabet": "characters",
+    "normalizer": [*types("Lowercase"), replace(" ", "▁")],
+}
+BYTES_OF_SPECIALS = {"vocab": BYTE_VOCAB | {256: b"<e", 257: b"<es"}, "merges": None}
+# Models whose tokens are parts of the special tokens.
+FORGING_MODELS = {
+    "bpe": BYTES_OF_SPECIALS | {"merges": [(b"<", b"e"), (b"<e", b"s")]},
+    "ranks": BYTES_OF_SPECIALS,
+    "letters": LETTERS_OF_SPECIALS | {"merges": [(b"<", b"e"), (b"a", b"b")]},
+    "wordpiece": LETTERS_OF_SPECIALS | {"kind": "wordpiece"},
+    "unigram": LETTERS_OF_SPECIALS | {"kind": "unigram", "scores": -np.arange(9.0)},
+}
+SPECIAL_FLAGS = {"<s>": bpe.AddedToken(lstrip=True, rstrip=True)}
+SPECIAL_FLAGS["e>"] = bpe.AddedToken(single_word=True, normalized=True)
+
+
+@pytest.mark.parametrize("kind", FORGING_MODELS)
 @pytest.mark.parametrize("name", [*CALLS])
 def test_no_call_makes_a_special_token_that_is_not_allowed(name, kind, tmp_path):
     specials = ["<e>", "<e><s>", "<s>", "e>"]
-    letters = {k: char.encode() for k, char in enumerate("▁<>abes")} | {7: b"<e", 8: b"ab"}
-    flags = {
-        "<s>": bpe.AddedToken(lstrip=True, rstrip=True),
-        "e>": bpe.AddedToken(single_word=True, normalized=True),
-    }
-    whole = {"merges": None, "pattern": "none"}
-    made_of_letters = {
-        "letters": {"merges": [(b"<", b"e"), (b"a", b"b")]},
-        "wordpiece": {"merges": None, "kind": "wordpiece"},
-        "unigram": {"kind": "unigram", "scores": -np.arange(9.0), **whole},
-    }
-    if kind in made_of_letters:
-        normalizer = [*types("Lowercase"), replace(" ", "▁")]
-        more = {"alphabet": "characters", "normalizer": normalizer}
-        model = bpe.Model(
-            letters, special_tokens=specials, flags=flags, **more | made_of_letters[kind]
-        )
-    else:
-        merges = [(b"<", b"e"), (b"<e", b"s")] if kind == "bpe" else None
-        vocab = BYTE_VOCAB | {256: b"<e", 257: b"<es"}
-        model = bpe.Model(vocab, merges, specials, flags=flags)
+    options = FORGING_MODELS[kind] | {"special_tokens": specials, "flags": SPECIAL_FLAGS}
+    model = bpe.Model(**options)
     tokenizer = bpe.Tokenizer.from_model(model)
     for text in ("<e>", "a<e><s> <s>ab e> <e", "<<e>><e><e><s>", "<E> <S>" * 40, "<e> b " * 300):
         for chosen in ("none", [], ["<s>"], {"e>", "<e>"}, "all"):
@@ -4755,8 +4590,8 @@ def test_ids_do_not_depend_on_batches_caches_threads_and_processes(
     expected = [tokenizer.encode(text) for text in some_texts]
     monkeypatch.setattr(bpe, "BLOCK_BYTES", 5000)
     monkeypatch.setattr(bpe, "PART_BYTES", 300)
-    found = WAYS_TO_ENCODE[way](tokenizer, some_texts)
-    assert found == (expected * 3)[-len(found) :] and len(found) > 5
+    ids_of_texts = WAYS_TO_ENCODE[way](tokenizer, some_texts)
+    assert ids_of_texts == (expected * 3)[-len(ids_of_texts) :] and len(ids_of_texts) > 5
 
 
 def test_half_a_surrogate_pair_is_found_where_it_is_in_a_long_text(monkeypatch):
@@ -4778,13 +4613,12 @@ def test_results_do_not_share_the_memory_of_a_thread():
     texts = [b"x<s>", large, b"", b"y\xff" * 300_000]
     arrays = [tokenizer.encode_to_numpy(text, "none") for text in texts]
     lists = [tokenizer.encode_ordinary(text) for text in (*texts, b"z" * 20)]
-    assert [array.tobytes() for array in arrays] == [
-        np.frombuffer(text, np.uint8).astype("u4").tobytes() for text in texts
-    ]
+    for ids, text in zip(arrays, texts, strict=True):
+        assert ids.dtype == np.uint32 and np.array_equal(ids, np.frombuffer(text, np.uint8))
     assert [bytes(ids) for ids in lists] == [*texts, b"z" * 20]
     assert tokenizer.encode("x<s>") == [*b"x", 256]
     assert tokenizer.encode_ordinary("x<s>") == [*b"x<s>"]
-    with pytest.raises(bpe.InputError, match="0x79"):
+    with refusal("0x79"):
         bpe.Tokenizer({0: b"x"}, []).encode("xxy")
 
 
@@ -4801,10 +4635,10 @@ def test_threads_may_unpickle_at_once():
     threading.settrace(give_way)
     try:
         with ThreadPoolExecutor(8) as pool:
-            found = [*pool.map(lambda k: pickle.loads(pickled[k % 6]), range(100))]
+            copies = [*pool.map(lambda k: pickle.loads(pickled[k % 6]), range(100))]
     finally:
         threading.settrace(None)
-    assert [tokenizer.token_to_id(b"b") for tokenizer in found] == [1 + k % 6 for k in range(100)]
+    assert [tokenizer.token_to_id(b"b") for tokenizer in copies] == [1 + k % 6 for k in range(100)]
 
 
 def test_copies_are_independent(tokenizer):
@@ -4820,7 +4654,7 @@ def test_copies_are_independent(tokenizer):
 
 def test_there_are_no_offsets_if_tokens_differ_from_the_text():
     model = bpe.Model(BYTE_VOCAB, [], normalizer=[{"type": "Lowercase"}])
-    with pytest.raises(bpe.InputError, match="no offsets"):
+    with refusal("no offsets"):
         bpe.Tokenizer.from_model(model).encode_with_offsets("Ab")
 
 
@@ -4846,9 +4680,9 @@ def corpus(library, tmp_path_factory):
     (folder / "c.txt.gz").write_bytes(gzip.compress((END.join(code[:5]) + "no end").encode()))
     (folder / "d.txt").touch()
     (folder / "e.txt").write_bytes(prose)
-    found = [code[:20], *([text] for text in code[20:]), [""], ["x"], [""]]
-    found.append([*code[:4], code[4] + "no end"])
-    return folder, (*(tuple(text.encode() for text in texts) for texts in found), (prose,))
+    documents = [code[:20], *([text] for text in code[20:]), [""], ["x"], [""]]
+    documents.append([*code[:4], code[4] + "no end"])
+    return folder, (*(tuple(text.encode() for text in texts) for texts in documents), (prose,))
 
 
 @functools.cache
@@ -4859,83 +4693,56 @@ def counted_naively(corpus, pattern):
     return words, len(list(filter(None, documents)))
 
 
-def encoded_naively(corpus, tokenizer):
-    end = tokenizer.token_to_id(END)
-    return [[*tokenizer.encode(document), end] for texts in corpus[1] for document in texts]
-
-
-def encoded_in_files(corpus, tokenizer, workers, out):
-    """The ids of each document, after a check of the numbers that are reported."""
-    paths = {"out": out / "o.npy", "document_index": out / "i.npy"}
-    found = bpe.encode_files(tokenizer, corpus[0], **paths, append=END, workers=workers)
-    ids = np.load(out / "o.npy")
-    index = np.load(out / "i.npy")
-    assert ids.dtype == np.uint16 and index.dtype == np.int64
-    assert found == (len(ids), len(index) - 1, found.bytes, "uint16", tokenizer.digest, END)
-    assert found.bytes == len(tokenizer.decode_bytes(ids)) - len(END) * (
-        len(index) - 1 - 20 - 1 - 4
-    )
-    assert json.loads((out / "o.npy.json").read_text()) == found._asdict()
-    return [ids[a:b].tolist() for a, b in itertools.pairwise(index)]
-
-
-def merges_of_shards(corpus, workers, out):
-    """The merges that are learnt from words files, one for each file."""
-    files = bpe.find_files(corpus[0])
-    shards = [out / f"{k}.npz" for k in range(len(files))]
-    for file, shard in zip(files, shards, strict=True):
-        bpe.count_files(file, shard, special_tokens=[END], workers=workers)
-    return bpe.train(shards, 501).tokenizer.merges
-
-
-def learnt_from_texts(corpus, workers):
-    """From batches of one text, and of several."""
-    training = bpe.train(texts=iter(corpus[1]), vocab_size=500, workers=workers)
-    assert training.counted.n_documents == counted_naively(corpus, "gpt2")[1]
-    return training.tokenizer.merges
+@pytest.fixture(params=[(1, 1 << 10), (3, 5000)], ids=str)
+def workers(request, monkeypatch):
+    """A number of workers, for blocks of so many bytes."""
+    workers, block_bytes = request.param
+    monkeypatch.setattr(bpe, "BLOCK_BYTES", block_bytes)
+    return workers
 
 
 DIGITS_FIRST = (r"\p{N}{1,3}", bpe.PATTERNS["gpt2"])
-# Operations on files by some workers, and the plain way to the same result.
-OPERATIONS = {
-    **{
-        f"count {pattern}": (
-            lambda corpus, _, workers, out, pattern=pattern: counted(
-                bpe.find_files(corpus[0]), pattern=pattern, workers=workers
-            ),
-            lambda corpus, _, pattern=pattern: counted_naively(corpus, pattern),
-        )
-        for pattern in ("gpt2", "cl100k", "o200k", "none", r"(?<!x)\w+", DIGITS_FIRST)
-    },
-    "train": (
-        lambda corpus, _, workers, out: bpe.train_bpe(
-            bpe.find_files(corpus[0])[::-1], 500, [END], workers=workers
-        ),
-        lambda corpus, _: bpe.train_bpe_from_counts(counted_naively(corpus, "gpt2")[0], 500, [END]),
-    ),
-    "train on texts": (
-        lambda corpus, _, workers, out: learnt_from_texts(corpus, workers),
-        lambda corpus, _: bpe.train_bpe_from_counts(counted_naively(corpus, "gpt2")[0], 500)[1],
-    ),
-    "train on words files": (
-        lambda corpus, _, workers, out: merges_of_shards(corpus, workers, out),
-        lambda corpus, _: bpe.train_bpe_from_counts(counted_naively(corpus, "gpt2")[0], 500)[1],
-    ),
-    "encode": (encoded_in_files, encoded_naively),
-}
 
 
-@pytest.mark.parametrize("workers, block_bytes", [(1, 1 << 10), (3, 5000)])
-@pytest.mark.parametrize("operation", OPERATIONS)
-@pytest.mark.filterwarnings(
-    "ignore:.*is not UTF-8", "ignore:.*is left to the `regex`", "ignore:.*no text"
+@pytest.mark.parametrize(
+    "pattern", ["gpt2", "cl100k", "o200k", "none", r"(?<!x)\w+", DIGITS_FIRST], ids=str
 )
-def test_results_do_not_depend_on_workers_and_blocks(
-    operation, workers, block_bytes, corpus, tokenizer, tmp_path, monkeypatch
-):
-    run_it, expected = OPERATIONS[operation]
-    monkeypatch.setattr(bpe, "BLOCK_BYTES", block_bytes)
-    assert run_it(corpus, tokenizer, workers, tmp_path) == expected(corpus, tokenizer)
+@pytest.mark.filterwarnings("ignore:.*is not UTF-8", "ignore:.*is left to the `regex`")
+def test_counts_do_not_depend_on_workers_and_blocks(pattern, workers, corpus):
+    counts = counted(bpe.find_files(corpus[0]), pattern=pattern, workers=workers)
+    assert counts == counted_naively(corpus, pattern)
+
+
+@pytest.mark.filterwarnings("ignore:.*is not UTF-8", "ignore:.*no text")
+def test_trainings_do_not_depend_on_workers_blocks_and_shards(workers, corpus, tmp_path):
+    words, n_documents = counted_naively(corpus, "gpt2")
+    expected = bpe.train_bpe_from_counts(words, 500, [END])
+    files = bpe.find_files(corpus[0])
+    assert bpe.train_bpe(files[::-1], 500, [END], workers=workers) == expected
+    from_texts = bpe.train(texts=iter(corpus[1]), vocab_size=499, workers=workers)
+    assert from_texts.counted.n_documents == n_documents
+    shards = [tmp_path / f"{k}.npz" for k in range(len(files))]
+    for file, shard in zip(files, shards, strict=True):
+        bpe.count_files(file, shard, special_tokens=[END], workers=workers)
+    from_shards = bpe.train(shards, 500)
+    assert from_texts.tokenizer.merges == from_shards.tokenizer.merges == expected[1]
+
+
+@pytest.mark.filterwarnings("ignore:.*is not UTF-8")
+def test_ids_do_not_depend_on_workers_and_blocks(workers, corpus, tokenizer, tmp_path):
+    end = tokenizer.token_to_id(END)
+    documents = chain.from_iterable(corpus[1])
+    expected = [[*tokenizer.encode(document), end] for document in documents]
+    paths = {"out": tmp_path / "o.npy", "document_index": tmp_path / "i.npy"}
+    report = bpe.encode_files(tokenizer, corpus[0], **paths, append=END, workers=workers)
+    ids = np.load(tmp_path / "o.npy")
+    index = np.load(tmp_path / "i.npy")
+    assert ids.dtype == np.uint16 and index.dtype == np.int64
+    assert [ids[a:b].tolist() for a, b in pairwise(index)] == expected
+    assert report == (len(ids), len(index) - 1, report.bytes, "uint16", tokenizer.digest, END)
+    n_appended = len(expected) - 20 - 1 - 4  # the other ends are in the files
+    assert report.bytes == len(tokenizer.decode_bytes(ids)) - len(END) * n_appended
+    assert read_json(tmp_path / "o.npy.json") == report._asdict()
 
 
 @pytest.mark.parametrize(
@@ -4972,7 +4779,7 @@ def test_without_an_end_documents_are_texts(tokenizer, corpus, tmp_path):
     expected = [END.encode().join(documents) for documents in documents_of]
     expected[0] += END.encode()
     expected[-4] += END.encode()
-    assert [tokenizer.decode_bytes(ids[a:b]) for a, b in itertools.pairwise(index)] == expected
+    assert [tokenizer.decode_bytes(ids[a:b]) for a, b in pairwise(index)] == expected
 
 
 @pytest.mark.parametrize("fraction", [0.0005, 0.1, 0.29, 0.75])
@@ -4989,9 +4796,9 @@ def test_documents_are_held_out_evenly(tokenizer, tmp_path, monkeypatch, fractio
         expected[part] += tokenizer.encode(document + END)
     paths = [tmp_path / f"train.{name}.bin" for name in ("train", "val")]
     assert [bpe.read_ids(path).tolist() for path in paths] == expected
-    described = [json.loads(Path(f"{path}.json").read_text()) for path in paths]
-    assert [found["tokens"] for found in described] == list(map(len, expected))
-    assert described[1]["documents"] == math.floor(2100 * exact)
+    descriptions = [read_json(Path(f"{path}.json")) for path in paths]
+    assert [description["tokens"] for description in descriptions] == list(map(len, expected))
+    assert descriptions[1]["documents"] == math.floor(2100 * exact)
 
 
 @pytest.mark.parametrize("dtype, sign", [("uint16", (20240520, 1)), ("uint32", (20240801, 7))])
@@ -5040,8 +4847,8 @@ def test_nothing_is_left_when_a_worker_dies(tokenizer, tmp_path, monkeypatch):
     read = bpe.Source.texts
 
     def read_or_die(source, block):
-        found = read(source, block)
-        return os._exit(1) if any(b"die" in text for text in found) else found
+        texts = read(source, block)
+        return os._exit(1) if any(b"die" in text for text in texts) else texts
 
     monkeypatch.setattr(bpe, "BLOCK_BYTES", 1000)
     monkeypatch.setattr(bpe.Source, "texts", read_or_die)
@@ -5052,63 +4859,63 @@ def test_nothing_is_left_when_a_worker_dies(tokenizer, tmp_path, monkeypatch):
     assert [path.name for path in tmp_path.iterdir()] == ["a.jsonl"]
 
 
-def test_old_files_stay_when_writing_fails(tokenizer, tmp_path):
-    (tmp_path / "a.txt").write_text("some text")
-    bpe.encode_files(tokenizer, tmp_path / "a.txt", tmp_path / "o.npy")
-    (tmp_path / "b.jsonl").write_text("no json")
-    before = files_in(tmp_path)
-    with pytest.raises(ValueError, match=r"b\.jsonl, line 1"):
-        bpe.encode_files(tokenizer, [tmp_path / "a.txt", tmp_path / "b.jsonl"], tmp_path / "o.npy")
-    assert files_in(tmp_path) == before
-
-
 def test_ids_of_another_model_and_a_lack_of_text_are_noted(tmp_path):
-    vocab = {b: bytes([b]) for b in range(256)}
     (tmp_path / "a.txt").write_text("cab")
-    bpe.encode_files(bpe.Tokenizer(vocab, []), tmp_path / "a.txt", tmp_path / "a.npy")
-    with pytest.warns(UserWarning, match=r"a\.npy: another model wrote these ids"):
-        other = bpe.Tokenizer(vocab | {256: b"ab"}, [(b"a", b"b")])
+    (tmp_path / "empty.txt").touch()
+    bpe.encode_files(plain(), tmp_path / "a.txt", tmp_path / "a.npy")
+    other = bpe.Tokenizer(BYTE_VOCAB | {256: b"ab"}, [(b"a", b"b")])
+    with note(r"a\.npy: another model wrote these ids"):
         bpe.decode_file(other, tmp_path / "a.npy", tmp_path / "b.txt")
     assert (tmp_path / "b.txt").read_text() == "cab"
-    (tmp_path / "empty.txt").write_text("")
-    with pytest.warns(UserWarning, match=r"e\.npy: no ids, since there is no text"):
-        bpe.encode_files(bpe.Tokenizer(vocab, []), tmp_path / "empty.txt", tmp_path / "e.npy")
+    with note(r"e\.npy: no ids, since there is no text"):
+        bpe.encode_files(plain(), tmp_path / "empty.txt", tmp_path / "e.npy")
 
 
 # ─── Training ─────────────────────────────────────────────────────────────────────────────────────
 
 
-@pytest.mark.parametrize("options, is_lossless", FAMILIES, ids=lambda value: str(value))
-def test_each_family_is_trained_gives_text_back_and_samples_what_it_can(
-    options, is_lossless, library
-):
+@pytest.mark.parametrize("options, is_lossless", FAMILIES, ids=str)
+def test_each_family_is_trained_and_gives_text_back(options, is_lossless, library):
     training = family_training(**options)
     ours = training.tokenizer
-    text = library[3].read_text()[:5000]
     assert len(ours) == 1000 and "\n| tokens " in str(training)
-    knows_all = ours.model.alphabet == "bytes" or ours.model.byte_fallback
-    for some in (text, f" two  spaces {END}{END} and é, 中文 ", "", "   ", "\n\n"):
-        if is_lossless and (some == text or knows_all):
-            assert ours.decode(ours.encode(some)) == some
+    strings = [library[3].read_text()[:5000]]
+    if ours.model.alphabet == "bytes" or ours.model.byte_fallback:  # it knows all characters
+        strings += [f" two  spaces {END}{END} and é, 中文 ", "", "   ", "\n\n"]
+    for string in strings:
+        assert ours.decode(ours.encode(string)) == string or not is_lossless
     used = {id for path in library[:40] for id in ours.encode_ordinary(path.read_bytes())}
     assert used.isdisjoint(bpe.unreachable_tokens(ours))
-    if ours.model.byte_fallback and ours.model.kind == "bpe":
-        names = b"".join(map(ours.id_to_token, ours.encode("a中 é")))
-        assert regex.search(b"<0xE4>.?<0xB8>.?<0xAD>", names)
-        assert ours.decode(ours.encode("a中 é")) == "a中 é"
-    if options.get("mark") == "_" and not ours.model.byte_fallback:  # it says where words begin
-        names = b"".join(map(ours.id_to_token, ours.encode("def  self.x\n return")))
-        assert names == b"_def_self.x_return"
-        assert ours.decode(ours.encode("def  self")) == "def self"
+
+
+@pytest.mark.parametrize("options", [options for options, _ in FAMILIES], ids=str)
+def test_each_family_samples_what_it_can(options):
+    ours = family_training(**options).tokenizer
     text = f"def sample(self):{END} return self.words"
     if ours.model.kind == "wordpiece":
-        with pytest.raises(bpe.InputError, match="one way to cut"):
+        with refusal("one way to cut"):
             ours.sample(text)
         return
     samples = [ours.sample(text, 0.5, seed) for seed in range(20)]
     assert len({*map(tuple, samples)}) > 5
     assert {*map(ours.decode, samples)} == {ours.decode(ours.encode(text))}
     assert ours.model.kind != "bpe" or ours.sample(text, 0) == ours.encode(text)
+
+
+@pytest.mark.parametrize("options", [{}, {"mark": "", **COVERED}, {"mark": "_", **COVERED}])
+def test_an_unknown_character_becomes_its_bytes(options):
+    options = {"model": "bpe", "alphabet": "characters", "byte_fallback": True} | options
+    ours = family_training(**options).tokenizer
+    ids = ours.encode("a中 é")
+    assert regex.search(b"<0xE4>.?<0xB8>.?<0xAD>", b"".join(map(ours.id_to_token, ids)))
+    assert ours.decode(ids) == "a中 é"
+
+
+def test_a_mark_says_where_words_begin():
+    ours = family_training(model="longest", alphabet="characters", mark="_").tokenizer
+    names = b"".join(map(ours.id_to_token, ours.encode("def  self.x\n return")))
+    assert names == b"_def_self.x_return"
+    assert ours.decode(ours.encode("def  self")) == "def self"
 
 
 def test_a_recipe_is_complete_and_plain(library):
@@ -5136,13 +4943,11 @@ def test_training_from_a_saved_model_is_training_in_one_go(library, tmp_path):
     assert any(b" " in token.strip() for token in across.vocab.values())
 
 
-@pytest.mark.parametrize(
-    "options", [{"tie_break": "chars"}, {"model": "wordpiece", "score": "best"}]
-)
-def test_bad_options_are_refused_before_texts_are_read(options):
+def test_bad_options_are_refused_before_texts_are_read():
     texts = iter(["some text"])
-    with pytest.raises(bpe.InputError, match=[*options][-1]):
-        bpe.train(texts=texts, **options)
+    for options in ({"tie_break": "chars"}, {"model": "wordpiece", "score": "best"}):
+        with refusal([*options][-1]):
+            bpe.train(texts=texts, **options)
     assert next(texts) == "some text"
 
 
@@ -5156,7 +4961,7 @@ def test_results_are_a_page_and_not_a_wall(library):
 
 def test_reports_name_special_tokens_that_are_unseen_or_unnamed(tmp_path):
     (tmp_path / "a.txt").write_text(f"a text{END}" * 5)
-    with pytest.warns(UserWarning, match=re.escape(END)):
+    with note(re.escape(END)):
         assert "not in text" not in str(bpe.train(tmp_path, 260))
     training = bpe.train(tmp_path, 260, [END, "<pad>"])
     assert re.search(r"\| not in text \| <pad> +\|", str(training))
@@ -5195,18 +5000,17 @@ COUNTINGS = [
 def test_training_from_counts_is_training_from_the_texts(library, tmp_path, counting, options):
     special_tokens = [END, *counting.get("special_tokens", [])]
     special = {"special_tokens": special_tokens}
-    (tmp_path / "a.txt").write_text(
-        f"Some text. {END}And <unk> [UNK] more <0x0A>{END}".replace("<unk>", special_tokens[-1])
-    )
+    text = f"Some text. {END}And {special_tokens[-1]} [UNK] more <0x0A>{END}"
+    (tmp_path / "a.txt").write_text(text)
     files = [*library[:9], tmp_path / "a.txt"]
-    for name, some in (("1.npz", files[:4]), ("2.npz", files[4:])):
-        bpe.count_files(some, tmp_path / name, **counting | special, workers=1)
+    for name, group in (("1.npz", files[:4]), ("2.npz", files[4:])):
+        bpe.count_files(group, tmp_path / name, **counting | special, workers=1)
     also = {name: counting[name] for name in ("pattern", "normalizer") if name in counting}
     words = [tmp_path / "1.npz", tmp_path / "2.npz"]
     written = []
     ways = [(words, (), {}), (words, special_tokens, {}), (files, special_tokens, also)]
-    for inputs, named, more in ways:
-        training = bpe.train(inputs, 800, named, **options | more, workers=1)
+    for inputs, tokens, more in ways:
+        training = bpe.train(inputs, 800, tokens, **options | more, workers=1)
         training.tokenizer.save(tmp_path / f"{len(written)}")
         bpe.save_learned(tmp_path / f"{len(written)}", training)
         written.append(files_in(tmp_path / f"{len(written)}"))
@@ -5227,7 +5031,7 @@ def test_the_record_of_a_training_has_no_place_and_no_time(library, tmp_path):
 
 def test_rare_characters_are_no_tokens_by_default():
     texts = ["the cat sat " * 3000 + "€"]
-    with pytest.warns(UserWarning, match="fewer than"):
+    with note("fewer than"):
         options = {"vocab_size": 100, "alphabet": "characters", "unk_token": "<?>"}
         tokenizer = bpe.train(texts=texts, **options).tokenizer
         whole = bpe.train(texts=texts, coverage=1.0, **options)
@@ -5235,13 +5039,6 @@ def test_rare_characters_are_no_tokens_by_default():
     assert "€".encode() not in tokenizer.vocab.values()
     assert tokenizer.encode("€") == [tokenizer.special_tokens["<?>"]]
     assert "| characters  | 8 are tokens" in str(whole)
-
-
-@pytest.mark.parametrize("family", ["wordpiece", "unigram", "bpe"])
-def test_too_many_characters_are_refused_in_plain_words(family):
-    text = " ".join(map(chr, range(0x4E00, 0x4E80)))
-    with pytest.raises(bpe.InputError, match="symbols, but the vocabulary has room for"):
-        bpe.train(texts=[text], vocab_size=64, model=family, alphabet="characters")
 
 
 def test_the_bar_of_a_unigram_ends_full(capsys, library):
@@ -5252,10 +5049,9 @@ def test_the_bar_of_a_unigram_ends_full(capsys, library):
 # ─── Command line ─────────────────────────────────────────────────────────────────────────────────
 
 
-def run(*arguments, stdin=b"", **options):
+def run(*arguments, **options):
     """Run the command line as a user does, in a process of its own."""
-    command = [sys.executable, MODULE, *map(str, arguments)]
-    return subprocess.run(command, input=stdin, capture_output=True, timeout=300, **options)
+    return python(MODULE, *arguments, **options)
 
 
 @pytest.fixture
@@ -5307,13 +5103,6 @@ def test_encode_and_decode_are_inverse(model, command):
     text = (model / "text.txt").read_bytes()
     ids = command("encode model text.txt --quiet", cwd=model).stdout
     assert command("decode model -", stdin=ids, cwd=model).stdout == text
-    shown = command("encode model text.txt --out ids.npy", cwd=model).stdout.decode()
-    array = np.load(model / "ids.npy", mmap_mode="r")
-    assert array.dtype == np.uint16 and array.tolist() == list(map(int, ids.split()))
-    assert f"{len(array):,} tokens" in shown
-    shown = command("decode model ids.npy --out back.txt", cwd=model).stdout.decode()
-    assert shown.startswith(f"{len(text):,} bytes of text, written to ")
-    assert (model / "back.txt").read_bytes() == text
     honoured = command("encode model -", stdin=END.encode(), cwd=model).stdout.split()
     ordinary = command("encode model - --no-special", stdin=END.encode(), cwd=model).stdout.split()
     assert honoured == [b"0"] and len(ordinary) > 1 and b"0" not in ordinary
@@ -5331,75 +5120,51 @@ def test_numbers_without_a_header_have_the_type_that_is_named(model, command, tm
     printed = command(f"encode model - --append {END}", stdin=text, cwd=model)
     assert len(printed.stdout.split()) == n and not printed.stderr
     assert not list(model.glob("*-.json"))
-    assert_refused(command(f"decode model {ids}", cwd=model), "ids.bin", "--dtype")
 
 
 def test_count_reports_its_results(tmp_path, command):
     for name in ("a.txt", "b.txt"):
         (tmp_path / name).write_text(f"some text{END}" * 20)
-    result = command(f"count . --special-token {END}", cwd=tmp_path)
-    shown = result.stdout.decode()
+    output = command(f"count . --special-token {END}", cwd=tmp_path).stdout.decode()
     parts = "880 bytes in 40 documents", "80, 2 of them unique", "Written to words.npz: "
-    assert all(part in shown for part in parts)
+    assert all(part in output for part in parts)
     result = command("train words.npz --vocab-size=260 --out=model", cwd=tmp_path)
     assert b"880 bytes in 40 documents" in result.stdout
-    record = json.loads((tmp_path / "model" / "training.json").read_text())
-    assert record["corpus"]["n_bytes"] == 360
 
 
-def test_a_recipe_is_one_command(command, tmp_path, library):
-    documents = [path.read_bytes().decode() for path in library[:20]]
-    lines = "\n".join(json.dumps({"text": text}) for text in documents)
-    (tmp_path / "data.jsonl").write_text(lines)
-    tokens = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]
-    train = "train data.jsonl --out mini --quiet --vocab-size 600 --tie-break ids"
-    train += " --model-max-length 32768 --chat-template chatml"
-    special = [f"--special-token={token}" for token in tokens]
-    roles = [f"--bos-token={tokens[1]}", f"--eos-token={tokens[2]}"]
-    roles += [f"--pad-token={tokens[0]}", f"--unk-token={tokens[0]}"]
-    result = command(train, *special, *roles, cwd=tmp_path)
-    assert result.returncode == 0, result.stderr
-    theirs = hugging_face_trained(documents, 600, tokens)
-    ours = json.loads((tmp_path / "mini" / "tokenizer.json").read_text())
-    assert ours["model"]["vocab"] == theirs["vocab"]
-    config = json.loads((tmp_path / "mini" / "tokenizer_config.json").read_text())
-    assert config["eos_token"] == "<|im_end|>" and config["model_max_length"] == 32768
-    assert config["chat_template"] == bpe.CHATML
-    mapped = json.loads((tmp_path / "mini" / "special_tokens_map.json").read_text())
-    assert mapped == {name: config[name] for name in bpe.ROLES}
-    text = documents[0] + tokens[1]
-    for to in ("huggingface", "gpt2", "tiktoken"):
-        converted = command(f"convert mini --to {to} --out {to}", cwd=tmp_path)
-        assert converted.returncode == 0 and b"600 tokens" in converted.stdout, converted.stderr
-        again, mini = (bpe.Tokenizer.load(tmp_path / name) for name in (to, "mini"))
-        assert again.encode(text) == mini.encode(text)
-    assert json.loads((tmp_path / "huggingface" / "tokenizer_config.json").read_text()) == config
-
-
-@pytest.mark.parametrize(
-    "wrong", ["--eos-token '<x>'", "--chat-template chatml", "--model-max-length 0"]
-)
-def test_a_wrong_config_is_refused_before_the_training(tmp_path, command, monkeypatch, wrong):
+def test_roles_of_tokens_and_a_template_are_written_and_converted(command, tmp_path):
     (tmp_path / "a.txt").write_text("some text")
+    tokens = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]
+    special = [f"--special-token={token}" for token in tokens]
+    roles = dict(zip(bpe.ROLES, [tokens[1], tokens[2], tokens[0], tokens[0]], strict=True))
+    role_options = [f"--{role.replace('_', '-')}={token}" for role, token in roles.items()]
+    train = "train a.txt --out mini --vocab-size 259 --model-max-length 32768"
+    done = command(f"{train} --chat-template chatml", *special, *role_options, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    done = command("convert mini --to huggingface --out converted", cwd=tmp_path)
+    assert done.returncode == 0 and b"259 tokens" in done.stdout, done.stderr
+    config = roles | {"model_max_length": 32768, "chat_template": bpe.CHATML}
+    for folder in (tmp_path / "mini", tmp_path / "converted"):
+        assert config.items() <= read_json(folder / "tokenizer_config.json").items()
+        assert read_json(folder / "special_tokens_map.json") == roles
+
+
+def test_a_wrong_config_is_refused_before_the_training(tmp_path, command, monkeypatch):
+    (tmp_path / "a.txt").write_text("some text")
+    monkeypatch.setattr(bpe, "count", lambda *_, **__: 1 / 0)
     with pytest.raises(ValueError, match="special_tokens_at"):
         bpe.train_bpe(tmp_path, 300, special_tokens_at="second")
-    monkeypatch.setattr(bpe, "count", lambda *_, **__: 1 / 0)
-    monkeypatch.setattr(bpe, "learn", lambda *_, **__: 1 / 0)
-    assert_refused(command(f"train a.txt --out . {wrong}", cwd=tmp_path))
+    assert_refused(command("train a.txt --out . --eos-token '<x>'", cwd=tmp_path), "<x>")
 
 
-def test_options_of_train_do_what_they_say(command, tmp_path):
+def test_options_reach_the_training(command, tmp_path):
     (tmp_path / "a.txt").write_text("low lower lowest " * 5 + "rare")
-    line = "train a.txt --vocab-size=300 --special-token '<a>' --special-tokens-at last --quiet"
-    assert command(f"{line} --min-frequency 6 --out m", cwd=tmp_path).returncode == 0
+    line = "train a.txt --vocab-size 1k --special-token '<a>' --special-tokens-at last --quiet"
+    done = command(f"{line} --min-frequency 6 --out m", cwd=tmp_path)
+    assert done.returncode == 0 and b"fewer than the 1,000 asked for" in done.stderr
     tokenizer = bpe.Tokenizer.load(tmp_path / "m")
     assert tokenizer.special_tokens == {"<a>": len(tokenizer) - 1}
-    assert b" lowest" not in tokenizer.vocab.values()
-    assert b" low" in tokenizer.vocab.values()
-    done = command("encode m a.txt --out=a.npy --dtype=uint32", cwd=tmp_path)
-    assert done.returncode == 0 and np.load(tmp_path / "a.npy").dtype == np.uint32
-    result = command("train a.txt --vocab-size 1k --out m --quiet", cwd=tmp_path)
-    assert result.returncode == 0 and b"fewer than the 1,000 asked for" in result.stderr
+    assert {b" low", b" lowest"} & {*tokenizer.vocab.values()} == {b" low"}
 
 
 def test_a_pattern_that_is_not_compiled_gives_one_warning(model, command, tmp_path):
@@ -5412,22 +5177,19 @@ def test_a_pattern_that_is_not_compiled_gives_one_warning(model, command, tmp_pa
 
 @pytest.mark.parametrize("name", bpe._COMMANDS)
 def test_help_has_two_examples_that_parse(name, command):
-    shown = command(f"{name} --help").stdout.decode()
-    examples = shown.partition("examples:\n")[2].splitlines()
+    output = command(f"{name} --help").stdout.decode()
+    examples = output.partition("examples:\n")[2].splitlines()
     assert len(examples) == 2
-    assert all(len(line) <= 80 for line in shown.splitlines() if line not in examples)
+    assert all(len(line) <= 80 for line in output.splitlines() if line not in examples)
     for line in examples:
         words = re.split(" [<|] ", line.partition("bpe_numba.py ")[2])[0]
         assert bpe._make_parser().parse_args(shlex.split(words)).flags
 
 
-def test_ids_may_be_a_list_and_folders_are_made(model, command, tmp_path):
-    for ids in (b"[72, 105]", b"72,105", b"72 105"):
-        shown = command(f"decode model - --out {tmp_path}/a/b.txt", stdin=ids, cwd=model)
-        assert shown.returncode == 0 and len((tmp_path / "a/b.txt").read_bytes()) == 2
-    encoded = command(f"encode model text.txt --out {tmp_path}/c/d/o.npy", cwd=model)
-    assert b"2,550 bytes in 1 text\n" in encoded.stdout
-    assert (tmp_path / "c/d/o.npy.json").exists()
+@pytest.mark.parametrize("ids", [b"[72, 105]", b"72,105", b"72 105"])
+def test_ids_may_be_a_list_and_folders_are_made(model, command, tmp_path, ids):
+    done = command(f"decode model - --out {tmp_path}/a/b.txt", stdin=ids, cwd=model)
+    assert done.returncode == 0 and len((tmp_path / "a/b.txt").read_bytes()) == 2
 
 
 def test_readme_runs_as_printed(command, tmp_path):
@@ -5452,7 +5214,7 @@ def test_readme_runs_as_printed(command, tmp_path):
     fenced = r"```(sh|python)\n(.*?)```(?:\n\n```text\n(.*?)```)?"
     blocks = regex.findall(fenced, readme, regex.DOTALL)
     assert {kind for kind, *_ in blocks} == {"sh", "python"}
-    for kind, block, shown in blocks:
+    for kind, block, output in blocks:
         if kind == "python":
             with contextlib.chdir(tmp_path):
                 exec(block, {})
@@ -5467,7 +5229,7 @@ def test_readme_runs_as_printed(command, tmp_path):
                 result = subprocess.run(["bash", "-euc", line], **options)
             assert result.returncode == 0, (line, result.stderr)
             printed += result.stdout.decode().splitlines()
-        assert {*shown.splitlines()} <= {*printed}, (block, printed)
+        assert {*output.splitlines()} <= {*printed}, (block, printed)
 
 
 def test_links_of_the_pages_lead_to_files():
@@ -5475,11 +5237,6 @@ def test_links_of_the_pages_lead_to_files():
     for page in (top / "README.md", *top.glob("docs/*.md")):
         for link in regex.findall(r"\]\((?!https?:)([^)#]+)", page.read_text()):
             assert (page.parent / link).is_file(), (page, link)
-
-
-def test_a_second_model_is_no_text(command, model):
-    result = command("view model model 'the cat'", cwd=model)
-    assert result.returncode == 2 and b"only one model is viewed" in result.stderr
 
 
 def test_a_model_that_is_replaced_gives_a_warning(command, tmp_path):
@@ -5506,154 +5263,57 @@ print(tokenizer.merges == eval(sys.argv[2]), tokenizer.decode(ids) == text, sum(
 
 def test_kernels_run_as_plain_python(tmp_path):
     path = tmp_path / "a.txt"
-    path.write_text(
-        "It was the best of times, it was the worst of times. ¿Él? 中文\n" * 3 + "ab" * 200
-    )
+    lines = "It was the best of times, it was the worst of times. ¿Él? 中文\n" * 3
+    path.write_text(lines + "ab" * 200)
     tokenizer = bpe.train(path, 300, workers=1).tokenizer
-    command = [sys.executable, "-c", IN_PLAIN_PYTHON, str(path), repr(tokenizer.merges)]
-    shown = subprocess.check_output(
-        command, env=os.environ | {"NUMBA_DISABLE_JIT": "1"}, cwd=Path(MODULE).parent
-    )
+    merges = repr(tokenizer.merges)
+    done = python("-c", IN_PLAIN_PYTHON, path, merges, NUMBA_DISABLE_JIT=1)
     n = str(sum(tokenizer.encode(path.read_text()))).encode()
-    assert shown.split() == [b"True", b"True", n, b"3"]
+    assert done.stdout.split() == [b"True", b"True", n, b"3"], done.stderr
 
 
-# A family in a file of its own: it cuts each word into the fewest tokens.
-FEWEST = '''
-from types import SimpleNamespace
-
-import numpy as np
-
-import bpe_numba as bpe
-
-
-def learn_fewest(words, n_symbols, *, longest: int = 16):
-    """Learn the tokens of a BPE, and keep those of at most `longest` bytes.
-
-    longest  bytes of the longest token
-    """
-    learned = bpe.learn(words, n_symbols)
-    tokens = [token for token in learned.tokens if len(token) <= longest]
-    return SimpleNamespace(tokens=tokens, merges=None, alphabet=words.alphabet)
-
-
-@bpe.struct
-class FewestTables:
-    """The tokens as a trie."""
-
-    trie: bpe.Trie
-
-
-def fewest_tables(model):
-    return FewestTables(bpe.make_trie({id: model.vocab[id] for id in model.ordinary}))
-
-
-@bpe.kernel
-def segment_fewest(text, start, size, tables, scratch, ids, at):
-    """Cut text[start : start + size]; returns the number of ids, or -1 if no tokens make the word.
-
-    From the end of the word on: fewest[k] tokens make the bytes from k on, and the first of them is
-    first[k], which ends at ends[k].
-    """
-    edges, values = tables.trie.edges, tables.trie.values
-    fewest = np.full(size + 1, size + 1)
-    first = np.empty(size, np.int64)
-    ends = np.empty(size, np.int64)
-    fewest[size] = 0
-    for k in range(size - 1, -1, -1):
-        node = 0
-        for end in range(k + 1, size + 1):
-            node = bpe.trie_child(node, text[start + end - 1], edges)
-            if node < 0:
-                break
-            if values[node] >= 0 and fewest[end] + 1 <= fewest[k]:
-                fewest[k] = fewest[end] + 1
-                first[k] = values[node]
-                ends[k] = end
-    if fewest[0] > size:
-        return -1
-    n, k = 0, 0
-    while k < size:
-        ids[at + n] = first[k]
-        n += 1
-        k = ends[k]
-    return n
-
-
-def write_fewest(model):
-    return {"type": "Fewest", "vocab": bpe.vocab_names(model)}
-
-
-def read_fewest(data, added, alphabet):
-    return {"vocab": bpe.read_vocab(data["vocab"], alphabet, added), "merges": None}
-
-
-bpe.KINDS["fewest"] = bpe.Kind(
-    fewest_tables, FewestTables, segment_fewest, write_fewest, read_fewest
-)
-bpe.FAMILIES["fewest"] = bpe.Family("fewest", "bytes", "gpt2", learn_fewest)
-
-if __name__ == "__main__":
-    bpe.run()
-'''
-
-
-USE_FEWEST = """
+USE_TOY = """
 import multiprocessing
 import bpe_numba as bpe
 
 if __name__ == "__main__":
-    import fewest
+    import toy
     multiprocessing.set_start_method("spawn")
     print(bpe.encode_files(bpe.Tokenizer.load("model"), "a.jsonl", "a.npy", workers=2))
 """
 
 
-def naive_fewest(word, tokens):
-    """The fewest tokens of a word, the longest first token on a tie."""
-    best = {len(word): []}
-    for k in reversed(range(len(word))):
-        ends = [end for end in best if word[k:end] in tokens]
-        end = min(ends, key=lambda end: (len(best[end]), -end))
-        best[k] = [word[k:end], *best[end]]
-    return best[0]
-
-
-def test_a_family_of_its_own_file_trains_and_encodes_in_spawned_workers(tmp_path, library):
-    options = {"cwd": tmp_path, "capture_output": True, "text": True, "timeout": 300}
-    options["env"] = os.environ | {"NUMBA_DISABLE_JIT": "1", "PYTHONPATH": os.path.dirname(MODULE)}
+def test_a_family_of_its_own_file_trains_and_encodes_in_spawned_workers(tmp_path):
+    options = {"cwd": tmp_path, "NUMBA_DISABLE_JIT": 1}
     text = "low lower lowest newest widest é\n" * 9
-    (tmp_path / "a.txt").write_text(text)
-    (tmp_path / "a.jsonl").write_text((json.dumps({"text": text}) + "\n") * 99)
-    (tmp_path / "fewest.py").write_text(FEWEST)
-    (tmp_path / "use.py").write_text(USE_FEWEST)
-    command = [sys.executable, "fewest.py", "train", "a.txt", "--vocab-size", "275", "--model"]
-    trained = subprocess.run([*command, "fewest", "--longest", "4"], **options)
-    assert trained.returncode == 0 and "bytes/token" in trained.stdout, trained.stderr
-    refused = subprocess.run([*command, "bpe", "--longest", "4"], **options)
-    assert "--longest is no option of `train`, nor of the family bpe" in refused.stderr
-    used = subprocess.run([sys.executable, "use.py"], **options)
-    assert "99 texts" in used.stdout, used.stderr
-    tokens = json.loads((tmp_path / "model" / "tokenizer.json").read_text())["model"]["vocab"]
-    names = {bpe._read_names([name])[0]: id for name, id in tokens.items()}
-    words = naive_split(bpe.PATTERNS["gpt2"], text.encode())
-    ids = [names[token] for word in words for token in naive_fewest(word, names)]
-    assert max(map(len, names)) == 4 and np.load(tmp_path / "a.npy").tolist() == ids * 99
-    with pytest.raises(bpe.InputError, match="kinds whose files are imported first"):
+    files = {"a.txt": text, "toy.py": TOY, "use.py": USE_TOY}
+    files["a.jsonl"] = (json.dumps({"text": text}) + "\n") * 99
+    for name, content in files.items():
+        (tmp_path / name).write_text(content)
+    command = ["toy.py", "train", "a.txt", "--vocab-size", "275", "--longest", "4", "--model"]
+    trained = python(*command, "toy", **options)
+    assert trained.returncode == 0 and b"bytes/token" in trained.stdout, trained.stderr
+    refused = python(*command, "bpe", **options)
+    assert b"--longest is no option of `train`, nor of the family bpe" in refused.stderr
+    used = python("use.py", **options)
+    assert b"99 texts" in used.stdout, used.stderr
+    vocab = read_json(tmp_path / "model" / "tokenizer.json")["model"]["vocab"]
+    assert max(map(len, vocab)) == 4
+    ids = [vocab[in_chars([byte])] for byte in text.encode()]
+    assert np.load(tmp_path / "a.npy").tolist() == ids * 99
+    with refusal("kinds whose files are imported first"):
         bpe.Tokenizer.load(tmp_path / "model")
 
 
 def test_train_reports_its_results(model, tmp_path):
     options = ["--vocab-size", 270, "--special-token", END, "--out", tmp_path / "model"]
     result = run("train", model / "text.txt", *options)
-    shown = result.stdout.decode()
+    output = result.stdout.decode()
     parts = ["2,550 bytes in 51 documents", "270, 1 of them special", "bytes/token", "peak memory"]
-    assert all(part in shown for part in parts)
+    assert all(part in output for part in parts)
     assert "scan:" in result.stderr.decode() and "learn:" in result.stderr.decode()
-    next_command = shown.splitlines()[-1].replace(
-        "python bpe_numba.py", f"{sys.executable} {MODULE}"
-    )
-    assert subprocess.run(next_command, shell=True, capture_output=True, check=True).stdout.split()
+    typed = output.splitlines()[-1].replace("python bpe_numba.py", f"{sys.executable} {MODULE}")
+    assert subprocess.run(typed, shell=True, capture_output=True, check=True).stdout.split()
 
 
 def test_a_full_disk_leaves_nothing(model, tmp_path):
@@ -5679,15 +5339,11 @@ def much_text(tmp_path_factory):
 
 
 def test_a_copy_by_another_name_runs_itself_where_python_knows_no_folder(tmp_path):
-    copy = tmp_path / "trial.py"
-    copy.write_text(
-        re.sub("__version__ = .*", '__version__ = "trial"', Path(MODULE).read_text("utf-8")),
-        "utf-8",
-    )
-    command = [sys.executable, copy, "--version"]
-    environment = os.environ | {"PYTHONSAFEPATH": "1"}
-    shown = subprocess.run(command, env=environment, stdout=-1, timeout=100, check=True).stdout
-    assert shown.split()[-1] == b"trial"
+    source = Path(MODULE).read_text("utf-8")
+    copied = re.sub("__version__ = .*", '__version__ = "trial"', source)
+    (tmp_path / "trial.py").write_text(copied, "utf-8")
+    done = python(tmp_path / "trial.py", "--version", PYTHONPATH="", PYTHONSAFEPATH=1)
+    assert done.stdout.split()[-1] == b"trial"
 
 
 def start_reading(*arguments):
@@ -5696,9 +5352,9 @@ def start_reading(*arguments):
     process = subprocess.Popen(
         command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, start_new_session=True
     )
-    seen = b""
-    while b"B/s" not in seen and process.poll() is None:
-        seen += os.read(process.stderr.fileno(), 1000)
+    output = b""
+    while b"B/s" not in output and process.poll() is None:
+        output += os.read(process.stderr.fileno(), 1000)
     return process
 
 
@@ -5741,20 +5397,18 @@ def test_a_signal_ends_a_command_with_one_line(
 def test_a_script_that_imports_the_module_keeps_its_interrupts(tmp_path):
     script = tmp_path / "my_bpe_numba.py"
     script.write_text("import signal, bpe_numba\nprint(signal.getsignal(signal.SIGINT).__name__)")
-    environment = os.environ | {"PYTHONPATH": os.path.dirname(MODULE)}
-    result = subprocess.run([sys.executable, script], env=environment, stdout=-1)
-    assert result.stdout == b"default_int_handler\n"
+    assert python(script).stdout == b"default_int_handler\n"
 
 
 def test_an_interrupt_while_packages_load_is_silent(tmp_path):
     (tmp_path / "numba.py").write_text("import os, signal\nos.kill(os.getpid(), signal.SIGINT)\n")
-    result = run("--version", env=os.environ | {"PYTHONPATH": str(tmp_path)})
+    result = run("--version", PYTHONPATH=tmp_path)
     assert result.returncode == -signal.SIGINT and not result.stderr
 
 
 def test_a_package_that_cannot_be_loaded_is_one_line(tmp_path):
     (tmp_path / "numba.py").write_text("raise OSError('no\\nmemory')\n")
-    result = run("--version", env=os.environ | {"PYTHONPATH": str(tmp_path)})
+    result = run("--version", PYTHONPATH=tmp_path)
     assert result.returncode == 2
     assert result.stderr.startswith(b"bpe_numba: no packages") and result.stderr.count(b"\n") == 1
 
@@ -5766,20 +5420,14 @@ def test_standard_input_is_read(model, command, tmp_path):
     assert run(*shlex.split(f"{line}/a"), stdin=text).stderr == b""
     assert command(f"{line}/b --text-field body", stdin=lines).returncode == 0
     for name in ("a", "b"):
-        assert (tmp_path / name / "tokenizer.json").read_bytes() == (
-            model / "model" / "tokenizer.json"
-        ).read_bytes()
+        written = tmp_path / name / "tokenizer.json"
+        assert read_json(written) == read_json(model / "model" / "tokenizer.json")
 
 
 def test_it_runs_without_docstrings_and_asserts(model):
-    command = [sys.executable, "-OO", MODULE]
-    shown = subprocess.run([*command, "train", "--help"], capture_output=True, check=True).stdout
-    assert b"--vocab-size" in shown
+    assert b"--vocab-size" in python("-OO", MODULE, "train", "--help").stdout
     # else all kernels would be compiled again
-    environment = os.environ | {"NUMBA_DISABLE_JIT": "1"}
-    viewed = subprocess.run(
-        [*command, "view", model / "model", "The cat"], env=environment, capture_output=True
-    )
+    viewed = python("-OO", MODULE, "view", model / "model", "The cat", NUMBA_DISABLE_JIT=1)
     assert viewed.returncode == 0 and b"7 bytes" in viewed.stdout, viewed.stderr
 
 
@@ -5787,8 +5435,8 @@ def test_a_process_refuses_in_one_line_whose_help_is_a_command(tmp_path):
     assert_refused(run("train", "nowhere.txt", cwd=tmp_path), "nowhere.txt", "no such file")
     message = run("encode", cwd=tmp_path).stderr.decode()
     help_command = message.rpartition("; see ")[2]
-    shown = subprocess.run(help_command, shell=True, capture_output=True, cwd=tmp_path)
-    assert shown.returncode == 0 and b"--no-special" in shown.stdout
+    help_page = subprocess.run(help_command, shell=True, capture_output=True, cwd=tmp_path)
+    assert help_page.returncode == 0 and b"--no-special" in help_page.stdout
 
 
 def test_closed_and_full_streams_are_no_traceback(model, tmp_path):
@@ -5821,21 +5469,20 @@ except bpe_numba.InputError as error:
 def test_kernels_compile_where_nothing_can_be_written(tmp_path):
     folder = tmp_path / "read only"
     home = tmp_path / "home"
-    for made in (folder, home):
-        made.mkdir()
-        shutil.copy(MODULE, made / "bpe_numba.py")
-        made.chmod(0o555)
+    for place in (folder, home):
+        place.mkdir()
+        shutil.copy(MODULE, place / "bpe_numba.py")
+        place.chmod(0o555)
 
     def obey_modes():
         """Root may write anywhere: without this capability (CAP_DAC_OVERRIDE) it may not."""
         if os.getuid() == 0:
             ctypes.CDLL(None).prctl(24, 1, 0, 0, 0)
 
-    environment = {name: value for name, value in os.environ.items() if name != "NUMBA_CACHE_DIR"}
-    environment |= {"HOME": str(home), "XDG_CACHE_HOME": str(home), "PYTHONPATH": str(folder)}
-    command = [sys.executable, "-c", IN_A_READ_ONLY_FOLDER]
-    options = {"cwd": folder, "env": environment, "preexec_fn": obey_modes}
-    result = subprocess.run(command, **options, capture_output=True)
+    environment = {"HOME": home, "XDG_CACHE_HOME": home, "PYTHONPATH": folder}
+    environment["NUMBA_CACHE_DIR"] = ""
+    options = {"cwd": folder, "preexec_fn": obey_modes}
+    result = python("-c", IN_A_READ_ONLY_FOLDER, **options, **environment)
     if b"may write anywhere" in result.stderr:
         pytest.skip("no way to give up the right to write anywhere")
     assert result.returncode == 0, result.stderr.decode()
@@ -5877,18 +5524,16 @@ def test_curve_is_the_length_of_the_text_encoded_at_five_sizes(some_prose):
     ],
 )
 def test_a_folder_has_what_its_model_learnt_or_nothing(library, tmp_path, options):
-    for kind in ({}, options):
-        training = bpe.train(library[:9], 700, workers=1, **kind)
-        training.tokenizer.save(tmp_path)
-        if kind and (tmp_path / "training.npz").is_file():
-            with pytest.raises(
-                bpe.InputError, match=r"training\.npz: damaged.*it is of another model"
-            ):
-                bpe.load_learned(tmp_path, bpe.load_model(tmp_path))
-        bpe.save_learned(tmp_path, training)
-    assert (tmp_path / "training.npz").is_file() == (training.tokenizer.model.kind == "bpe")
-    if training.tokenizer.model.kind == "bpe":
-        learned, n_bytes = bpe.load_learned(tmp_path, bpe.load_model(tmp_path))
+    bpe.save_learned(tmp_path, bpe.train(library[:9], 700, workers=1))
+    training = bpe.train(library[:9], 700, workers=1, **options)
+    training.tokenizer.save(tmp_path)
+    model = bpe.load_model(tmp_path)
+    with refusal(r"training\.npz: damaged.*it is of another model"):
+        bpe.load_learned(tmp_path, model)
+    bpe.save_learned(tmp_path, training)
+    assert (tmp_path / "training.npz").is_file() == (model.kind == "bpe")
+    if model.kind == "bpe":
+        learned, n_bytes = bpe.load_learned(tmp_path, model)
         assert learned.tokens == training.learned.tokens and n_bytes == training.counted.n_bytes
         assert all(map(np.array_equal, learned[:2], training.learned[:2]))
         assert learned.n_tokens[-1] == training.n_tokens  # with unknown characters
@@ -5911,7 +5556,7 @@ def test_numbers_of_a_saved_training_are_checked(some_prose, tmp_path, field, ch
     with np.load(tmp_path / "training.npz") as saved:
         arrays = dict(saved)
     np.savez(tmp_path / "training.npz", **arrays | {field: change(arrays[field])})
-    with pytest.raises(bpe.InputError, match=r"training\.npz: damaged, or from another model"):
+    with refusal(r"training\.npz: damaged, or from another model"):
         bpe.load_learned(tmp_path, some_prose[0].model)
 
 
@@ -5953,25 +5598,15 @@ def naive_measures(tokenizer, texts, pattern="gpt2"):
     }
 
 
-def test_measures_equal_their_definitions(some_prose):
-    tokenizer, _, files = some_prose
-    found = bpe.inspect_model(tokenizer, files[5:8], engine=bpe.Engine(1))
-    wanted = naive_measures(tokenizer, [path.read_bytes() for path in files[5:8]])
-    assert found.measures.keys() == wanted.keys() and found.measures == pytest.approx(wanted)
-    counts = Counter(id for path in files[5:8] for id in tokenizer.encode(path.read_bytes()))
-    assert {id: n for id, n in enumerate(found.frequencies.tolist()) if n} == counts
-
-
 def test_words_of_a_corpus_are_each_encoded(some_prose):
     tokenizer, _, files = some_prose
     encoded = bpe.encode_corpus(tokenizer, files[3:5], engine=bpe.Engine(1))
     texts = [path.read_bytes() for path in files[3:5]]
     counts = Counter(word for text in texts for word in naive_split(bpe.PATTERNS["gpt2"], text))
     assert dict(zip(encoded.words, encoded.counts.tolist(), strict=True)) == counts
-    naive = [naive_encode(word, tokenizer.merges) for word in encoded.words]
-    tokens = itertools.chain.from_iterable(naive)
+    tokens = chain(*(naive_encode(word, tokenizer.merges) for word in encoded.words))
     assert encoded.ids.tolist() == [*map(tokenizer.token_to_id, tokens)]
-    assert encoded.n_bytes == len(b"".join(texts))
+    assert encoded.n_bytes == sum(map(len, texts))
 
 
 def test_bytes_of_a_corpus_are_those_of_its_text(library, tmp_path):
@@ -6025,9 +5660,9 @@ def test_counts_of_merges_add_up_to_the_uses_in_the_training_text(some_prose, mo
     tokenizer, training, files = some_prose
     monkeypatch.setattr(bpe, "RARE", 0)  # all are listed
     counts = bpe.encode_corpus(tokenizer, files, engine=bpe.Engine(1)).frequencies(len(tokenizer))
-    found = bpe.find_glitches(training.learned, tokenizer.model.ids, counts)
-    assert len(found) == len(training.learned.pairs)
-    for glitch in found:
+    glitches = bpe.find_glitches(training.learned, tokenizer.model.ids, counts)
+    assert len(glitches) == len(training.learned.pairs)
+    for glitch in glitches:
         assert glitch.used == counts[glitch.id] == glitch.made - glitch.taken.total()
 
 
@@ -6074,7 +5709,8 @@ def test_bytes_per_token_are_the_same_in_all_places(library, tmp_path, options):
         (columns,) = bpe.curve(tmp_path / "model").columns.values()
         assert columns[2][-1] == rate
     else:
-        with pytest.raises(bpe.InputError, match="only a BPE that `train` wrote has merge counts"):
+        assert inspection.glitches is None
+        with refusal("only a BPE that `train` wrote has merge counts"):
             bpe.curve([tmp_path / "model"])
 
 
@@ -6138,25 +5774,30 @@ def test_words_split_alike_are_those_cut_at_the_same_places_of_the_text(library,
         for start, stop in words:
             first, *others = [{k for k in places if start < k < stop} for places in cuts]
             n_alike += all(inside == first for inside in others)
-        wanted = n_alike / len(words)
+        expected = n_alike / len(words)
         for order in (names, names[::-1]):
             report = bpe.compare({name: models[name] for name in order}, {"a": tmp_path / "a.txt"})
-            assert 0 < wanted < 1 and report.same == pytest.approx(wanted)
+            assert 0 < expected < 1 and report.same == pytest.approx(expected)
 
 
 @pytest.mark.parametrize("pattern", ["gpt2", "whitespace-split"])
-@pytest.mark.parametrize("model", ["bpe", "unigram", "wordpiece"])
-def test_measures_of_characters_are_of_own_pretokens_and_all_ids(library, tmp_path, model, pattern):
+@pytest.mark.parametrize("model", ["bytes", "bpe", "unigram", "wordpiece"])
+def test_measures_equal_their_definitions(library, some_prose, tmp_path, model, pattern):
     options = {"alphabet": "characters", "coverage": 0.9, "pattern": pattern, "workers": 1}
     if pattern == "whitespace-split":
         options["mark"] = ""  # no space is left that ▁ could stand for
-    tokenizer = bpe.train(library[:9], 500, [END], model=model, **options).tokenizer
+    if model == "bytes":
+        tokenizer = bpe.train(library[:9], 500, [END], pattern=pattern, workers=1).tokenizer
+    else:
+        tokenizer = bpe.train(library[:9], 500, [END], model=model, **options).tokenizer
     text = library[3].read_text() + " ÄÖ 中文 é" * 50
     (tmp_path / "a.txt").write_text(text)
-    found = bpe.inspect_model(tokenizer, tmp_path / "a.txt").measures
-    assert found == pytest.approx(naive_measures(tokenizer, [text.encode()], pattern))
-    assert tokenizer.token_to_id(tokenizer.model.unk_token) in tokenizer.encode(text)
-    assert found["Rényi efficiency"] < 1
+    inspection = bpe.inspect_model(tokenizer, tmp_path / "a.txt")
+    assert inspection.measures == pytest.approx(naive_measures(tokenizer, [text.encode()], pattern))
+    assert inspection.measures["Rényi efficiency"] < 1
+    ids = tokenizer.encode(text)
+    assert {id: n for id, n in enumerate(inspection.frequencies.tolist()) if n} == Counter(ids)
+    assert model == "bytes" or tokenizer.token_to_id(tokenizer.model.unk_token) in ids
 
 
 def test_a_view_shows_every_token(some_prose):
@@ -6167,8 +5808,8 @@ def test_a_view_shows_every_token(some_prose):
     for width in (12, 40, 80):
         lines = report.text(width).splitlines()
         assert all(bpe._cell_width(line) <= max(width, 12) for line in lines[:-1])
-        shown = [piece.strip() for line in lines[:-1:2] for piece in line.split("|")[:-1]]
-        assert shown == [bpe.readable(token) for token in report.tokens]
+        cells = [piece.strip() for line in lines[:-1:2] for piece in line.split("|")[:-1]]
+        assert cells == [bpe.readable(token) for token in report.tokens]
         assert [int(id) for line in lines[1:-1:2] for id in line.split()] == report.ids.tolist()
     assert "\x1b" not in report.text(80)
     assert "<1B>" in report.text(80)
@@ -6210,20 +5851,20 @@ def test_curves_are_drawn(reports, tmp_path, suffix, begin):
 
 
 def test_tables_are_markdown_in_columns(reports):
-    shown = str(reports[3])
-    assert "| model | 中文 \\| text |     b |" in shown
-    assert "| ----- | -----------: | ----: |" in shown
-    for table in shown.split("\n\n"):
+    text = str(reports[3])
+    assert "| model | 中文 \\| text |     b |" in text
+    assert "| ----- | -----------: | ----: |" in text
+    for table in text.split("\n\n"):
         assert len({bpe._cell_width(line) for line in table.splitlines() if line[0] == "|"}) < 2
 
 
 def test_a_notebook_shows_tables_as_they_are(reports):
     table = bpe.Table("Tokens of *a*", ("token", "n"), [("<E4>|__init__", 1), ("$x$ `y` #", 2)])
-    shown = table._repr_markdown_()
-    assert re.sub(r"\\([<>*_`$#])", r"\1", shown) == str(table)
-    assert not re.search(r"(?<!\\)[<>*_`$#]", shown)
+    text = table._repr_markdown_()
+    assert re.sub(r"\\([<>*_`$#])", r"\1", text) == str(table)
+    assert not re.search(r"(?<!\\)[<>*_`$#]", text)
     for report in reports:
-        for row in itertools.chain.from_iterable(table.rows for table in report.tables()):
+        for row in chain.from_iterable(table.rows for table in report.tables()):
             assert all(isinstance(cell, (str, int, float, np.number, type(None))) for cell in row)
 
 
@@ -6273,15 +5914,9 @@ def test_the_verdict_on_a_peer_that_differs_or_fails(bench, library, monkeypatch
 
 def test_view_reads_its_text_from_a_pipe(command, model, monkeypatch):
     monkeypatch.setenv("COLUMNS", "40")
-    shown = command("view model The cat", cwd=model).stdout.decode()
-    assert shown.endswith("7 bytes, 3 tokens\n") and "\x1b" not in shown
-    assert command("view model", stdin=b"The cat", cwd=model).stdout.decode() == shown
-
-
-def test_a_model_from_elsewhere_has_no_curve(command, some_prose, tmp_path):
-    some_prose[0].save(tmp_path / "model")
-    shown = command(f"inspect model {some_prose[2][0]} --quiet", cwd=tmp_path).stdout.decode()
-    assert "bytes per token" in shown and "glitch" not in shown
+    output = command("view model The cat", cwd=model).stdout.decode()
+    assert output.endswith("7 bytes, 3 tokens\n") and "\x1b" not in output
+    assert command("view model", stdin=b"The cat", cwd=model).stdout.decode() == output
 
 
 def test_timings_are_a_table(command, some_prose, tmp_path):
@@ -6343,15 +5978,13 @@ SOME_FILES = {
     "pad.txt": f"some text, and more{END}<pad>".encode(),
     "empty.txt": b"",
     "ends.txt": END.encode() * 3,
-    "bad.jsonl": b"{nonsense\n",
-    "numbers.jsonl": b'{"text": "fine"}\n{"text": 5}\n',
     "late.jsonl": b'{"text": "some text"}\n' * 50 + b"oops\n" + b'{"text": "more"}\n' * 50,
     "late.jsonl.gz": gzip.compress(b'{"text": "some text"}\n' * 50 + b"oops\n"),
     "long.txt": b"a" * 9_000_000,
     "long.txt.gz": gzip.compress(b"a" * 9_000_000, 1),
     "long.jsonl": b'{"text": "' + b"a" * 9_000_000 + b'"}',
-    "whole.txt.gz": gzip.compress(b"some text"),
-    "short.txt.gz": gzip.compress(random.Random(0).randbytes(500))[:-9],
+    "zip.txt.gz": gzip.compress(b"PK\x03\x04" * 9),
+    "unpacked.txt.gz": b"some text",
     "flipped.txt.gz": TEXT_GZ[:20] + b"\0\1" + TEXT_GZ[22:],
     "some/a.txt": b"some text",
     "some/b.txt": b"PK\x03\x04" * 9,
@@ -6363,7 +5996,6 @@ SOME_FILES = {
     "short/training.npz": b"PK",
     "array/training.npz": b"\x93NUMPY",
     "none/training.npz": b"",
-    "good.jinja": b"{{ messages }}",
 }
 # The first bytes of files that are no text.
 NO_TEXTS = {"zip": b"PK\x03\x04", "PDF": b"%PDF-1", "NumPy": b"\x93NUMPY"}
@@ -6378,19 +6010,15 @@ BAD_LINES = {
 }
 # Files of models: their names, what is in them, and the pattern that is named with them.
 BAD_MODELS = [
-    ("tokenizer.json", b"[" * 100_000, "this is not|not JSON", None),
-    ("tokenizer.json", b'{"model": ' + b"[" * 100_000, "not JSON", None),
     ("tokenizer.json", b'{"model": {"vocab": {"a": ' + b"1" * 5000 + b"}}}", "not JSON", None),
     ("tokenizer.json", b'{"model": "\xff"}', "not UTF-8 at byte 11", None),
     ("tokenizer.json", b"\0" * 5000, "this is not a tokenizer.json", None),
     ("tokenizer.model", b"\n\x0e\n\x05<unk>\x15", "SentencePiece", None),
-    ("tokenizer.model", b"\n\x0e\n\x05<unk>\x15\0\0\0\0\x18\x02", "SentencePiece", None),
     ("vocab.txt", b"[UNK]\n\xff\n", "not UTF-8", None),
     ("tokenizer.model", b"IQ== 0\n", "does not say its pattern", None),
     ("a.tiktoken", b"IQ== 0\nIg== 0\n", "line 2.*twice", "gpt2"),
     ("a.tiktoken", b"IQ== 0\nIQ== 1\n", "same bytes", "gpt2"),
     ("a.tiktoken", b"IQ== 0\nI?== 1\n", "line 2: not a token", None),
-    ("a.tiktoken", b"IQ== 0\nIg== -1\n", "line 2", None),
     ("a.tiktoken", b"IQ== 0\n" + base64.b64encode(b"a" * 5000) + b" 1\n", "5,000 bytes", "gpt2"),
     ("a.tiktoken", b"IQ== 0\nIg== 99999999999\n", "line 2", None),
     ("vocab.json", b'{"a": 0}', "merges.* is missing", None),
@@ -6410,44 +6038,36 @@ BAD_CHANGES = {
         ({"model__type": "Unigram"}, "Unigram"),
         ({"model__type": "WordPiece"}, "WordPiece"),
         ({"model__dropout": 0.1}, "dropout"),
-        ({"normalizer": {"type": "ByteLevel"}}, "normalizer.*ByteLevel"),
         ({"normalizer": {"type": "Sequence"}}, "without normalizers"),
         ({"normalizer": ODD_CONTENT}, "Replace.*not supported: .*dict"),
         ({"pre_tokenizer": in_sequence(*types("ByteLevel", "Whitespace"))}, "not the last"),
         ({"pre_tokenizer": {"type": "UnicodeScripts"}}, "UnicodeScripts"),
         ({"normalizer": STRIP, "pre_tokenizer": FIRST_OF_BYTES}, "first after Strip"),
         ({"pre_tokenizer": None}, "decoder ByteLevel"),
-        ({"pre_tokenizer": {"type": "Metaspace"}}, "Metaspace"),
         ({"pre_tokenizer": split_by("(?:(?:(?:ab?){1000}){1000}){1000}")}, "counts of groups"),
         ({"decoder": {"type": "Metaspace"}}, "decoder.*Metaspace"),
         ({"model__vocab": {"é": -5}}, "-5"),
-        ({"model__vocab": {"a": 2**24}}, "16777216"),
         ({"model__vocab": {"a": 0, "b": 0}}, "the id 0"),
         ({"model__vocab": 3}, "vocabulary"),
         ({"model__unk_token": []}, r"the unk_token of a model is a string, not \[\]"),
-        ({"model__end_of_word_suffix": 5}, "the end_of_word_suffix of a model is a string, not 5"),
         ({"model__merges": [["a"]]}, "merge 0"),
         ({"model__merges": ["a b c"]}, "merge 0"),
         ({"model__merges": [["a", "日"]]}, "日"),
-        ({"model__merges": [["a", "zzz"]]}, "b'zzz' is not in the vocabulary"),
-        ({"model__merges": [["!", "!"]]}, "b'!!' is not in the vocabulary"),
         ({"model__merges": [["i", "n"], ["i", "n"]]}, "twice"),
         ({"added_tokens": [{"content": END, "id": 7}]}, "the ids 0 and 7"),
         ({"added_tokens": [{"content": END, "id": 0, "lstrip": "yes"}]}, "must be true or false"),
         ({"added_tokens": 1}, "added_tokens"),
         ({"added_tokens": [{"content": "<x>"}]}, "null"),
-        *(({"model__vocab": {"a": id}}, "id") for id in ([1], 1e300, True)),
+        ({"model__vocab": {"a": True}}, "id"),
     ],
     "llama": [
         ({"model__vocab": {"<unk>": 0, "a": 1}, "model__merges": []}, "<0x00>.*byte_fallback"),
         ({"decoder": {"type": "Sequence", "decoders": [{"type": "Fuse"}, ODD_REPLACE]}}, "decoder"),
     ],
     "albert": [
-        *(({"model__vocab": [["<unk>", n]]}, "and its score") for n in ("0", NAN, -INFINITY)),
+        *(({"model__vocab": [["<unk>", n]]}, "and its score") for n in ("0", NAN)),
         ({"model__vocab": {"<unk>": 0}}, "list of tokens and scores"),
         ({"model__unk_id": 5000}, "unk_id 5000"),
-        ({"normalizer": {"type": "Precompiled", "precompiled_charsmap": "AAAA"}}, "Precompiled"),
-        ({"decoder": {"type": "CTC"}}, "CTC"),
         ({"pre_tokenizer": BYTE_LEVEL}, "Unigram with ByteLevel"),
     ],
     "bert": [
@@ -6484,7 +6104,6 @@ def here(model, prose, tokenizer, tmp_path_factory):
         (folder / name).write_bytes(content)
     for name, content in NO_TEXTS.items():
         (folder / f"{name}.txt").write_bytes(content * 9)
-        (folder / f"{name}.txt.gz").write_bytes(gzip.compress(content * 9))
     for k, line in enumerate(BAD_LINES.values()):
         (folder / f"{k}.jsonl").write_bytes(b'{"text": "fine"}\n' + line + b"\n")
     for k, (name, content, *_) in enumerate(BAD_MODELS):
@@ -6507,7 +6126,7 @@ def here(model, prose, tokenizer, tmp_path_factory):
         edited(folder / name, **({} if family == "bytes" else {"added_tokens": []}) | change)
     _, file = trained_there(folder, prose, model_type="unigram")
     whole = file.read_bytes()
-    for k, size in enumerate((2, 3, 100, len(whole) // 3, len(whole) - 1000)):
+    for k, size in enumerate((2, 100, len(whole) - 1000)):
         (folder / f"short {k}.model").write_bytes(whole[:size])
     for k, (change, _) in enumerate(BAD_PROTOS):
         proto = sentencepiece_model_pb2.ModelProto.FromString(whole)
@@ -6520,16 +6139,14 @@ def here(model, prose, tokenizer, tmp_path_factory):
     for name in ("ids.bin", "ids.npy"):
         bpe.encode_files(bpe.Tokenizer(BYTE_VOCAB, []), folder / "text.txt", folder / name)
         assert bpe.read_ids(folder / name).tolist() == [*b"some text\n"]
-        described = json.loads((folder / f"{name}.json").read_text()) | {"tokens": 11}
+        described = read_json(folder / f"{name}.json") | {"tokens": 11}
         (folder / f"{name}.json").write_text(json.dumps(described))
     (folder / "link.npy").symlink_to(folder / "odd.bin")
     counting = {"special_tokens": [END, "<pad>"]}
     bpe.count_files(folder / "pad.txt", folder / "words.npz", **counting)
     bpe.count_files(folder / "other.txt", folder / "cl100k.npz", **counting, pattern="cl100k")
-    bpe.count_files(folder / "other.txt", folder / "nfc.npz", **counting, normalizer=["nfc"])
     bpe.count_files(folder / "other.txt", folder / "plain.npz")
     words = (folder / "words.npz").read_bytes()
-    (folder / "half.npz").write_bytes(words[: len(words) // 2])
     (folder / "flipped.npz").write_bytes(words.replace(b" text", b" tex!"))
     np.savez(folder / "foreign.npz", a=np.zeros(3))
     np.savez(folder / "pickled.npz", header=np.array([{}, None], object))
@@ -6555,7 +6172,7 @@ EMPTY_NAMES += [
     lambda name: bpe.encode_files(plain(), "x", name),
 ]
 WRONG_TYPE = " (is named by a|must be of type) "
-DEPTHS = [200, 400, 900, 100_000]
+DEPTHS = [400, 900, 100_000]
 
 
 @functools.cache
@@ -6567,9 +6184,7 @@ def plain(pattern="gpt2"):
 MANY_REFUSED_CALLS = {
     lambda here, pattern: bpe.Pattern(pattern): [
         ("(", "position 1"),
-        ("[a", "does not compile"),
         ("a*", "empty string"),
-        ("", "empty"),
         (r"(?!\s)\s", "nothing"),
         ("gpt9", "no pattern is named 'gpt9'; there are gpt2, cl100k"),
         ("(?:" * 300 + "a" + ")" * 300, "does not compile"),
@@ -6598,20 +6213,17 @@ MANY_REFUSED_CALLS = {
         (*types("Strip"), "Strip.*not supported"),
         (*types("Fuse"), replace("aa", "b"), "Replace.*not supported"),
         (*types("Fuse"), STRIP_SPACE | {"start": 2}, "Strip.*not supported"),
-        (*types("ByteLevel"), "ByteLevel.*not supported"),
-        (*types("Fuse", "ByteFallback"), "ByteFallback.*not supported"),
         (METASPACE, *types("Fuse"), STRIP_SPACE, "Strip.*not supported"),
         (replace("a", "b", "Regex"), "Replace.*not supported"),
     ],
     # Files of text.
     lambda here, name: counted([here / name], block_bytes=100, workers=2): [
         *((f"{name}.txt", rf"{name}\.txt: an? {name}.* is not text") for name in NO_TEXTS),
-        *((f"{name}.txt.gz", rf"{name}\.txt\.gz: an? {name}.* is not text") for name in NO_TEXTS),
+        ("zip.txt.gz", r"zip\.txt\.gz: a zip archive is not text"),
+        ("unpacked.txt.gz", "is not packed, as its name says"),
         *((f"{k}.jsonl", rf"{k}\.jsonl, line 2: .*{part}") for k, part in enumerate(BAD_LINES)),
-        ("numbers.jsonl", r"numbers\.jsonl, line 2: no text"),
         ("late.jsonl", r"late\.jsonl, line 51: not JSON"),
         ("late.jsonl.gz", r"late\.jsonl\.gz, line 51: not JSON"),
-        ("short.txt.gz", r"short\.txt\.gz: not a whole gzip file"),
         ("flipped.txt.gz", r"flipped\.txt\.gz: not a whole gzip file"),
     ],
     lambda here, name: next(bpe.Source([*here.glob(name)], bpe.Pattern()).blocks()): [
@@ -6634,7 +6246,6 @@ MANY_REFUSED_CALLS = {
         ({"texts": "Hello"}, "texts"),
         ({"texts": ["Hello"], "inputs": "x"}, "texts"),
         ({"texts": [5]}, "text"),
-        ({"texts": 3}, WRONG_TYPE),
         ({"inputs": 3}, WRONG_TYPE),
         ({"inputs": [3]}, WRONG_TYPE),
     ],
@@ -6658,8 +6269,8 @@ MANY_REFUSED_CALLS = {
         words_of_characters(counts), size, score=score
     ): [
         ({b"ab": 1}, 9, "best", "score"),
-        *(({}, 9, score, "no words") for score in ("count", "likelihood")),
-        *(({b"abcd": 1}, 3, score, "the alphabet has 7") for score in ("count", "likelihood")),
+        ({}, 9, "count", "no words"),
+        ({b"abcd": 1}, 3, "count", "the alphabet has 7"),
     ],
     lambda here, counts, options: bpe.learn_unigram(
         words_of_characters(counts), **{"n_symbols": 9} | options
@@ -6677,7 +6288,6 @@ MANY_REFUSED_CALLS = {
         (300, [5], "5"),
         (300, ["<\ud800>"], r"U\+D800|UTF-8"),
         (300, ["é"], "é"),
-        (300, ["Ġ"], "Ġ"),
     ],
     lambda here, *fields: bpe.Tokenizer(*fields).save(here / "nowhere"): [
         ({0: b"a", 1: b"a"}, [], "0 and 1"),
@@ -6686,7 +6296,6 @@ MANY_REFUSED_CALLS = {
         ({0: b""}, [], "at least one"),
         ({0: b"a"}, [(b"a", b"b")], "merge 0.*b'b'"),
         ({0: b"a", 1: b"b"}, [(b"a", b"b")], "b'ab'"),
-        ({2**40: b"a"}, [], "1099"),
         ({2**24: b"a"}, [], "16777216"),
         ([b"a"], [], WRONG_TYPE),
         ({0: b"a", 1: b"aa"}, [("a", "a")], "merges are pairs"),
@@ -6723,22 +6332,18 @@ MANY_REFUSED_CALLS = {
     lambda here, chosen: plain().encode("<c>", chosen): [(["<c>"], "'<c>' is not a special token")],
     lambda here, texts: plain().encode_batch(texts): [("one text", "list of texts")],
     lambda here, ids: plain().decode(ids): [
-        *(([1, id], re.escape(repr(id))) for id in (257, -1, "a", 1.5, None, 2**32, 2**70)),
+        *(([1, id], re.escape(repr(id))) for id in (257, -1, "a", 2**70)),
         *((np.array([1, id]), str(id)) for id in (257, -1, 2**40)),
         (np.zeros(2), "float64"),
-        *(
-            (ids, "id")
-            for ids in ([1.0], [0] * 99 + [1.0], ["1"], "12", None, 5, np.zeros(2, bool))
-        ),
+        *((ids, "id") for ids in ([0] * 99 + [1.0], "12", None)),
     ],
     lambda _, ids: bpe.Tokenizer({2: b"a", 5: b"b"}, []).decode(ids): [([2, 5, 3], "id 3 is not")],
-    lambda here, id: plain().id_to_token(id): [(id, "id") for id in (1.0, None, 257)],
+    lambda here, id: plain().id_to_token(id): [(id, "id") for id in (1.0, 257)],
     lambda here, out, options: bpe.encode_files(
-        plain(), here / "text.txt", here / out if out else "-", **options
+        plain(), here / "text.txt", here / out, **options
     ): [
         ("train.bin", {"val_fraction": 0.1}, "of 1 document .* holds out 0: documents are files"),
         ("o.bin", {"val_fraction": 0.1}, "with 'train' in it"),
-        (None, {"val_fraction": 0.1}, "-: name a file with 'train' in it"),
         ("a.npy", {"layout": "llm.c"}, r"a \.bin file for llm\.c"),
         ("b.bin", {"layout": "x"}, r"there are auto, llm\.c"),
     ],
@@ -6750,13 +6355,12 @@ MANY_REFUSED_CALLS = {
         *((f"bad {k}/{bad[0]}", {"pattern": bad[3]}, bad[2]) for k, bad in enumerate(BAD_MODELS)),
         *((name, {}, part) for name, _, _, part in CHANGED),
         *((f"{n}.json", {}, rf"{n}\.json: .*(Nope|nested too deep|not JSON)") for n in DEPTHS),
-        *((f"short {k}.model", {}, rf"short {k}\.model: .*cut off") for k in range(5)),
+        *((f"short {k}.model", {}, rf"short {k}\.model: .*cut off") for k in range(3)),
         *((f"proto {k}.model", {}, rf"{k}\.model: .*{bad[1]}") for k, bad in enumerate(BAD_PROTOS)),
         ("bytes.model", {}, r"bytes\.model: .*(tokens are UTF-8|SentencePiece model)"),
         ("large", {}, "256 MB"),
         ("a.tiktoken", {"encoding": "gpt5"}, "no encoding is named 'gpt5'"),
         ("bytes", {"pattern": "gpt2"}, "pattern"),
-        ("bytes", {"encoding": "x"}, "encoding"),
         ("bytes", {"special_tokens": ["<x>"]}, "special_tokens"),
     ],
     lambda here, options: bpe.Tokenizer(BYTE_VOCAB | {256: b"ab"}, [], **options).save(
@@ -6766,6 +6370,10 @@ MANY_REFUSED_CALLS = {
         ({"special_tokens": ["<a>"], "flags": {"<a>": bpe.AddedToken(lstrip=True)}}, "GPT-2"),
         ({"pattern": [bpe.Metaspace(" "), "gpt2"]}, "GPT-2"),
     ],
+    lambda here, pattern: bpe.save_model(
+        bpe.Model({0: b"a"}, [], pattern=pattern, alphabet="characters", unk_token="a"),
+        here / "nowhere",
+    ): [(BYTE_LEVEL, "ByteLevel is for tokens of bytes")],
     lambda here, format: plain().save(here / "nowhere", format): [
         ("sentencepiece", "no format is named 'sentencepiece'; there are huggingface, gpt2")
     ],
@@ -6787,7 +6395,6 @@ MANY_REFUSED_CALLS = {
         ({"mark": "▁"}, "`mark` go with the alphabet characters"),
         ({"alphabet": "characters", "mark": "ab"}, "a mark is one character"),
         ({"alphabet": "characters", "coverage": 0.0}, "`coverage` is more than 0"),
-        ({"coverage": 0.5}, "`coverage`, `byte_fallback` and `mark` go with"),
         ({"model": "wordpiece", "alphabet": "bytes"}, "family wordpiece is made of characters"),
         ({"model": "wordpiece", "byte_fallback": True}, "`byte_fallback` is for bpe and unigram"),
         (
@@ -6795,20 +6402,19 @@ MANY_REFUSED_CALLS = {
             "nothing is unknown",
         ),
         ({"model": "unigram", "tie_break": "ids"}, "`tie_break` 'ids' is not for this kind"),
-        ({"model": "unigram", "score": "likelihood"}, "`score` 'likelihood' is not for this kind"),
         ({"score": "best"}, "no `score` is named 'best'"),
         ({"score": lambda count: count}, "2 or 4 numbers, not 1"),
         ({"score": lambda count, size: len(bpe)}, "cannot be compiled: "),
         ({"normalizer": ["nfx"]}, "no normalizer is named 'nfx'"),
         ({"longest": 3}, "`longest` is no option of `train`, nor of the family bpe"),
-        ({"alphabet": "characters", "vocab_size": 5}, "the alphabet has"),
+        *(
+            ({"model": model, "alphabet": "characters", "vocab_size": 5}, "vocabulary has room for")
+            for model in ("bpe", "wordpiece", "unigram")
+        ),
         ({"model": "unigram", "from_": "x"}, "only a BPE has merges that training can continue"),
         ({"from_": "no-such-model"}, "no such file"),
         ({"special_tokens_at": "second"}, "special_tokens_at"),
-        *(({"vocab_size": n}, "`vocab_size` must be of type int") for n in (1e4, "300", None)),
-        ({"workers": 1.5}, "`workers` must be of type int or NoneType, not"),
-        ({"coverage": "x"}, "`coverage` must be of type float or NoneType, not"),
-        ({"pattern": 3}, "pattern"),
+        ({"vocab_size": "300"}, "`vocab_size` must be of type int"),
     ],
     lambda here, call: call(plain()): [
         (lambda _: bpe.train_bpe_from_counts(3, 300), WRONG_TYPE),
@@ -6816,7 +6422,6 @@ MANY_REFUSED_CALLS = {
         (lambda tokenizer: tokenizer.save(3), WRONG_TYPE),
         (lambda tokenizer: tokenizer.sample("a", "x"), WRONG_TYPE),
         (lambda _: bpe.encode_files("model", "text.txt", "o.npy"), WRONG_TYPE),
-        (lambda tokenizer: bpe.encode_files(tokenizer, "text.txt", 3), WRONG_TYPE),
         (lambda _: bpe.inspect_model(3), WRONG_TYPE),
         (lambda _: bpe.inspect_model("no-such-model"), "no-such-model: no such file or folder"),
         (lambda tokenizer: bpe.curve(tokenizer), WRONG_TYPE),
@@ -6832,7 +6437,6 @@ MANY_REFUSED_CALLS = {
         ({"chat_template": "chatml"}, "im_start"),
     ],
     lambda here, name: bpe.load_learned(here / name, plain().model): [
-        ("bytes", r"no training\.npz here: only a BPE that `train` wrote"),
         ("short", "damaged, or from another model"),
         ("array", "damaged, or from another model"),
         ("none", "damaged, or from another model"),
@@ -6860,31 +6464,22 @@ def test_bad_calls_are_refused_in_one_line(call, values, part, here):
 # Command lines in that folder, and parts of their line on standard error.
 REFUSED_COMMANDS = [
     ("train words.npz cl100k.npz", ["cl100k.npz", "the pattern"]),
-    ("train words.npz nfc.npz", ["nfc.npz", "the normalizer"]),
     ("train words.npz plain.npz", ["plain.npz", "the special_tokens", "<pad>"]),
     ("train words.npz words.npz", ["twice"]),
     ("train words.npz text.txt", ["text.txt: text and words files cannot be mixed"]),
-    ("train words.npz --pattern cl100k", ["words.npz", "the pattern"]),
     ("train words.npz --normalizer nfc", ["words.npz", "the normalizer"]),
     (f"train words.npz --special-token {END}", ["words.npz", "the special_tokens"]),
     ("train words.npz --model unigram", ["words.npz", "the special_tokens"]),
     *(
         (f"train {name}.npz", [f"{name}.npz", "not a whole file of words"])
-        for name in ("empty", "half", "flipped", "foreign", "pickled", "array", "offsets", "twice")
+        for name in ("empty", "flipped", "foreign", "pickled", "array", "offsets", "twice")
     ),
-    ("train empty.npz", ["empty.npz", "File is not a zip file"]),
     ("count text.txt --out words.txt", ["words.txt", ".npz"]),
-    ("count text.txt --out text.txt/words.npz", ["text.txt"]),
     ("count words.npz", ["words.npz", "zip archive"]),
     ("count nowhere.txt", ["nowhere.txt"]),
-    ("count", ["INPUT"]),
-    ("train empty.txt", ["empty.txt", "no text"]),
     ("convert a.tiktoken --to gpt2 --out o", ["a.tiktoken", "--pattern", "cl100k_base"]),
     ("encode model text.txt --out text.txt/o.npy", ["text.txt: not a folder that can be written"]),
     ("train folder", ["folder", ".jsonl"]),
-    ("train text.txt --vocab-size 10", ["10", "256"]),
-    ("train text.txt --special-token ''", ["empty"]),
-    ("train text.txt --special-token 'a\udcff'", ["UTF-8"]),
     ("train text.txt --pattern ''", ["--pattern is empty"]),
     ("train text.txt --min-frequency -1", ["--min-frequency is -1", "0 to "]),
     (f"train text.txt --min-frequency {10**30}", ["--min-frequency is ", "0 to "]),
@@ -6894,19 +6489,14 @@ REFUSED_COMMANDS = [
     ("train text.txt --vocb-size 3", ["--vocb-size; did you mean --vocab-size?", "train --help"]),
     *(
         (f"train text.txt --vocab-size {wrong}", [f"'{wrong}' is not a whole number"])
-        for wrong in ("1e4", "k", "1kk", "ten", "1.5", "1.2345k")
+        for wrong in ("1kk", "1.5", "1.2345k")
     ),
-    ("train text.txt --out text.txt", ["text.txt"]),
     ("train text.txt --out text.txt/model", ["text.txt"]),
-    ("train text.txt --chat-template nowhere.jinja", ["nowhere.jinja"]),
     *(
         (f"train {name} --pattern none", ["place where it can be cut", name])
         for name in ("long.txt", "long.txt.gz", "long.jsonl")
     ),
-    ("convert model --to tiktoken --out text.txt", ["text.txt"]),
-    ("convert model --to tiktoken --out o --pattern gpt2", ["pattern"]),
     ("encode folder text.txt", ["folder", "no tokenizer.json"]),
-    ("encode bad.jsonl text.txt", ["bad.jsonl", "not JSON"]),
     ("encode model text.txt --out folder", ["folder"]),
     ("encode model text.txt --out o.dat", ["o.dat", ".npy", ".bin"]),
     ("encode model text.txt --out o.npy --append '<x>'", ["'<x>'", END]),
@@ -6915,9 +6505,7 @@ REFUSED_COMMANDS = [
         ["--document-index does not go with --val-fraction"],
     ),
     ("encode model text.txt --out o.npy --document-index o.npy", ["o.npy", "twice"]),
-    ("encode model text.txt --out o.npy --workers 0", ["0 workers"]),
     ("encode model text.txt --encoding gpt2", ["omit --encoding"]),
-    ("encode model nowhere.txt --out o.npy", ["nowhere.txt"]),
     *(
         (f"encode model odd.bin --out {out}", ["is an input and would be overwritten"])
         for out in ("odd.bin", "link.npy")
@@ -6931,6 +6519,7 @@ REFUSED_COMMANDS = [
     ("decode model large.npy", ["id 100000"]),
     ("view model --plot=a.png", ["--plot=a.png"]),
     ("frain", ["frain"]),
+    ("view model model 'the cat'", ["only one model is viewed"]),
     ("inspect model empty.txt", ["no text to look at in", "empty.txt"]),
     ("compare model --corpus empty.txt", ["no text to look at in", "empty.txt"]),
     ("curve bytes", ["bytes: no training.npz here", "`train`"]),
@@ -6954,14 +6543,14 @@ def test_a_pattern_that_no_file_can_hold_is_refused(command, here):
 
 def test_without_protobuf_both_packages_are_named(here, monkeypatch):
     monkeypatch.setitem(sys.modules, "sentencepiece.sentencepiece_model_pb2", None)
-    with pytest.raises(bpe.InputError, match="pip install sentencepiece protobuf"):
+    with refusal("pip install sentencepiece protobuf"):
         bpe.Tokenizer.load(here / "m.model")
 
 
 def test_a_package_that_does_not_work_is_an_error(tmp_path, monkeypatch):
     (tmp_path / "broken_package.py").write_text("raise RuntimeError('too old')")
     monkeypatch.syspath_prepend(tmp_path)
-    with pytest.raises(bpe.InputError, match=r"pip install --upgrade broken_package \(too old\)"):
+    with refusal(r"pip install --upgrade broken_package \(too old\)"):
         bpe.import_optional("broken_package")
 
 
