@@ -1764,74 +1764,65 @@ def _streaming_transducer(
 ) -> np.ndarray:
     """Compose a pattern's machine with its own restart; returns entries, int64[states, C].
 
-    The entries are those of a ScanTable. The transducer emits the end of each pretoken and feeds
-    itself again the characters that it has read beyond it, so that scanning never moves backwards.
+    The entries are those of a ScanTable. The transducer emits the end of each pretoken, and feeds
+    itself again the characters that it has read beyond it. So scanning never moves backwards.
     Characters are classes, with these sizes in bytes. A state has three parts:
 
     inner    a state of the pattern's machine
     pending  the characters since the last match, or since the start before the first one: all
-             alike, or MANY
+             alike, or MANY alone
     status   ACCEPTED after a match; FRESH before one; GAP before one, if characters without a match
              come first
     """
-    MANY = (-1,)
     FRESH, ACCEPTED, GAP = range(3)
+    MANY = -1
+    sizes = [*sizes, MAX_BACK + 1]  # an end before MANY is further back than an entry can tell
+    unresolved = (int(UNRESOLVED), ())
 
     def n_bytes(chars):
         return sum(sizes[char] for char in chars)
 
     def advance(state, char):
-        """Return the next state, and the ends of pretokens as bytes before the end of `char`.
-
-        Returns None if the state would have to remember too much.
-        """
+        """Return the lower bits of the entry for a character, and the next state."""
         inner, pending, status = state
-        following = int(next_state[inner, char])
-        accepted = bool(accepts[inner, char])
-        chars = (*pending, char)
-        size = n_bytes(chars)
-        if following >= 0 and not accepted:
-            # The machine goes on without a match before `char`, which waits.
-            if len(set(chars)) > 1 or size >= MAX_PENDING_BYTES:
-                chars = MANY
-            return (following, chars, status), []
-        if accepted and (status != GAP or pending != MANY):
-            # A match ends before `char`; if a gap comes before the match, it is a pretoken.
-            ends = [size] * (status == GAP)
-            if following >= 0:
-                return (following, (char,), ACCEPTED), ends
-            return restart(FRESH, (char,), [*ends, sizes[char]])
-        if pending == MANY:
-            return None
-        if status == ACCEPTED:
-            # The machine stops: the last match is a pretoken, and the rest is read again.
-            return restart(FRESH, chars, [size])
-        # The machine stops without a match: the first character joins the gap.
-        return restart(GAP, chars[1:], [])
-
-    def restart(status, chars, ends):
-        """Start again with these characters, and add the ends of their pretokens to `ends`."""
-        state = (0, (), status)
-        for k, char in enumerate(chars):
-            result = advance(state, char)
-            if result is None:
-                return None
-            state, next_ends = result
-            ends += [end + n_bytes(chars[k + 1 :]) for end in next_ends]
-        return state, ends
+        unread = [char]  # the last one is read next
+        ends = []  # of pretokens, in bytes before the end of `char`
+        while unread:
+            char = unread.pop()
+            chars = (*pending, char)
+            if accepts[inner, char]:
+                # A match ends before this character; a gap before the match is a pretoken.
+                if status == GAP:
+                    ends.append(n_bytes([*chars, *unread]))
+                chars = (char,)
+                status = ACCEPTED
+            inner = int(next_state[inner, char])
+            if inner >= 0:
+                # The machine goes on, and these characters wait.
+                pending = chars
+                if len(set(chars)) > 1 or n_bytes(chars) >= MAX_PENDING_BYTES:
+                    pending = (MANY,)
+                continue
+            if MANY in chars:
+                return unresolved
+            inner = 0
+            pending = ()
+            if status == ACCEPTED:
+                # The machine stops: the last match is a pretoken, and the rest is read again.
+                ends.append(n_bytes([*chars, *unread]))
+                unread += chars[::-1]
+                status = FRESH
+            else:
+                # The machine stops without a match: the first character joins the gap.
+                unread += chars[:0:-1]
+                status = GAP
+        first, second = (*ends, 0, 0)[:2]
+        if len(ends) > 2 or first > MAX_BACK or second > MAX_BACK_2:
+            return unresolved
+        return second << 5 | first, (inner, pending, status)
 
     def row(state):
-        """For each character: the lower bits of its entry, and the next state."""
-        transitions = []
-        for char in range(len(sizes)):
-            following, ends = advance(state, char) or ((), [])
-            first, second = (*ends, 0, 0)[:2]
-            fits = len(ends) <= 2 and first <= MAX_BACK and second <= MAX_BACK_2
-            if following and fits:
-                transitions.append((second << 5 | first, following))
-            else:
-                transitions.append((int(UNRESOLVED), ()))
-        return transitions
+        return [advance(state, char) for char in range(accepts.shape[1])]
 
     ends, following = _number_states((0, (), FRESH), row)
     return np.maximum(following, 0) << 8 | ends
@@ -1846,42 +1837,41 @@ def _utf8_table(entries: np.ndarray, letter_of: np.ndarray) -> np.ndarray:
     """
     rows = [np.full(256, INVALID_UTF8, np.uint32) for _ in entries]
     entry_of = {rows[0][:64].tobytes(): INVALID_UTF8}
-    invalid = entries.shape[1]  # the letter of invalid sequences
-    multibyte = letter_of.copy()
-    multibyte[:0x80] = invalid
-    multibyte[0xD800:0xE000] = invalid
+    # The letters of code points, as far as sequences of four bytes reach; then that of invalid ones
+    invalid = entries.shape[1]
+    multibyte = np.full(0x140000, invalid, np.uint16)
+    multibyte[0x80:0xD800] = letter_of[0x80:0xD800]
+    multibyte[0xE000:N_CODE_POINTS] = letter_of[0xE000:]
     # The last byte of a character tells 64 code points apart, and few such blocks differ. As one
     # item of 128 bytes each, they are sorted five times as fast as rows of an array.
     blocks, block_of = np.unique(multibyte.view("V128"), return_inverse=True)
-    blocks = blocks.view(np.uint16).reshape(-1, 64)
+    blocks = blocks.view(np.uint16)
 
-    def row_entries(continued: np.ndarray) -> list[int]:
-        """Make entries that lead to rows with these, uint32[…, 64], at the bytes 0x80 to 0xBF."""
+    def row_entries(continued: np.ndarray) -> np.ndarray:
+        """Make an entry for every 64 entries: it leads to a row with these at 0x80 to 0xBF."""
         links = []
-        for block in continued:
+        for block in continued.reshape(-1, 64):
             key = block.tobytes()
             if key not in entry_of:
                 entry_of[key] = len(rows) << 8
                 rows.append(np.full(256, INVALID_UTF8, np.uint32))
                 rows[-1][0x80:0xC0] = block
             links.append(entry_of[key])
-        return links
+        return np.array(links, np.uint32)
 
     for row, of_letter in zip(rows[: len(entries)], entries.astype(np.uint32), strict=True):
         of_letter = np.append(of_letter, INVALID_UTF8)
         row[END] = of_letter[-2]
         row[:0x80] = of_letter[letter_of[:0x80]]
         row[INVALID_BYTE] = of_letter[letter_of[SURROGATE_ESCAPE]]
-        # Each 64 code points have an entry, which leads to the row of their last byte.
-        before_last = np.array(row_entries(of_letter[blocks]), np.uint32)[block_of.reshape(-1)]
+        # Each 64 code points have an entry, which leads to the row of their last byte. A character
+        # is valid only in its shortest form.
+        before_last = row_entries(of_letter[blocks])[block_of.reshape(-1)]
         row[0xC2:0xE0] = before_last[0x2:0x20]  # U+0080 to U+07FF: two bytes
-        of_three = before_last[:0x400].copy()  # up to U+FFFF
-        of_three[:0x20] = INVALID_UTF8
-        row[0xE0:0xF0] = row_entries(of_three.reshape(16, 64))
-        of_four = np.full(0x5000, INVALID_UTF8, np.uint32)  # up to U+13FFFF, as the lead F4 ends
-        of_four[0x400:0x4400] = before_last[0x400:]
-        thirds = np.array(row_entries(of_four.reshape(320, 64)), np.uint32)
-        row[0xF0:0xF5] = row_entries(thirds.reshape(5, 64))
+        before_last[:0x20] = INVALID_UTF8
+        row[0xE0:0xF0] = row_entries(before_last[:0x400])  # up to U+FFFF
+        before_last[:0x400] = INVALID_UTF8
+        row[0xF0:0xF5] = row_entries(row_entries(before_last))
     return np.concatenate(rows)
 
 
