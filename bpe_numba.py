@@ -1541,7 +1541,7 @@ def _may_be_empty(program: Program) -> bool:
     return len(program) in reached
 
 
-_LISTED = regex.compile(r"\[(\^?)(?:\\U([\da-f]{8})-\\U([\da-f]{8}))+\]")
+_LISTED = regex.compile(r"\[(\^?)(?:\\U([\da-f]{8}))+\]")
 
 
 @functools.lru_cache(maxsize=256)
@@ -1549,15 +1549,13 @@ def _code_points_matching(source: str) -> np.ndarray:
     """Find the code points that a one-character expression matches, bool[0x110000].
 
     The `regex` package decides, so that both use the same version of Unicode. A list of hexadecimal
-    ranges is read here, since that package tries each range for each character: 8,000 ranges take
-    it 4 s.
+    codes is read here, since that package compares each character with all of them: 8,000 take it
+    4 s.
     """
     matches = np.zeros(N_CODE_POINTS, bool)
     if listed := _LISTED.fullmatch(source):
-        for first, last in zip(listed.captures(2), listed.captures(3), strict=True):
-            matches[int(first, 16) : int(last, 16) + 1] = True
-        is_negated = listed[1] == "^"
-        return matches != is_negated
+        matches[[int(code, 16) for code in listed.captures(2)]] = True
+        return matches != (listed[1] == "^")
     try:
         for match in regex.finditer(f"(?:{source})+", _all_characters(), timeout=REGEX_SECONDS):
             matches[match.start() : match.end()] = True
@@ -1900,11 +1898,9 @@ def _is_one_character(source: str) -> bool:
 
 
 def _write_set(characters: set[str], negated: bool = False) -> str:
-    """Write a set of characters as a regular expression, in ranges."""
-    code_points = np.array(sorted(map(ord, characters)))
-    runs = np.split(code_points, np.flatnonzero(np.diff(code_points) > 1) + 1)
-    ranges = (rf"\U{run[0]:08x}-\U{run[-1]:08x}" for run in runs)
-    return f"[{'^' * negated}{''.join(ranges)}]"
+    """Write a set of characters as a regular expression, a list of hexadecimal codes."""
+    codes = [rf"\U{ord(char):08x}" for char in sorted(characters)]
+    return f"[{'^' * negated}{''.join(codes)}]"
 
 
 def _matching(source: str) -> list[str]:
@@ -3469,7 +3465,6 @@ def _normal_form(form: str) -> _CharacterStep:
     changes = {}
     joined = set()
     if not decomposes:
-        joined.update(_matching(r"[\u1161-\u1175\u11a8-\u11c2]"))
         for char in _matching(r"\p{NFD_QC=N}"):
             joined.update(unicodedata.normalize("NFD", char)[1:])
     for char in _matching(rf"\p{{{decomposed}_QC=N}}|\p{{M}}"):
@@ -6548,8 +6543,9 @@ def _read_names(names: Iterable[str], alphabet: str = "bytes") -> list[bytes]:
     names = list(names)
     codes = np.frombuffer("".join(names).encode("utf-32-le", "surrogatepass"), "<u4")
     values = _UNICODE_TO_BYTES[np.minimum(codes, len(_UNICODE_TO_BYTES) - 1)]
-    if (values < 0).any():
-        char = chr(codes[np.argmax(values < 0)])
+    invalid = codes[values < 0]
+    if len(invalid):
+        char = chr(invalid[0])
         name = next(name for name in names if char in name)
         raise InputError(
             f"{char!r} in {name!r} does not stand for a byte: this is not a byte-level BPE"
@@ -6734,6 +6730,11 @@ class Model:
     def letters(self) -> dict[int, int]:
         """The ids of single bytes, or of single characters by code point."""
         return _letters(self.ordinary_ids, self.alphabet)
+
+    @property
+    def looks_up_words(self) -> bool:
+        """Whether a pretoken that is a token becomes that token, as a BPE of ranks needs it."""
+        return self.ignore_merges or (self.merges is None and self.scores is None)
 
     @property
     def sums_in_single(self) -> bool:
@@ -7119,7 +7120,7 @@ def _bpe_tables_and_pairs(
         _new_word_table(64, 64),
     )
     whole_words = np.zeros(0, np.int64)
-    if model.ignore_merges or (model.merges is None and model.scores is None):
+    if model.looks_up_words:
         whole_words = np.fromiter(model.ordinary_ids.values(), np.int64)
     last_pairs = np.full((len(tokens.sizes), 2), -1)
     _fill_merges(rows, keeps_all, tokens, whole_words, tables, last_pairs)
@@ -7586,9 +7587,8 @@ def exact_pattern(model: Model) -> str:
     """
     id_of = model.ordinary_ids
     merges = model.merges
-    looked_up = model.ignore_merges or (merges is None and model.scores is None)
     merges_unknown = not fallback_tokens(model).isdisjoint(itertools.chain(*(merges or ())))
-    if model.alphabet == "bytes" or looked_up or merges_unknown or model.word_suffix:
+    if model.alphabet == "bytes" or model.looks_up_words or merges_unknown or model.word_suffix:
         return "none"
     letters = {*map(chr, model.letters)}
     merged = id_of if merges is None else {left + right for left, right in merges}
@@ -8724,7 +8724,7 @@ def _read_limited(path: Path) -> bytes:
     return data
 
 
-def _decode_utf8(data: bytes, where: str) -> str:
+def _decode_utf8(data: bytes, where: object) -> str:
     """Decode a file; raises ValueError for bytes that are not UTF-8."""
     try:
         return data.decode()
@@ -8798,7 +8798,7 @@ ENCODINGS = {
 }
 
 
-def read_json(data: bytes, where: str) -> dict:
+def read_json(data: bytes, where: object) -> dict:
     """Parse a JSON object; raises InputError for other content."""
     text = _decode_utf8(data, where)
     try:
@@ -8810,9 +8810,14 @@ def read_json(data: bytes, where: str) -> dict:
     return content
 
 
+def _sidecar(path: Path) -> Path:
+    """Return the name of the JSON file that describes a rank file, or a file of ids."""
+    return path.with_name(path.name + ".json")
+
+
 def _read_beside(path: Path) -> dict:
     """Read the JSON object of an optional file; empty if the file is missing."""
-    return read_json(_read_limited(path), str(path)) if path.is_file() else {}
+    return read_json(_read_limited(path), path) if path.is_file() else {}
 
 
 def _to_json(data: object, indent: int | None = None) -> str:
@@ -8862,15 +8867,15 @@ def _read_merges(
     """Read pairs of names, lists or strings with a space, except those with `skipped` names."""
     names = []
     for number, pair in enumerate(pairs):
-        parts = pair
-        if isinstance(pair, str):
-            parts = pair.split(" ")
-        if not (isinstance(parts, list) and list(map(type, parts)) == [str, str] and all(parts)):
-            raise InputError(
-                f"merge {number}: {pair!r} is not a merge, two tokens with a space between them"
-            )
-        if skipped.isdisjoint(parts):
-            names += parts
+        parts = pair.split(" ") if isinstance(pair, str) else pair
+        match parts:
+            case [str(), str()] if all(parts):
+                if skipped.isdisjoint(parts):
+                    names += parts
+            case _:
+                raise InputError(
+                    f"merge {number}: {pair!r} is not a merge, two tokens with a space between them"
+                )
     tokens = _read_names(names, alphabet)
     return list(zip(tokens[::2], tokens[1::2], strict=True))
 
@@ -8904,14 +8909,14 @@ def _names_without_added(model: Model) -> dict[str, int]:
     """
     names = vocab_names(model)
     end = model.added_from
-    if max(model.ordinary, default=-1) >= end or end == MAX_ID:
+    own = {name: token_id for name, token_id in names.items() if token_id < end}
+    added = list(names.values())[len(own) :]
+    has_last_ids = added == list(range(end, end + len(added)))
+    if not has_last_ids or end - len(own) > 1 or max(model.ordinary, default=-1) >= end:
         return names
-    added = [token_id for token_id in names.values() if token_id >= end]
-    missing = set(range(end)).difference(names.values())
-    if added != list(range(end, end + len(added))) or len(missing) > 1:
-        return names
-    names = {name: token_id for name, token_id in names.items() if token_id < end}
-    return names | dict(zip([""], missing, strict=False))
+    for missing in set(range(end)).difference(own.values()):
+        own[""] = missing
+    return own
 
 
 def _as_merges(model: Model) -> tuple[list[Merge], bool]:
@@ -8938,36 +8943,32 @@ def _merges_by_score(model: Model) -> list[Merge]:
     On a tie the longest left token comes first, as in transformers' converters. So runs of spaces,
     which have equal scores in Llama 2, grow from the left, as SentencePiece merges them.
     """
-    scores = {
-        token.decode(): model.scores[token_id] for token, token_id in model.ordinary_ids.items()
-    }
-    splits = []
-    for name, score in scores.items():
-        for n in range(1, len(name)):
-            if name[:n] in scores and name[n:] in scores:
-                splits.append((score, n, len(name), name))
-    splits.sort(key=lambda split: split[:3], reverse=True)
-    return [(name[:n].encode(), name[n:].encode()) for _, n, _, name in splits]
+    tokens = model.vocab
+    lengths = {token_id: len(tokens[token_id].decode()) for token_id in model.ordinary}
+
+    def preference(row):
+        left, _, result, _ = row
+        return model.scores[result], lengths[left], lengths[result]
+
+    rows = sorted(_all_splits(model.ordinary_ids).tolist(), key=preference, reverse=True)
+    return [(tokens[left], tokens[right]) for left, right, *_ in rows]
 
 
 def _require_same(model: Model, other: Model) -> None:
     """Raise InputError unless a BPE that was read back from a file has the same ids for all texts.
 
-    The vocabulary and all other steps must be equal. Merges, ranks and scores are equivalent if
-    each token has the same last merge, if tokens are made in the same order, and if both models
-    look up the same tokens that no merge makes.
+    Both have the same pattern. The vocabulary and all other steps must be equal. Merges, ranks and
+    scores are equivalent if each token has the same last merge, if tokens are made in the same
+    order, and if both models look up the same tokens that no merge makes.
     """
     # The flag `normalized` does nothing without a normalizer.
     normalized = [AddedToken(normalized=True)] * len(model.special_tokens)
     if not model.normalizer_steps and list(model.flags.values()) == normalized:
         model = dataclasses.replace(model, flags={})
     for field in ("kind", "alphabet", "vocab", "special_tokens", "flags", "normalizer_steps",
-                  "unk_token", "byte_fallback", "fuse_unk", "word_suffix", "pattern"):  # fmt: skip
+                  "unk_token", "byte_fallback", "fuse_unk", "word_suffix"):  # fmt: skip
         ours = getattr(model, field)
         theirs = getattr(other, field)
-        if field == "pattern":
-            ours = Pattern(ours).steps
-            theirs = Pattern(theirs).steps
         if ours != theirs:
             name = field.removesuffix("_steps")
             raise InputError(f"it cannot represent the {name} {ours!r}, only {theirs!r}"[:300])
@@ -9001,9 +9002,9 @@ def read_gpt2(
 
     By default the special tokens are the names that no merge makes, except single bytes.
     """
-    names = read_json(_read_limited(vocab_path), str(vocab_path))
+    names = read_json(_read_limited(vocab_path), vocab_path)
     where = f"{vocab_path}, {merges_path.name}"
-    text = _decode_utf8(_read_limited(merges_path), str(merges_path)).rstrip()
+    text = _decode_utf8(_read_limited(merges_path), merges_path).rstrip()
     with naming_file(where):
         lines = re.sub(r"\A#version.*\s*", "", text).splitlines()
         model = _gpt2_model(names, lines, special_tokens, pattern)
@@ -9097,7 +9098,7 @@ def read_tiktoken(
     """
     data = data.rstrip() + b"\n"
     vocab = _parse_ranks(data, file)
-    sidecar = file.with_name(file.name + ".json")
+    sidecar = _sidecar(file)
     facts = {}  # those of an Encoding
     if encoding is None and pattern is None and sidecar.is_file():
         facts = _read_beside(sidecar)
@@ -9274,7 +9275,7 @@ def write_wordpiece(model: Model) -> dict:
 
 
 def read_wordpiece(data: dict, added: Sequence[str], alphabet: str) -> dict:
-    """Read the "model" object of a WordPiece."""
+    """Read the "model" object of a WordPiece, or of a WordLevel with the same keys."""
     fields = {}
     for field, (key, default) in _WORDPIECE_FIELDS.items():
         value = data.get(key, default)
@@ -9304,12 +9305,10 @@ def write_wordlevel(model: Model) -> dict:
 
 
 def read_wordlevel(data: dict, added: Sequence[str], alphabet: str) -> dict:
-    """Read the "model" object of a WordLevel."""
-    vocab = read_vocab(data.get("vocab"), alphabet, added)
-    unknown = data.get("unk_token")
-    if unknown not in data["vocab"]:
-        unknown = None
-    return {"vocab": vocab, "merges": None, "unk_token": unknown, "max_word_chars": MAX_ID}
+    """Read the "model" object of a WordLevel: a WordPiece that knows only whole words."""
+    unknown = data.get("unk_token") or ""
+    as_wordpiece = {"continuing_subword_prefix": "", "max_input_chars_per_word": MAX_ID}
+    return read_wordpiece(data | as_wordpiece | {"unk_token": unknown}, added, alphabet)
 
 
 def write_unigram(model: Model) -> dict:
@@ -9807,7 +9806,7 @@ def read_bert(data: bytes, file: Path, config: Mapping[str, object]) -> Model:
 
     `config` or, without an entry, the tokens without brackets tell whether it is in lower case.
     """
-    names = [line.removesuffix("\r") for line in _decode_utf8(data, str(file)).split("\n")]
+    names = [line.removesuffix("\r") for line in _decode_utf8(data, file).split("\n")]
     ids = {name: token_id for token_id, name in enumerate(names) if name}
     if len(ids) < sum(map(bool, names)):
         name = _repeated(filter(None, names))
@@ -9935,7 +9934,7 @@ def transformers_config(
         fields["chat_template"] = CHATML
     elif chat_template is not None:
         template = _read_limited(Path(chat_template))
-        fields["chat_template"] = _decode_utf8(template, str(chat_template))
+        fields["chat_template"] = _decode_utf8(template, chat_template)
     return fields
 
 
@@ -9956,7 +9955,7 @@ class Format(NamedTuple):
 _VOCAB = rb'\s*\{\s*"(?:[^"\\]|\\.)*"\s*:\s*\d'
 FORMATS = {
     "huggingface": Format(
-        lambda data, file: read_huggingface(read_json(data, str(file))),
+        lambda data, file: read_huggingface(read_json(data, file)),
         write_huggingface,
         "tokenizer.json",
         rb"(?!" + _VOCAB + rb")\s*\{",
@@ -11049,11 +11048,6 @@ def _open_output(path: Path) -> contextlib.AbstractContextManager[IO[bytes]]:
     if path == STANDARD_STREAM:
         return contextlib.nullcontext(sys.stdout.buffer)
     return atomic_write(path)
-
-
-def _sidecar(path: Path) -> Path:
-    """Return the name of the JSON file that describes a file of ids."""
-    return path.with_name(path.name + ".json")
 
 
 def _as_lines(ids: np.ndarray, ends: np.ndarray) -> bytes:
