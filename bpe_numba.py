@@ -117,7 +117,7 @@ import warnings
 import zipfile
 import zlib
 from array import array
-from collections import Counter, deque
+from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import (
     BrokenExecutor,
@@ -2228,6 +2228,11 @@ def _write_regex(source: str) -> str:
 # A pre_tokenizer of a tokenizer.json -> steps of a pattern
 
 
+def _brief_json(value: object) -> str:
+    """Write a part of a file for a message, in at most 100 characters."""
+    return json.dumps(value)[:100]
+
+
 def _flattened(part: object, key: str) -> list[dict]:
     """List the steps of a normalizer, pre_tokenizer or decoder; a Sequence has them under `key`."""
     step_type = part.get("type") if isinstance(part, dict) else None
@@ -2238,7 +2243,7 @@ def _flattened(part: object, key: str) -> list[dict]:
     require(
         isinstance(step_type, str) and step_type != "Sequence",
         f"a step without a type, or a Sequence without {key}, is not supported: "
-        f"{json.dumps(part)[:100]}",
+        f"{_brief_json(part)}",
     )
     return [part]
 
@@ -2249,7 +2254,7 @@ def _call_step(part: str, functions: Mapping[str, Callable], step: dict, *argume
     try:
         return list(functions[step["type"]](*arguments, **fields))
     except (AttributeError, KeyError, OverflowError, TypeError, ValueError) as error:
-        raise InputError(f"the {part} {json.dumps(step)[:100]} is not supported: {error}") from None
+        raise InputError(f"the {part} {_brief_json(step)} is not supported: {error}") from None
 
 
 _BEHAVIORS = {name.title().replace("_", ""): name for name in BEHAVIORS}
@@ -3653,7 +3658,7 @@ def _replace_passes(pattern: Mapping[str, str], content: str) -> list[_Character
     """Make the step Replace."""
     (kind, source), *others = pattern.items()
     is_supported = kind in ("String", "Regex") and source and not others
-    require(is_supported, f"a pattern to replace is not supported: {json.dumps(pattern)}")
+    require(is_supported, f"a pattern to replace is not supported: {_brief_json(pattern)}")
     (source + content).encode()  # fails for other types than str, and for lone surrogates
     if kind == "String" and len(source) == 1:
         return [_CharacterStep({ord(source): content})]
@@ -6745,12 +6750,11 @@ class Model:
     def digest(self) -> str:
         """A hash of all fields that decide about ids: a SHA-256 in hexadecimal."""
         names = ("merges", "kind", "ignore_merges", "alphabet", "normalizer", "unk_token",
-                 "byte_fallback", "fuse_unk", "subword_prefix", "max_word_chars")  # fmt: skip
+                 "byte_fallback", "fuse_unk", "subword_prefix", "max_word_chars",
+                 "word_suffix", "drops_unknown", "unused")  # fmt: skip
+        # The last three count only if they are set: other models keep their digests.
         fields = vars(self) | {"normalizer": tuple(self.normalizer_steps)}
-        plain = [(name, fields[name]) for name in names]
-        # These count only if they are set: so the digests of models without them stay the same.
-        later = ("word_suffix", "drops_unknown", "unused")
-        plain += [(name, fields[name]) for name in later if fields[name]]
+        plain = [(name, fields[name]) for name in names if fields[name] or name not in names[-3:]]
         tables = (
             sorted(self.vocab.items()),
             sorted(self.special_tokens.items()),
@@ -8848,7 +8852,7 @@ def read_vocab(
     require(isinstance(names, dict), "its vocabulary is not an object of tokens and ids")
     for name, token_id in names.items():
         if not _is_id(token_id):
-            raise InputError(f"{name!r} has the id {json.dumps(token_id)}: {_ID_RANGE}")
+            raise InputError(f"{name!r} has the id {_brief_json(token_id)}: {_ID_RANGE}")
     names = {
         name: token_id for name, token_id in names.items() if name
     }  # no text becomes an empty token
@@ -9281,7 +9285,7 @@ def read_wordpiece(data: dict, added: Sequence[str], alphabet: str) -> dict:
         value = data.get(key, default)
         require(
             type(value) is type(default),
-            f"the {key} of a WordPiece is a value like {default!r}, not {json.dumps(value)[:100]}",
+            f"the {key} of a WordPiece is a value like {default!r}, not {_brief_json(value)}",
         )
         fields[field] = value
     vocab = read_vocab(data.get("vocab"), alphabet, added)
@@ -9338,7 +9342,7 @@ def read_unigram(data: dict, added: Sequence[str], alphabet: str) -> dict:
         match pair:
             case [str(), score] if type(score) in (int, float) and abs(score) < 1e300:
                 continue
-        raise InputError(f"{json.dumps(pair)[:100]} is not a token and its score")
+        raise InputError(f"{_brief_json(pair)} is not a token and its score")
     names = [name for name, _ in pairs]
     unknown = None
     if unk_id is not None:
@@ -9370,7 +9374,7 @@ def _number_added(file_ids: Mapping[str, object], names: Mapping[str, int]) -> d
             own_id = next(following)
         if token_id != own_id:
             raise InputError(
-                f"the added token {text!r} has the ids {own_id} and {json.dumps(token_id)}: "
+                f"the added token {text!r} has the ids {own_id} and {_brief_json(token_id)}: "
                 "rename it"
             )
         ids[text] = own_id
@@ -9491,7 +9495,7 @@ def _check_after_bytes(parts: Sequence[dict], kind: str, fields: dict) -> None:
     for part in parts:
         require(
             is_plain and part in (_DIGITS, _THREE_DIGITS),
-            f"a ByteLevel that is not the last pre_tokenizer, but before {json.dumps(part)[:99]}, "
+            f"a ByteLevel that is not the last pre_tokenizer, but before {_brief_json(part)}, "
             "is not supported",
         )
     if _DIGITS in parts:
@@ -9608,7 +9612,7 @@ def _read_kind(written: dict) -> str:
     for key in ("unk_token", "end_of_word_suffix"):
         require(
             isinstance(written.get(key), str | None),
-            f"the {key} of a model is a string, not {json.dumps(written.get(key))[:100]}",
+            f"the {key} of a model is a string, not {_brief_json(written.get(key))}",
         )
     by_keys = (name for key, name in _TYPES_BY_KEYS.items() if key in written)
     name = str(written.get("type") or next(by_keys, ""))
@@ -9626,8 +9630,7 @@ def _read_decoder(part: object, alphabet: str) -> list[dict | None]:
     for step in steps:
         require(
             (step["type"] == "ByteLevel") == (alphabet == "bytes"),
-            "a decoder ByteLevel goes with a pre_tokenizer ByteLevel, not "
-            f"{json.dumps(step)[:100]}",
+            f"a decoder ByteLevel goes with a pre_tokenizer ByteLevel, not {_brief_json(step)}",
         )
     if alphabet != "bytes":
         decoded_tokens({}, steps)
@@ -9727,37 +9730,39 @@ def read_sentencepiece(data: bytes) -> Model:
     trainer = proto.trainer_spec
     kind = _SENTENCEPIECE_KINDS[trainer.model_type]
     names = [piece.piece for piece in proto.pieces]
-    types = np.array([piece.type for piece in proto.pieces])
     scores = np.array([piece.score for piece in proto.pieces], np.float32)
-    special_ids = np.flatnonzero(np.isin(types, (_UNKNOWN, _CONTROL))).tolist()
+    ids = defaultdict(dict)  # piece -> id, for each type of pieces
+    for token_id, piece in enumerate(proto.pieces):
+        ids[piece.type][piece.piece] = token_id
+    special_tokens = ids[_UNKNOWN] | ids[_CONTROL]
     config = {}
     for role in ROLES:
         # bos_id for bos_token; -1 if the model has none
         token_id = getattr(trainer, f"{role[:3]}_id")
-        if token_id in special_ids:
+        if token_id in special_tokens.values():
             config[role] = names[token_id]
-    symbol_ids = np.flatnonzero(types == _USER_DEFINED).tolist()
-    symbols = [names[token_id] for token_id in symbol_ids]
+    symbols = ids[_USER_DEFINED]
     flags = {}
     if kind == "unigram":
-        scores[types == _BYTE] = -np.inf
+        scores[list(ids[_BYTE].values())] = -np.inf
         # These scores are those of sentencepiece 0.2.3.
-        scores[symbol_ids] = [0.1 * (len(symbol.encode()) - 1) for symbol in symbols]
+        scores[list(symbols.values())] = [0.1 * (len(symbol.encode()) - 1) for symbol in symbols]
     else:
-        special_ids += symbol_ids
+        special_tokens |= symbols
         flags = dict.fromkeys(symbols, _USER_SYMBOL)
+    [unknown] = ids[_UNKNOWN]
     return Model(
         dict(enumerate(map(str.encode, names))),
         [] if trainer.model_type == 4 else None,
-        {names[token_id]: token_id for token_id in sorted(special_ids)},
+        special_tokens,
         "none",
         kind,
         flags=flags,
         alphabet="characters",
         scores=scores,
-        normalizer=[_sentencepiece_normalizer(proto.normalizer_spec, symbols)],
+        normalizer=[_sentencepiece_normalizer(proto.normalizer_spec, [*symbols])],
         decoder=_sentencepiece_decoder(proto),
-        unk_token=names[types.tolist().index(_UNKNOWN)],
+        unk_token=unknown,
         byte_fallback=trainer.byte_fallback,
         fuse_unk=True,
         config=config,
