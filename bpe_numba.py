@@ -1738,10 +1738,13 @@ def _compile_pattern(source: str) -> ScanTable:
     require(accepts[is_text].any(), f"the pattern {source[:200]!r} matches nothing")
     accepts[0, -1] = True  # text without a match ends at END, and not at the character after it
     entries = _streaming_transducer(next_state, accepts, dfa.sizes)
-    table = _utf8_table(entries, dfa.class_of)
-    must_split = _must_split_pairs(next_state, accepts)
     return ScanTable(
-        table, dfa.class_of, next_state.astype(np.int16), accepts, must_split, np.zeros(0, bool)
+        _utf8_table(entries, dfa.class_of),
+        dfa.class_of,
+        next_state.astype(np.int16),
+        accepts,
+        _must_split_pairs(next_state, accepts),
+        np.zeros(0, bool),
     )
 
 
@@ -1835,9 +1838,8 @@ def _utf8_table(entries: np.ndarray, letter_of: np.ndarray) -> np.ndarray:
     """
     rows = [np.full(256, INVALID_UTF8, np.uint32) for _ in entries]
     entry_of = {rows[0][:64].tobytes(): INVALID_UTF8}
-    # The letters of code points, as far as sequences of four bytes reach; then that of invalid ones
-    invalid = entries.shape[1]
-    multibyte = np.full(0x140000, invalid, np.uint16)
+    # The letters of code points, as far as four bytes reach. Invalid ones have one letter more.
+    multibyte = np.full(0x140000, entries.shape[1], np.uint16)
     multibyte[0x80:0xD800] = letter_of[0x80:0xD800]
     multibyte[0xE000:N_CODE_POINTS] = letter_of[0xE000:]
     # The last byte of a character tells 64 code points apart, and few such blocks differ. As one
@@ -1925,11 +1927,10 @@ def _compile_regex(source: str) -> regex.Pattern:
     except (regex.error, ValueError, OverflowError, RecursionError) as error:
         raise InputError(f"the pattern {shown} does not compile: {error}") from None
     with _time_limit(source, "") as seconds:
-        may_be_empty = compiled.fullmatch("", timeout=seconds)
-    require(
-        not may_be_empty,
-        f"the pattern {shown} matches the empty string; it must take at least one character",
-    )
+        require(
+            not compiled.fullmatch("", timeout=seconds),
+            f"the pattern {shown} matches the empty string; it must take at least one character",
+        )
     return compiled
 
 
@@ -1970,9 +1971,11 @@ class _Stage(NamedTuple):
         meanings = []
         for part, meaning in zip(flat.parts(), flat.meanings.tolist(), strict=True):
             text = part.decode("utf-8", "surrogateescape")
-            borders = itertools.pairwise(self._borders(text))
-            pieces = [text[start:stop] for start, stop in borders] or [""]
-            parts += [piece.encode("utf-8", "surrogateescape") for piece in pieces]
+            pieces = [
+                text[start:stop].encode("utf-8", "surrogateescape")
+                for start, stop in itertools.pairwise(self._borders(text))
+            ]
+            parts += pieces or [b""]
             meanings += [INSIDE] * (len(pieces) - 1) + [meaning]
         return FlatText.join(parts, meanings)
 
@@ -2378,8 +2381,11 @@ def _compile_split(split: Split) -> _Stage:
             split.behavior == "isolated",
             f"a Split that is {split.behavior} by {shown!r} is not supported: {error}",
         )
-        warning = "the pattern is left to the `regex` package, which is some 50 times slower"
-        return _Stage(None, compiled, f"{warning}: {error}")
+        return _Stage(
+            None,
+            compiled,
+            f"the pattern is left to the `regex` package, which is some 50 times slower: {error}",
+        )
     if split.behavior == "removed":
         starts = _sure_starts(table)
         require(
@@ -3288,12 +3294,14 @@ def _character_map(changes: Mapping[int, str], joined: Iterable[str]) -> _Charac
         if len(text) == 1 and text.isascii():
             ascii_bytes[code] = ord(text)
     ascii_bytes[END] = END
-    leads = np.isin(np.arange(256), [*first_bytes])
-    first_lead = min(first_bytes, default=0xFF)
-    offsets = np.cumsum([0, 0, *map(len, texts)])
-    longest = max(map(len, texts), default=1) + 1
     return _CharacterMap(
-        entries, ascii_bytes, _with_padding(b"".join(texts)), offsets, leads, first_lead, longest
+        entries,
+        ascii_bytes,
+        _with_padding(b"".join(texts)),
+        np.cumsum([0, 0, *map(len, texts)]),
+        np.isin(np.arange(256), [*first_bytes]),
+        min(first_bytes, default=0xFF),
+        max(map(len, texts), default=1) + 1,
     )
 
 
@@ -3306,7 +3314,6 @@ def _find_joined(text, table):
     """
     runs = np.empty((16, 2), np.int64)
     n = 0
-    size = i64(0)
     entries = table.entries
     leads = table.leads
     position = i64(0)
@@ -3334,9 +3341,7 @@ def _find_joined(text, table):
         if text[position] != END:
             last += _decode_character(text, position, stop) & 7
         runs[n - 1, 1] = last
-    for k in range(n):
-        size += runs[k, 1] - runs[k, 0] + 1
-    joined = np.empty(size + PADDING, np.uint8)
+    joined = np.empty(len(text) + n, np.uint8)
     size = i64(0)
     for k in range(n):
         size = _copy_bytes(text, runs[k, 0], runs[k, 1], joined, size)
@@ -3510,12 +3515,11 @@ def _read_charsmap(text: str) -> dict[str, str]:
         for place, label in enumerate(labels):
             if 0 < label < 256:
                 children.setdefault(place ^ label, []).append(place)
-        stack = [(b"", nodes[0])]
-        while stack:
-            prefix, node = stack.pop()
+        prefixes = [(b"", nodes[0])]
+        for prefix, node in prefixes:
             for place in children.get(node, ()):
                 key = prefix + BYTES[labels[place]]
-                stack.append((key, nodes[place]))
+                prefixes.append((key, nodes[place]))
                 n_bytes += len(key)
                 if units[place] & 1 << 8:
                     start = units[nodes[place]] & 0x7FFFFFFF
@@ -3598,8 +3602,8 @@ def _sentencepiece_passes(
     space = b" " * prefix
     shown = dict(enumerate(symbols, _HIDDEN))
     hidden = {symbol: chr(code) for code, symbol in shown.items()}
-    longest_first = sorted(map(re.escape, symbols), key=len, reverse=True)
-    expression = re.compile("|".join(longest_first))
+    longest_first = sorted(symbols, key=len, reverse=True)
+    expression = re.compile("|".join(map(re.escape, longest_first)))
 
     def hide(text: str) -> str:
         return expression.sub(lambda match: hidden[match[0]], text)
@@ -3608,9 +3612,8 @@ def _sentencepiece_passes(
         return re.sub("  +", " ", text.strip(" ")).rstrip(" ▁" if escapes else " ")
 
     characters = "".join(symbols)
-    changed = [*map(ord, characters)]
     if symbols:
-        yield _TextPass(hide, changed=changed, border=characters)
+        yield _TextPass(hide, changed=[*map(ord, characters)], border=characters)
     if not squeezes:
         yield _TextPass(prefix=space, changed=())
     if charsmap:
@@ -3721,16 +3724,16 @@ _NORMALIZERS: dict[str, Callable[..., Iterable[_CharacterStep | _TextPass]]] = {
 @functools.lru_cache(8)
 def _normalizer_passes(steps: str) -> list[_MapPass | _TextPass]:
     """Make the passes for steps in JSON: consecutive steps over characters become one pass."""
-    flat = _flattened(json.loads(steps), "normalizers")
+    parts = []
+    for step in _flattened(json.loads(steps), "normalizers"):
+        parts += _call_step("normalizer", _NORMALIZERS, step)
     passes = []
-    parts = itertools.chain.from_iterable(
-        _call_step("normalizer", _NORMALIZERS, step) for step in flat
-    )
-    for by_character, group in itertools.groupby(
-        parts, lambda part: isinstance(part, _CharacterStep)
-    ):
-        group = list(group)
-        passes += [_MapPass(group)] if by_character else group
+    runs = itertools.groupby(parts, lambda part: isinstance(part, _CharacterStep))
+    for by_character, run in runs:
+        if by_character:
+            passes.append(_MapPass([*run]))
+        else:
+            passes += run
     return passes
 
 
@@ -8989,8 +8992,7 @@ def _merging(model: Model) -> list[Merge]:
     """
     last, whole_words = _last_merges(model)
     merges, looks_up = _as_merges(model)
-    last_merges = set(last)
-    result = list(dict.fromkeys(filter(last_merges.__contains__, merges)))
+    result = list(dict.fromkeys(filter(set(last).__contains__, merges)))
     if looks_up:
         result += [(token, b"") for token in whole_words]
     return result
@@ -9771,8 +9773,7 @@ def read_sentencepiece(data: bytes) -> Model:
 
 def _parse_sentencepiece(data: bytes):
     """Parse a ModelProto of SentencePiece, and check that its features are supported."""
-    definitions = import_optional("sentencepiece.sentencepiece_model_pb2", "protobuf")
-    proto = definitions.ModelProto()
+    proto = import_optional("sentencepiece.sentencepiece_model_pb2", "protobuf").ModelProto()
     is_whole = False
     with contextlib.suppress(import_optional("google.protobuf.message").DecodeError):
         proto.ParseFromString(data)
@@ -9919,11 +9920,11 @@ def transformers_config(
     """
     roles = zip(ROLES, (bos_token, eos_token, pad_token, unk_token), strict=True)
     fields = {role: text for role, text in roles if text is not None}
-    texts = ", ".join(special_tokens) or "it has none"
     for role, text in fields.items():
         require(
             text in special_tokens,
-            f"`{role}` {text!r} is not a special token of this tokenizer: {texts}",
+            f"`{role}` {text!r} is not a special token of this tokenizer: "
+            f"{', '.join(special_tokens) or 'it has none'}",
         )
     if model_max_length is not None:
         require(
@@ -9994,8 +9995,7 @@ def load_model(
     require(file.is_file(), f"{path}: no such file or folder")
     data = _read_limited(file)
     config = _read_beside(file.with_name("tokenizer_config.json"))
-    matching = (form for form in FORMATS.values() if regex.match(form.sign, data))
-    form = next(matching, None)
+    form = next((form for form in FORMATS.values() if regex.match(form.sign, data)), None)
     require(
         form,
         f"{file}: this is not a tokenizer.json, vocab.json, merges.txt, rank file, SentencePiece "
@@ -10959,8 +10959,9 @@ def _header(layout: str, dtype: np.dtype, n: int) -> bytes:
     """
     if layout == "npy":
         file = io.BytesIO()
-        description = {"descr": dtype.str, "fortran_order": False, "shape": (n,)}
-        np.lib.format.write_array_header_1_0(file, description)
+        np.lib.format.write_array_header_1_0(
+            file, {"descr": dtype.str, "fortran_order": False, "shape": (n,)}
+        )
         return file.getvalue()
     if layout == "llm.c":
         require(n < 2**31, f"{n:,} tokens are too many for a file of llm.c: write several files")
@@ -10983,9 +10984,9 @@ class Encoded(NamedTuple):
     append: str | None  # the token at the end of each document; None: documents are files and lines
 
     def __str__(self) -> str:
+        tokens = number_of(self.tokens, "token")
         documents = number_of(self.documents, "document" if self.append else "text")
-        of_text = f"of {number_of(self.bytes, 'byte')} in {documents}"
-        return f"{number_of(self.tokens, 'token')} ({self.dtype}) {of_text}"
+        return f"{tokens} ({self.dtype}) of {number_of(self.bytes, 'byte')} in {documents}"
 
 
 class _EncodedBlock(NamedTuple):
@@ -11258,8 +11259,10 @@ def _require_other_files(outputs: Iterable[Path], inputs: Iterable[Path]) -> Non
     """Raise InputError if a file would be both read and written."""
     for path in outputs:
         if path.is_file():  # a device or a pipe may be both
-            is_input = path.resolve() in map(Path.resolve, inputs)
-            require(not is_input, f"{path}: is an input and would be overwritten; choose another")
+            require(
+                path.resolve() not in map(Path.resolve, inputs),
+                f"{path}: is an input and would be overwritten; choose another",
+            )
 
 
 @checked
