@@ -3233,18 +3233,18 @@ class _CharacterStep(NamedTuple):
 
     changes: Mapping[int, str]  # as for str.translate
     joined: frozenset[str] = frozenset()
-    change: Callable[[str], str] | None = None  # None: str.translate
+    change: Callable | None = None  # of a text; None: str.translate
     decomposes: bool = False  # NFD or NFKD
 
 
-def _composed(steps: Sequence[_CharacterStep]) -> tuple[dict[int, str], set[str]]:
+def _composed(steps: Sequence[_CharacterStep]) -> tuple[dict, set]:
     """Compose steps: returns the replacements of characters, and the joined characters.
 
     A decomposition only reorders joined characters. So it joins only characters that no later step
     removes.
     """
-    changes: dict[int, str] = {}
-    joined: set[str] = set()
+    changes = {}
+    joined = set()
     for step in reversed(steps):
         joining = {char for char in joined if ord(char) not in step.changes}
         if joined:  # a removed character brings its two neighbours together
@@ -3253,10 +3253,7 @@ def _composed(steps: Sequence[_CharacterStep]) -> tuple[dict[int, str], set[str]
                 for code, text in step.changes.items()
                 if not text or not joined.isdisjoint(text)
             }
-        changes = {
-            **changes,
-            **{code: text.translate(changes) for code, text in step.changes.items()},
-        }
+        changes |= {code: text.translate(changes) for code, text in step.changes.items()}
         joined = joining | {
             char for char in step.joined if not step.decomposes or changes.get(ord(char), char)
         }
@@ -3413,9 +3410,8 @@ class _MapPass:
             flat = flat._replace(text=flat.scanned)
         return flat.rewritten(self._write)
 
-    def _write(
-        self, text: np.ndarray, scanned: np.ndarray, meanings: np.ndarray
-    ) -> tuple[np.ndarray, np.ndarray]:
+    def _write(self, text, scanned, meanings):
+        """Write the fields of a flat text anew, as a kernel does for FlatText.rewritten."""
         runs, joined = _find_joined(text, self.table)
         if not self.maps and not len(runs):
             return text, meanings
@@ -3430,7 +3426,7 @@ class _MapPass:
 class _TextPass(NamedTuple):
     """Change texts as a whole."""
 
-    change: Callable[[str], str] | None = None
+    change: Callable | None = None  # text -> text
     prefix: bytes = b""  # for each text that begins here and is not empty
     # the characters that may change; None: any, depending on neighbours
     changed: Collection[int] | None = None
@@ -3511,7 +3507,7 @@ def _read_charsmap(text: str) -> dict[str, str]:
         nodes = (np.arange(len(units)) ^ units >> 10 << ((units & 1 << 9) >> 6)).tolist()
         labels = (units & 0x800000FF).tolist()
         units = units.tolist()
-        children: dict[int, list[int]] = {}
+        children = {}  # node -> positions of its children
         for place, label in enumerate(labels):
             if 0 < label < 256:
                 children.setdefault(place ^ label, []).append(place)
@@ -3704,7 +3700,7 @@ def _strip_passes(strip_left: bool, strip_right: bool) -> list[_TextPass]:
 
 
 # The function that makes the steps of a type; its parameters are the fields in the file.
-_NORMALIZERS: dict[str, Callable[..., Iterable[_CharacterStep | _TextPass]]] = {
+_NORMALIZERS = {
     **{form: lambda form=form: [_normal_form(form)] for form in ("NFC", "NFD", "NFKC", "NFKD")},
     "Lowercase": lambda: [_lowercase_step()],
     "Strip": _strip_passes,
@@ -6498,6 +6494,8 @@ def learn(
 
 # All ids are smaller. Tables grow with the largest id, and no vocabulary has a tenth of this size.
 MAX_ID = 1 << 24
+Vocab = dict[int, bytes]  # id -> token
+Ids = dict[str, int]  # the name of a token in a file, or the text of a special token -> its id
 SpecialTokens = Iterable[str] | Mapping[str, int] | None  # texts, or {text: id}
 _ID_RANGE = f"an id is a whole number from 0 to {MAX_ID - 1:,}"
 
@@ -6610,9 +6608,9 @@ class Model:
     {'<|end|>': 3}
     """
 
-    vocab: dict[int, bytes]
+    vocab: Vocab
     merges: list[Merge] | None
-    special_tokens: dict[str, int] = dataclasses.field(default_factory=dict)
+    special_tokens: Ids = dataclasses.field(default_factory=dict)
     pattern: PatternSource = "gpt2"
     kind: str = "bpe"
     ignore_merges: bool = False
@@ -6787,7 +6785,7 @@ def _is_id(token_id: object) -> bool:
     return type(token_id) is int and 0 <= token_id < MAX_ID
 
 
-def _validate_vocab(vocab: Mapping[int, bytes]) -> dict[int, bytes]:
+def _validate_vocab(vocab: Vocab) -> Vocab:
     """Check the types and ranges of ids and tokens, and return a copy of the vocabulary."""
     for token_id, token in vocab.items():
         if not _is_id(token_id):
@@ -6931,7 +6929,7 @@ def build_vocabulary(
     special_tokens: Sequence[str],
     special_tokens_at: str = "first",
     byte_tokens: Sequence[str] = (),
-) -> tuple[dict[int, bytes], list[Merge]]:
+) -> tuple[Vocab, list[Merge]]:
     """Number the tokens: first the alphabet (bytes in BYTE_ORDER), then the merged tokens in order.
 
     special_tokens_at  where special tokens are inserted: "first", as by Hugging Face's trainer;
@@ -8743,7 +8741,7 @@ class Encoding(NamedTuple):
     """A published rank file, and the facts that the file does not contain."""
 
     pattern: str
-    special_tokens: Mapping[str, int]
+    special_tokens: Ids
     digest: str  # SHA-256 of the file
 
 
@@ -8783,7 +8781,7 @@ _LLAMA3_NAMES = {
 _LLAMA31_NAMES = _LLAMA3_NAMES | {4: "finetune_right_pad_id", 8: "eom_id", 10: "python_tag"}
 
 
-def _number_llama3(names: Mapping[int, str]) -> dict[str, int]:
+def _number_llama3(names: Mapping[int, str]) -> Ids:
     """Number Llama 3's 256 special tokens; those without a name are reserved, from 0 on."""
     others = (f"reserved_special_token_{k}" for k in itertools.count())
     return {f"<|{names.get(k) or next(others)}|>": 128000 + k for k in range(256)}
@@ -8848,9 +8846,7 @@ def naming_file(where: object) -> Iterator[None]:
         raise InputError(f"{where}: its objects are nested too deeply") from None
 
 
-def read_vocab(
-    names: object, alphabet: str = "characters", texts: Iterable[str] = ()
-) -> dict[int, bytes]:
+def read_vocab(names: object, alphabet: str = "characters", texts: Iterable[str] = ()) -> Vocab:
     """Read a vocabulary, name -> id; names that are in `texts` are plain text in any alphabet."""
     require(isinstance(names, dict), "its vocabulary is not an object of tokens and ids")
     for name, token_id in names.items():
@@ -8887,12 +8883,12 @@ def _read_merges(
     return list(zip(tokens[::2], tokens[1::2], strict=True))
 
 
-def _name_of(model: Model) -> Callable[[bytes], str]:
+def _name_of(model: Model) -> Callable:
     """Return the function that names tokens in files: byte by byte, or as text."""
     return gpt2_name if model.alphabet == "bytes" else bytes.decode
 
 
-def vocab_names(model: Model) -> dict[str, int]:
+def vocab_names(model: Model) -> Ids:
     """Name the tokens as in files, in the order of ids; a special token is named by its text."""
     ordinary = set(model.ordinary)
     name_of = _name_of(model)
@@ -8908,7 +8904,7 @@ def vocab_names(model: Model) -> dict[str, int]:
     return names
 
 
-def _names_without_added(model: Model) -> dict[str, int]:
+def _names_without_added(model: Model) -> Ids:
     """Name the tokens in the vocabulary of a tokenizer.json.
 
     Special tokens that were not in it when it was read are left out, if they have the last ids. An
@@ -9121,7 +9117,7 @@ def read_tiktoken(
     return Model(vocab, None, special_tokens, pattern or facts["pattern"])
 
 
-def _parse_ranks(data: bytes, file: Path) -> dict[int, bytes]:
+def _parse_ranks(data: bytes, file: Path) -> Vocab:
     """Read the tokens of a rank file by their ids, without an empty one."""
     n_good = data.count(b"\n", 0, re.match(b"(?:" + _RANK + b")*+", data).end())
     require(
@@ -9363,7 +9359,7 @@ def read_unigram(data: dict, added: Sequence[str], alphabet: str) -> dict:
     }
 
 
-def _number_added(file_ids: Mapping[str, object], names: Mapping[str, int]) -> dict[str, int]:
+def _number_added(file_ids: Mapping[str, object], names: Ids) -> Ids:
     """Number added tokens as Hugging Face does: as in the vocabulary, or from its size on.
 
     `file_ids` must agree.
@@ -9416,7 +9412,7 @@ def write_huggingface(model: Model) -> dict[str, str]:
     }
 
 
-def _token_names(written: dict) -> dict[str, int]:
+def _token_names(written: dict) -> Ids:
     """Map the names in the vocabulary of a "model" object to their ids."""
     vocab = written["vocab"]
     if isinstance(vocab, dict):
@@ -9642,8 +9638,8 @@ def _read_decoder(part: object, alphabet: str) -> list[dict | None]:
 _FLAGS = AddedToken._fields[:5]  # in a tokenizer.json
 
 
-def _read_added_tokens(added: object) -> tuple[dict[str, object], dict[str, AddedToken]]:
-    """Read a list of added tokens; returns text -> id, unchecked, and text -> flags."""
+def _read_added_tokens(added: object) -> tuple[dict, dict]:
+    """Read a list of added tokens; returns text -> id, unchecked, and text -> AddedToken."""
     ids = {}
     flags = {}
     try:
@@ -9952,7 +9948,7 @@ class Format(NamedTuple):
 
     # Its parameters are some of data, file, config and the options of `load_model`, by name.
     read: Callable[..., Model]
-    write: Callable[[Model], dict[str, Text]] | None  # None: it is only read
+    write: Callable | None  # (model) -> {name of a file: content}; None: it is only read
     file: str  # the name of its first file
     sign: bytes  # an expression that matches the beginning of its files
 
@@ -10020,9 +10016,9 @@ def load_model(
 
 def _find_model_file(folder: Path) -> Path:
     """Find the file of a model in a folder; the names that `save` writes are tried first."""
-    first_files = [[form.file] for form in FORMATS.values()]
-    others = [["encoder.json"], ["*.tiktoken", "*tokenizer.json"], ["*.model", "*vocab.txt"]]
-    for names in first_files + others:
+    patterns = [[form.file] for form in FORMATS.values()]
+    patterns += ["encoder.json"], ["*.tiktoken", "*tokenizer.json"], ["*.model", "*vocab.txt"]
+    for names in patterns:
         files = [file for name in names for file in folder.glob(name)]
         if len(files) == 1:
             return files[0]
@@ -11323,10 +11319,8 @@ def _read_id_batches(path: Path, dtype: str | None) -> Iterator[Iterable[int]]:
             yield ids[start : start + BLOCK_BYTES]
         return
     ids = []
-    with contextlib.ExitStack() as stack:
-        file = sys.stdin.buffer
-        if path != STANDARD_STREAM:
-            file = stack.enter_context(open(path, "rb"))
+    is_file = path != STANDARD_STREAM
+    with open(path, "rb") if is_file else contextlib.nullcontext(sys.stdin.buffer) as file:
         for number, line in enumerate(file, 1):
             try:
                 ids += map(int, line.translate(_LIST_AS_SPACES).split())
