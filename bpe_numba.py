@@ -9403,8 +9403,11 @@ def write_huggingface(model: Model) -> dict[str, str]:
             stacklevel=4,
         )
     roles = {name: token for name, token in model.config.items() if name.endswith("_token")}
-    config = {"tokenizer_class": "PreTrainedTokenizerFast", "clean_up_tokenization_spaces": False}
-    config |= model.config | _bert_config(model)
+    config = {
+        "tokenizer_class": "PreTrainedTokenizerFast",
+        "clean_up_tokenization_spaces": False,
+        **model.config,
+    }
     return {
         "tokenizer.json": _to_json(_to_tokenizer_json(model), indent=2),
         "tokenizer_config.json": _to_json(config, indent=2),
@@ -9842,14 +9845,6 @@ def read_bert(data: bytes, file: Path, config: Mapping[str, object]) -> Model:
     roles = {"pad_token": "[PAD]", "unk_token": "[UNK]"}
     model.config = {role: text for role, text in roles.items() if text in specials}
     return model
-
-
-def _bert_config(model: Model) -> dict:
-    """Make the fields of tokenizer_config.json for the normalizer of a BERT."""
-    steps = model.normalizer_steps
-    if model.kind != "wordpiece" or [step["type"] for step in steps] != ["BertNormalizer"]:
-        return {}
-    return {name: steps[0][field] for name, field in _BERT_FIELDS.items()}
 
 
 # The keys of tokenizer_config.json that this module keeps.
