@@ -1754,10 +1754,10 @@ def _must_split_pairs(next_state: np.ndarray, accepts: np.ndarray) -> np.ndarray
     Each state after an x must accept before a y and before END, and must not take the y.
     """
     splits = (accepts & (next_state < 0) & accepts[:, -1:])[:, :-1]
-    rows = []
-    for after in next_state.T[:-1]:  # the states after an x, or -1; after[0] is from the start
-        rows.append((after[0] >= 0) & splits[after[after >= 0]].all(axis=0))
-    return np.array(rows)
+    states_after = next_state.T[:-1]  # of each x: the states after it, or -1; first, of the start
+    return np.array(
+        [(after[0] >= 0) & splits[after[after >= 0]].all(axis=0) for after in states_after]
+    )
 
 
 def _streaming_transducer(
@@ -2120,30 +2120,29 @@ def _entry_of_name(step: PatternStep) -> PatternStep:
 
 def _plain_steps(step: PatternStep) -> tuple[PatternStep, ...]:
     """Make the steps of JSON, and check other steps; a Split that isolates becomes its regex."""
-    if isinstance(step, dict):
-        return _pre_tokenizer_steps(json.dumps(step))
-    if isinstance(step, Split):
-        require_known("behavior", step.behavior, BEHAVIORS)
-        if step.behavior != "isolated":
-            return (step,)
-        source = step.regex
-        return (Split(source),) if _LIKE_A_NAME.fullmatch(source) else (source,)
-    if isinstance(step, Metaspace):
-        require_known("prepend scheme", step.prepend_scheme, PREPEND_SCHEMES)
-        require(
-            isinstance(step.replacement, str) and len(step.replacement) == 1,
-            f"Metaspace writes one character for a space, not {step.replacement!r}",
-        )
-        return (step,)
-    require(
-        isinstance(step, str),
-        f"a step of a pattern is a str, Split, Metaspace or dict, not {type(step).__name__}",
-    )
-    if _LIKE_A_NAME.fullmatch(step):
-        raise InputError(
-            f"no pattern is named {step!r}; there are {', '.join(PATTERNS)}, or a regular "
-            f"expression"
-        )
+    match step:
+        case dict():
+            return _pre_tokenizer_steps(json.dumps(step))
+        case Split():
+            require_known("behavior", step.behavior, BEHAVIORS)
+            if step.behavior == "isolated":
+                source = step.regex
+                return (Split(source),) if _LIKE_A_NAME.fullmatch(source) else (source,)
+        case Metaspace():
+            require_known("prepend scheme", step.prepend_scheme, PREPEND_SCHEMES)
+            require(
+                isinstance(step.replacement, str) and len(step.replacement) == 1,
+                f"Metaspace writes one character for a space, not {step.replacement!r}",
+            )
+        case str():
+            require(
+                not _LIKE_A_NAME.fullmatch(step),
+                f"no pattern is named {step!r}; there are {', '.join(PATTERNS)}, or a regular "
+                "expression",
+            )
+        case _:
+            name = type(step).__name__
+            raise InputError(f"a step of a pattern is a str, Split, Metaspace or dict, not {name}")
     return (step,)
 
 
@@ -2238,17 +2237,16 @@ def _brief_json(value: object) -> str:
 
 def _flattened(part: object, key: str) -> list[dict]:
     """List the steps of a normalizer, pre_tokenizer or decoder; a Sequence has them under `key`."""
-    step_type = part.get("type") if isinstance(part, dict) else None
-    if step_type == "Sequence" and key in part:
-        part = part[key]
-    if isinstance(part, (list, tuple)):
-        return [step for item in part for step in _flattened(item, key)]
-    require(
-        isinstance(step_type, str) and step_type != "Sequence",
-        f"a step without a type, or a Sequence without {key}, is not supported: "
-        f"{_brief_json(part)}",
+    match part:
+        case list() | tuple():
+            return [step for item in part for step in _flattened(item, key)]
+        case {"type": "Sequence"} if isinstance(part.get(key), list | tuple):
+            return _flattened(part[key], key)
+        case {"type": str(name)} if name != "Sequence":
+            return [part]
+    raise InputError(
+        f"a step without a type, or a Sequence without {key}, is not supported: {_brief_json(part)}"
     )
-    return [part]
 
 
 def _call_step(part: str, functions: Mapping[str, Callable], step: dict, *arguments) -> list:
@@ -3673,12 +3671,11 @@ def _replace_passes(pattern: Mapping[str, str], content: str) -> list[_Character
         return [_TextPass(lambda text: text.strip(" "), changed=[0x20])]
     # common in models of SentencePiece; `re` is several times as fast as `regex`
     if source == " {2,}":
-        border = " " * (content != " ")
         return [
             _TextPass(
                 lambda text: re.sub("  +", lambda match: content, text),
                 changed=[0x20],
-                border=border,
+                border=" " * (content != " "),
             )
         ]
     expression = _compile_regex(_read_regex(source))
@@ -6697,7 +6694,7 @@ class Model:
     def ordinary(self) -> list[int]:
         """The ids that text can become without special tokens, in ascending order."""
         others = (self.special_ids - self.merged_special_ids).union(self.unused)
-        return [token_id for token_id in sorted(self.vocab) if token_id not in others]
+        return sorted(self.vocab.keys() - others)
 
     @functools.cached_property
     def ids(self) -> dict[bytes, int]:
@@ -6802,14 +6799,10 @@ def _assign_special_ids(model: Model) -> None:
     if isinstance(given, Mapping):
         ids = dict(given)
     else:
-        ids_of_tokens = {token: token_id for token_id, token in model.vocab.items()}
         next_ids = itertools.count(max(model.vocab, default=-1) + 1)
-        ids = {}
-        for text in texts:
-            token_id = ids_of_tokens.get(text.encode())
-            if token_id is None:
-                token_id = next(next_ids)
-            ids[text] = token_id
+        numbers = defaultdict(next_ids.__next__)
+        numbers |= {token: token_id for token_id, token in model.vocab.items()}
+        ids = {text: numbers[text.encode()] for text in texts}
     for text, token_id in ids.items():
         require(
             _is_id(token_id), f"the special token {text!r} has the id {token_id!r}: {_ID_RANGE}"
@@ -6942,12 +6935,10 @@ def build_vocabulary(
     tokens = learned.tokens
     n_letters = len(learned.alphabet)
     order = BYTE_ORDER if tuple(learned.alphabet) == BYTES else range(n_letters)
-    letters = [tokens[k] for k in order]
-    in_order = [*map(str.encode, byte_tokens), *letters, *tokens[n_letters:]]
-    ends = {"first": 0, "after-bytes": len(byte_tokens) + n_letters, "last": len(in_order)}
-    at = ends[special_tokens_at]
-    in_order[at:at] = map(str.encode, special_tokens)
-    return dict(enumerate(in_order)), learned.merges
+    alphabet = [*map(str.encode, byte_tokens), *(tokens[k] for k in order)]
+    parts = [alphabet, tokens[n_letters:]]
+    parts.insert(SPECIAL_TOKENS_AT.index(special_tokens_at), map(str.encode, special_tokens))
+    return dict(enumerate(itertools.chain(*parts))), learned.merges
 
 
 # ─── Encoding ─────────────────────────────────────────────────────────────────────────────────────
@@ -8852,14 +8843,12 @@ def read_vocab(names: object, alphabet: str = "characters", texts: Iterable[str]
     for name, token_id in names.items():
         if not _is_id(token_id):
             raise InputError(f"{name!r} has the id {_brief_json(token_id)}: {_ID_RANGE}")
-    names = {
-        name: token_id for name, token_id in names.items() if name
-    }  # no text becomes an empty token
     tokens = {text: text.encode("utf-8", "surrogatepass") for text in texts}
     others = [name for name in names if name not in tokens]
     tokens.update(zip(others, _read_names(others, alphabet), strict=True))
-    vocab = {token_id: tokens[name] for name, token_id in names.items()}
-    if len(vocab) < len(names):
+    # No text becomes an empty token.
+    vocab = {token_id: tokens[name] for name, token_id in names.items() if name}
+    if len(vocab) + ("" in names) < len(names):
         raise InputError(f"several tokens have the id {_repeated(names.values())}")
     return vocab
 
@@ -9364,12 +9353,10 @@ def _number_added(file_ids: Mapping[str, object], names: Ids) -> Ids:
 
     `file_ids` must agree.
     """
-    following = itertools.count(len(names))
+    numbers = defaultdict(itertools.count(len(names)).__next__, names)
     ids = {}
     for text, token_id in file_ids.items():
-        own_id = names.get(text)
-        if own_id is None:
-            own_id = next(following)
+        own_id = numbers[text]
         if token_id != own_id:
             raise InputError(
                 f"the added token {text!r} has the ids {own_id} and {_brief_json(token_id)}: "
@@ -10040,13 +10027,14 @@ def save_model(model: Model, path: PathName, format: str | None = None) -> None:
         return
     if format is None and model.merges is not None and not model.ignore_merges:
         with contextlib.suppress(InputError):
-            texts |= FORMATS["gpt2"].write(model)
+            texts |= write_gpt2(model)
     atomic_write_all(folder, texts)
-    other_files = sorted({form.file for form in FORMATS.values()} - texts.keys())
-    others = ", ".join(name for name in other_files if (folder / name).is_file())
+    others = {form.file for form in FORMATS.values() if (folder / form.file).is_file()}
+    others -= texts.keys()
     if others:
         warnings.warn(
-            f"{folder}: {others} may hold another model: remove outdated files", stacklevel=3
+            f"{folder}: {', '.join(sorted(others))} may hold another model: remove outdated files",
+            stacklevel=3,
         )
 
 
