@@ -1572,7 +1572,8 @@ def _all_characters() -> str:
     return "".join(map(chr, range(N_CODE_POINTS)))
 
 
-MAX_SETS = 60  # sets of characters: one bit each, below the bits for the number of bytes
+MAX_SETS = 60  # sets of characters: one bit each; END has one more
+SIZE_BIT = 61  # above them, the lowest bit of the number of bytes
 MAX_STEPS = 10_000_000  # steps of threads; they take 4 s, and o200k needs 19,000
 
 
@@ -1600,7 +1601,7 @@ class _Dfa:
         # Each code point has a bit for each set that contains it, and above these bits its size in
         # UTF-8. Lone surrogates stand for invalid bytes.
         sizes = np.repeat(np.array([1, 2, 3, 1, 3, 4], np.uint64), ranges)
-        bits = sizes << u64(MAX_SETS)
+        bits = sizes << u64(SIZE_BIT)
         for bit, source in enumerate(sources):
             bits |= _code_points_matching(source).astype(np.uint64) << u64(bit)
         if (bits[0xDC80:0xDD00] != bits[SURROGATE_ESCAPE]).any():
@@ -1608,15 +1609,14 @@ class _Dfa:
         bits[0xD800:0xE000] = bits[SURROGATE_ESCAPE]  # a text has no other surrogates
         # There are few runs of code points with equal bits.
         classes = np.unique(bits[np.append(True, bits[1:] != bits[:-1])])
-        self.n_classes = len(classes)
         self.class_of = np.searchsorted(classes, bits).astype(np.uint16)
-        classes = [*classes.tolist(), 1 << MAX_SETS]  # END is one byte that no expression matches
-        self.sizes = [of_class >> MAX_SETS for of_class in classes]
+        # END is one byte, which no expression matches.
+        classes = [*classes.tolist(), 1 << SIZE_BIT | 1 << len(sources)]
+        self.sizes = [of_class >> SIZE_BIT for of_class in classes]
         self.class_accepts = {
             source: [of_class >> bit & 1 > 0 for of_class in classes]
-            for bit, source in enumerate(sources)
+            for bit, source in enumerate([*sources, "END"])
         }
-        self.class_accepts["END"] = [*[False] * self.n_classes, True]
 
     def step(self, state: State, char_class: int) -> tuple[bool, State]:
         """Check whether a match ends before a character of this class, and find the next state."""
@@ -1646,7 +1646,7 @@ class _Dfa:
         """List the results of `step` for each class, and for END."""
         if self.n_steps > MAX_STEPS:
             raise Unsupported(f"a pattern of more than {MAX_STEPS:,} steps")
-        return [self.step(state, c) for c in range(self.n_classes + 1)]
+        return [self.step(state, c) for c in range(len(self.sizes))]
 
 
 MAX_STATES = 20_000
@@ -8737,8 +8737,6 @@ class Encoding(NamedTuple):
 
 
 _R50K_FILE = "306cd27f03c1a714eca7108e03d66b7dc042abe8c258b44c199a7ed9838dd930"
-_P50K_FILE = "94b5ca7dff4d00767bc256fdd1b27e5b17361d7b8a5f968547f9f23eb70d2069"
-_CL100K_FILE = "223921b76ee99bde995b7ff738513eef100fb51d18c93597a113bcffe865b2a7"
 _O200K_FILE = "446a9538cb6c348e3516120d7c08b09f57c36495e2acfffe59a5bf8b0cfb1a2d"
 _LLAMA3_FILE = "82e9d31979e92ab929cd544440f129d9ecd797b69e327f80f17e1c50d5551b55"
 _R50K = {"<|endoftext|>": 50256}
@@ -8783,8 +8781,12 @@ def _number_llama3(names: Mapping[int, str]) -> Ids:
 ENCODINGS = {
     "gpt2": Encoding("gpt2", _R50K, _R50K_FILE),
     "r50k_base": Encoding("gpt2", _R50K, _R50K_FILE),
-    "p50k_base": Encoding("gpt2", _R50K, _P50K_FILE),
-    "cl100k_base": Encoding("cl100k", _CL100K, _CL100K_FILE),
+    "p50k_base": Encoding(
+        "gpt2", _R50K, "94b5ca7dff4d00767bc256fdd1b27e5b17361d7b8a5f968547f9f23eb70d2069"
+    ),
+    "cl100k_base": Encoding(
+        "cl100k", _CL100K, "223921b76ee99bde995b7ff738513eef100fb51d18c93597a113bcffe865b2a7"
+    ),
     "o200k_base": Encoding("o200k", _O200K, _O200K_FILE),
     "o200k_harmony": Encoding(
         "o200k", {"<|startoftext|>": 199998} | _O200K | _HARMONY, _O200K_FILE
@@ -9544,6 +9546,26 @@ _CHANGING_THE_START = {"BertNormalizer", "Nmt", "Prepend", "Strip", "StripAccent
 _TYPES_BY_KEYS = {"merges": "BPE", "continuing_subword_prefix": "WordPiece", "unk_id": "Unigram"}
 
 
+def _check_first_marks(parts: Sequence[dict], normalizer_steps: Sequence[dict]) -> None:
+    """Check that a text begins where it began before it was normalized, if that places a mark."""
+    if any(part.get("prepend_scheme") == "first" for part in parts):
+        names = {step["type"] for step in normalizer_steps}
+        for name in sorted(names & _CHANGING_THE_START):
+            raise InputError(f"Metaspace with prepend_scheme first after {name} is not supported")
+
+
+def _check_single_words(model: Model, names: Ids) -> None:
+    """Check the control tokens that are names of the vocabulary of a model with ignore_merges.
+
+    Hugging Face would find them as whole pretokens, even where they are not a single word.
+    """
+    for text in names.keys() & model.flags.keys():
+        require(
+            not model.flags[text].single_word or model.special_tokens[text] in model.ordinary,
+            f"single_word {text!r} with ignore_merges is not supported",
+        )
+
+
 def read_huggingface(content: dict) -> Model:
     """Read a tokenizer.json; raises ValueError for features that would give other ids here."""
     written = content.get("model")
@@ -9559,10 +9581,7 @@ def read_huggingface(content: dict) -> Model:
     Normalizer(normalizer)  # checks the steps
     pattern = Pattern(content.get("pre_tokenizer") or "none")
     parts = _flattened(content.get("pre_tokenizer") or [], "pretokenizers")
-    if any(part.get("prepend_scheme") == "first" for part in parts):
-        names = {step["type"] for step in _flattened(normalizer, "normalizers")}
-        for name in sorted(names & _CHANGING_THE_START):
-            raise InputError(f"Metaspace with prepend_scheme first after {name} is not supported")
+    _check_first_marks(parts, _flattened(normalizer, "normalizers"))
     types = [part["type"] for part in parts]
     alphabet = "bytes" if "ByteLevel" in types else "characters"
     ids, flags = _read_added_tokens(content.get("added_tokens") or [])
@@ -9585,13 +9604,7 @@ def read_huggingface(content: dict) -> Model:
         added_from=MAX_ID if has_gaps else len(names),
     )
     if model.ignore_merges:
-        # Hugging Face would find such a control token as a whole pretoken even where it is not a
-        # single word.
-        for text in names.keys() & flags.keys():
-            require(
-                not flags[text].single_word or ids[text] in model.ordinary,
-                f"single_word {text!r} with ignore_merges is not supported",
-            )
+        _check_single_words(model, names)
     return model
 
 
@@ -11109,6 +11122,46 @@ def _hold_out(block: _EncodedBlock, first: int, fraction: float) -> list[Arrays]
     return parts
 
 
+def _require_other_files(outputs: Iterable[Path], inputs: Iterable[Path]) -> None:
+    """Raise InputError if a file would be both read and written."""
+    for path in outputs:
+        if path.is_file():  # a device or a pipe may be both
+            require(
+                path.resolve() not in map(Path.resolve, inputs),
+                f"{path}: is an input and would be overwritten; choose another",
+            )
+
+
+def _without_repeated_ends(
+    blocks: Iterable[_EncodedBlock], end_id: int | None
+) -> Iterator[_EncodedBlock]:
+    """Drop the end of a text from a block if the blocks before it already end with it."""
+    last_id = None
+    for block in blocks:
+        if block.begins:
+            last_id = None
+        if block.repeats_end and last_id == end_id:
+            block = block._replace(ids=block.ids[1:], ends=block.ends[1:] - 1)
+        if len(block.ids):
+            last_id = block.ids[-1]
+        yield block
+
+
+def _write_descriptions(paths: Sequence[Path], totals: np.ndarray, encoded: Encoded) -> None:
+    """Describe each file of ids in a file next to it.
+
+    totals   the numbers of tokens and documents of each, int64[2, 2]
+    encoded  the description of both together
+    """
+    for path, (n_tokens, n_documents) in zip(paths, totals.tolist(), strict=False):
+        description = encoded._asdict() | {"tokens": n_tokens, "documents": n_documents}
+        if len(paths) > 1:
+            del description["bytes"]  # they are not known for each file
+        if path != STANDARD_STREAM:
+            content = _to_json(description, indent=2)
+            atomic_write_all(path.parent, {_sidecar(path).name: content})
+
+
 @checked
 def encode_files(
     tokenizer: Tokenizer,
@@ -11192,19 +11245,13 @@ def encode_files(
     work = functools.partial(_encode_blocks, tokenizer, id_type, end_id, allowed_special, carry)
     totals = np.zeros((2, 2), np.int64)  # the numbers of tokens and documents of each file
     n_bytes = 0
-    last_id = None
     with written_together(), contextlib.ExitStack() as stack, index_writer as write_index:
         writers = [stack.enter_context(_array_writer(path, id_type, layout)) for path in paths]
         write_index(np.zeros(1, np.int64))
         bar = stack.enter_context(engine.progress_bar("encode", source.total_bytes, "B"))
         tasks = stack.enter_context(contextlib.closing(source.map(engine, work)))
-        for block in itertools.chain.from_iterable(tasks):
-            if block.begins:
-                last_id = None
-            if block.repeats_end and last_id == end_id:
-                block = block._replace(ids=block.ids[1:], ends=block.ends[1:] - 1)
-            if len(block.ids):
-                last_id = block.ids[-1]
+        blocks = itertools.chain.from_iterable(tasks)
+        for block in _without_repeated_ends(blocks, end_id):
             write_index(block.ends + totals[0, 0])
             parts = [(block.ids, block.ends)]
             if val_fraction is not None:
@@ -11224,24 +11271,8 @@ def encode_files(
                 f"{totals[1, 1]}: documents are files, lines of .jsonl files, and texts before the "
                 "token of `append`; choose another `val_fraction`"
             )
-        for path, (n_tokens, n_documents) in zip(paths, totals.tolist(), strict=False):
-            description = encoded._asdict() | {"tokens": n_tokens, "documents": n_documents}
-            if val_fraction is not None:
-                del description["bytes"]  # they are not known for each file
-            if path != STANDARD_STREAM:
-                content = _to_json(description, indent=2)
-                atomic_write_all(path.parent, {_sidecar(path).name: content})
+        _write_descriptions(paths, totals, encoded)
     return encoded
-
-
-def _require_other_files(outputs: Iterable[Path], inputs: Iterable[Path]) -> None:
-    """Raise InputError if a file would be both read and written."""
-    for path in outputs:
-        if path.is_file():  # a device or a pipe may be both
-            require(
-                path.resolve() not in map(Path.resolve, inputs),
-                f"{path}: is an input and would be overwritten; choose another",
-            )
 
 
 @checked
