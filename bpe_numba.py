@@ -1344,8 +1344,9 @@ class Metaspace(NamedTuple):
     def apply(self, scan: Scan, flat: FlatText, first_id: int) -> FlatText:
         """Replace spaces, and put the replacement before texts and pretokens as the scheme says."""
         mark = _with_padding(self.replacement.encode())
-        scheme = PREPEND_SCHEMES.index(self.prepend_scheme)
-        return flat.rewritten(_write_spaces, mark, scheme, first_id)
+        return flat.rewritten(
+            _write_spaces, mark, PREPEND_SCHEMES.index(self.prepend_scheme), first_id
+        )
 
 
 PREPEND_SCHEMES = ("never", "first", "always")
@@ -1754,10 +1755,8 @@ def _must_split_pairs(next_state: np.ndarray, accepts: np.ndarray) -> np.ndarray
     Each state after an x must accept before a y and before END, and must not take the y.
     """
     splits = (accepts & (next_state < 0) & accepts[:, -1:])[:, :-1]
-    states_after = next_state.T[:-1]  # of each x: the states after it, or -1; first, of the start
-    return np.array(
-        [(after[0] >= 0) & splits[after[after >= 0]].all(axis=0) for after in states_after]
-    )
+    rows = next_state.T[:-1]  # for each x: the states after it, or -1; the first is from the start
+    return np.array([(after[0] >= 0) & splits[after[after >= 0]].all(axis=0) for after in rows])
 
 
 def _streaming_transducer(
@@ -1847,8 +1846,8 @@ def _utf8_table(entries: np.ndarray, letter_of: np.ndarray) -> np.ndarray:
     blocks, block_of = np.unique(multibyte.view("V128"), return_inverse=True)
     blocks = blocks.view(np.uint16)
 
-    def row_entries(continued: np.ndarray) -> np.ndarray:
-        """Make an entry for every 64 entries: it leads to a row with these at 0x80 to 0xBF."""
+    def row_entries(continued):
+        """Make an entry for every 64 entries, uint32: it leads to a row with these at 0x80…0xBF."""
         links = []
         for block in continued.reshape(-1, 64):
             key = block.tobytes()
@@ -2329,7 +2328,7 @@ def _pre_tokenizer_steps(pre_tokenizer: str) -> tuple[PatternStep, ...]:
             continue
         for step in _call_step("pre_tokenizer", _PRE_TOKENIZERS, part):
             steps += _plain_steps(step)
-        has_byte_level = has_byte_level or part["type"] == "ByteLevel"
+        has_byte_level |= part["type"] == "ByteLevel"
     if all(isinstance(step, Metaspace) for step in steps):
         steps.append(PATTERNS["none"])
     return tuple(steps)
@@ -3345,7 +3344,7 @@ def _find_joined(text, table):
     return runs[:n], joined[:size]
 
 
-MAPPED_BYTES = 1 << 12  # for which space is reserved at once: a check at each byte would cost 10 ns
+MAPPED_BYTES = 1 << 12  # space is reserved for so many at once: for each byte it would cost 10 ns
 
 
 @kernel
@@ -3355,7 +3354,6 @@ def _map_characters(text, runs, changed, changed_ends, table):
     ascii_bytes = table.ascii_bytes
     texts = table.texts
     offsets = table.offsets
-    longest = table.longest
     out = _on_huge_pages(np.empty(len(text) + 64, np.uint8))
     q = 0
     n = position = written = i64(0)
@@ -3370,7 +3368,7 @@ def _map_characters(text, runs, changed, changed_ends, table):
             q = q + 1
             continue
         limit = min(run, position + MAPPED_BYTES)
-        out = _reserve(out, n + (limit - position) * longest + 2 * PADDING)
+        out = _reserve(out, n + (limit - position) * table.longest + 2 * PADDING)
         if len(offsets) == 2:  # no character has a replacement
             n = _copy_bytes(text, position, limit, out, n)
             position = limit
@@ -3468,17 +3466,16 @@ def _normal_form(form: str) -> _CharacterStep:
     changed = _matching(rf"\p{{{form}_QC=N}}")
     changes = {}
     joined = set()
-    if not decomposes:
+    if decomposes:
+        changes = {ord(char): normalize(char) for char in changed}
+    else:
+        joined.update(changed)
         for char in _matching(r"\p{NFD_QC=N}"):
             joined.update(unicodedata.normalize("NFD", char)[1:])
     for char in _matching(rf"\p{{{decomposed}_QC=N}}|\p{{M}}"):
         first = unicodedata.normalize(decomposed, char)[0]
         if first in joined or unicodedata.combining(first):
             joined.add(char)
-    if decomposes:
-        changes = {ord(char): normalize(char) for char in changed}
-    else:
-        joined.update(changed)
     return _CharacterStep(changes, frozenset(joined), normalize, decomposes)
 
 
@@ -3505,13 +3502,13 @@ def _read_charsmap(text: str) -> dict[str, str]:
         nodes = (np.arange(len(units)) ^ units >> 10 << ((units & 1 << 9) >> 6)).tolist()
         labels = (units & 0x800000FF).tolist()
         units = units.tolist()
-        children = {}  # node -> positions of its children
+        children = defaultdict(list)  # node -> positions of its children
         for place, label in enumerate(labels):
             if 0 < label < 256:
-                children.setdefault(place ^ label, []).append(place)
+                children[place ^ label].append(place)
         prefixes = [(b"", nodes[0])]
         for prefix, node in prefixes:
-            for place in children.get(node, ()):
+            for place in children[node]:
                 key = prefix + BYTES[labels[place]]
                 prefixes.append((key, nodes[place]))
                 n_bytes += len(key)
@@ -3539,7 +3536,7 @@ def _precompiled_step(precompiled_charsmap: str) -> _CharacterStep:
     changes = _read_charsmap(precompiled_charsmap)
 
     @functools.lru_cache(1 << 16)
-    def change_cluster(cluster: str) -> str:
+    def change_cluster(cluster):
         if len(cluster.encode("utf-8", "surrogateescape")) <= MAX_CLUSTER_BYTES:
             for prefix in itertools.accumulate(cluster):
                 if prefix in changes:
@@ -3558,7 +3555,7 @@ def _longest_match_step(charsmap: str) -> _CharacterStep:
     changes = _read_charsmap(charsmap)
     longest = max(map(len, changes), default=1)
 
-    def change(text: str) -> str:
+    def change(text):
         parts = []
         at = 0
         while at < len(text):
@@ -3599,10 +3596,10 @@ def _sentencepiece_passes(
     longest_first = sorted(symbols, key=len, reverse=True)
     expression = re.compile("|".join(map(re.escape, longest_first)))
 
-    def hide(text: str) -> str:
+    def hide(text):
         return expression.sub(lambda match: hidden[match[0]], text)
 
-    def squeeze(text: str) -> str:
+    def squeeze(text):
         return re.sub("  +", " ", text.strip(" ")).rstrip(" ▁" if escapes else " ")
 
     characters = "".join(symbols)
@@ -3620,7 +3617,7 @@ def _sentencepiece_passes(
         yield _CharacterStep({0x20: "▁"})
 
 
-# newer than the tables of `tokenizers`
+# These are newer than the tables of `tokenizers`.
 _NEWER_FORMATS = "\u0890\u0891\u08e2\U000110cd\U00013430-\U0001343f"
 _IDEOGRAPHS = "\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0002a6df\U0002a700-\U0002b81f"
 _IDEOGRAPHS += "\U0002b920-\U0002ceaf\U0002f800-\U0002fa1f"
@@ -3654,8 +3651,10 @@ def _bert_steps(
 def _replace_passes(pattern: Mapping[str, str], content: str) -> list[_CharacterStep | _TextPass]:
     """Make the step Replace."""
     (kind, source), *others = pattern.items()
-    is_supported = kind in ("String", "Regex") and source and not others
-    require(is_supported, f"a pattern to replace is not supported: {_brief_json(pattern)}")
+    require(
+        kind in ("String", "Regex") and source and not others,
+        f"a pattern to replace is not supported: {_brief_json(pattern)}",
+    )
     (source + content).encode()  # fails for other types than str, and for lone surrogates
     if kind == "String" and len(source) == 1:
         return [_CharacterStep({ord(source): content})]
@@ -3680,7 +3679,7 @@ def _replace_passes(pattern: Mapping[str, str], content: str) -> list[_Character
         ]
     expression = _compile_regex(_read_regex(source))
 
-    def replace(text: str) -> str:
+    def replace(text):
         """Replace each match by the content."""
         with _time_limit(source, text) as seconds:
             return expression.sub(lambda match: content, text, timeout=seconds)
@@ -6519,8 +6518,7 @@ def readable(token: bytes) -> str:
     >>> print(readable("\u202e".encode()))
     <U+202E>
     """
-    chars = token.decode("utf-8", "surrogateescape").translate(_SEEN)
-    text = "".join(map(_printable, chars))
+    text = "".join(map(_printable, token.decode("utf-8", "surrogateescape").translate(_SEEN)))
     if unicodedata.category(text[:1] or " ") == "Mn":
         text = "◌" + text  # a mark would be drawn over the character before it
     return text
@@ -9625,7 +9623,7 @@ def _read_kind(written: dict) -> str:
     return name.lower()
 
 
-def _read_decoder(part: object, alphabet: str) -> list[dict | None]:
+def _read_decoder(part: object, alphabet: str) -> list:
     """Check a decoder, which must be ByteLevel for an alphabet of bytes, and put it into a list."""
     steps = _flattened(part or [], "decoders")
     for step in steps:
@@ -10998,7 +10996,7 @@ def _encode_blocks(
     tokenizer: Tokenizer,
     dtype: np.dtype,
     end_id: int | None,
-    allowed_special: str | Sequence[str],
+    allowed_special: Allowed,
     carry: np.ndarray,
     source: Source,
     blocks: list[Block],
@@ -11041,7 +11039,7 @@ def _id_type(largest: int, dtype: str) -> np.dtype:
     return np.dtype(dtype)
 
 
-def _open_output(path: Path) -> contextlib.AbstractContextManager[IO[bytes]]:
+def _open_output(path: Path) -> contextlib.AbstractContextManager:
     """Open a file by `atomic_write`, or standard output."""
     if path == STANDARD_STREAM:
         return contextlib.nullcontext(sys.stdout.buffer)
@@ -11226,9 +11224,8 @@ def encode_files(
     if document_index is not None:
         index = as_path(document_index)
         require(val_fraction is None, "`document_index` does not go with `val_fraction`")
-        others = [path.resolve() for path in (paths[0], _sidecar(paths[0]))]
         require(
-            index.resolve() not in others,
+            index.resolve() not in map(Path.resolve, [paths[0], _sidecar(paths[0])]),
             f"{index} would be written twice: give `document_index` another name",
         )
         outputs.append(index)
