@@ -9732,7 +9732,7 @@ def read_sentencepiece(data: bytes) -> Model:
     scores = np.array([piece.score for piece in proto.pieces], np.float32)
     ids = defaultdict(dict)  # piece -> id, for each type of pieces
     for token_id, piece in enumerate(proto.pieces):
-        ids[piece.type][piece.piece] = token_id
+        ids[piece.type][names[token_id]] = token_id
     special_tokens = ids[_UNKNOWN] | ids[_CONTROL]
     config = {}
     for role in ROLES:
