@@ -1837,7 +1837,7 @@ def _utf8_table(entries: np.ndarray, letter_of: np.ndarray) -> np.ndarray:
     """
     rows = [np.full(256, INVALID_UTF8, np.uint32) for _ in entries]
     entry_of = {rows[0][:64].tobytes(): INVALID_UTF8}
-    # The letters of code points, as far as four bytes reach. Invalid ones have one letter more.
+    # The letters of code points, as far as four bytes reach; an invalid one has its own letter.
     multibyte = np.full(0x140000, entries.shape[1], np.uint16)
     multibyte[0x80:0xD800] = letter_of[0x80:0xD800]
     multibyte[0xE000:N_CODE_POINTS] = letter_of[0xE000:]
