@@ -117,7 +117,7 @@ import warnings
 import zipfile
 import zlib
 from array import array
-from collections import Counter, deque
+from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import (
     BrokenExecutor,
@@ -1344,8 +1344,9 @@ class Metaspace(NamedTuple):
     def apply(self, scan: Scan, flat: FlatText, first_id: int) -> FlatText:
         """Replace spaces, and put the replacement before texts and pretokens as the scheme says."""
         mark = _with_padding(self.replacement.encode())
-        scheme = PREPEND_SCHEMES.index(self.prepend_scheme)
-        return flat.rewritten(_write_spaces, mark, scheme, first_id)
+        return flat.rewritten(
+            _write_spaces, mark, PREPEND_SCHEMES.index(self.prepend_scheme), first_id
+        )
 
 
 PREPEND_SCHEMES = ("never", "first", "always")
@@ -1541,7 +1542,7 @@ def _may_be_empty(program: Program) -> bool:
     return len(program) in reached
 
 
-_LISTED = regex.compile(r"\[(\^?)(?:\\U([\da-f]{8})-\\U([\da-f]{8}))+\]")
+_LISTED = regex.compile(r"\[(\^?)(?:\\U([\da-f]{8}))+\]")
 
 
 @functools.lru_cache(maxsize=256)
@@ -1549,15 +1550,13 @@ def _code_points_matching(source: str) -> np.ndarray:
     """Find the code points that a one-character expression matches, bool[0x110000].
 
     The `regex` package decides, so that both use the same version of Unicode. A list of hexadecimal
-    ranges is read here, since that package tries each range for each character: 8,000 ranges take
-    it 4 s.
+    codes is read here, since that package compares each character with all of them: 8,000 take it
+    4 s.
     """
     matches = np.zeros(N_CODE_POINTS, bool)
     if listed := _LISTED.fullmatch(source):
-        for first, last in zip(listed.captures(2), listed.captures(3), strict=True):
-            matches[int(first, 16) : int(last, 16) + 1] = True
-        is_negated = listed[1] == "^"
-        return matches != is_negated
+        matches[[int(code, 16) for code in listed.captures(2)]] = True
+        return matches != (listed[1] == "^")
     try:
         for match in regex.finditer(f"(?:{source})+", _all_characters(), timeout=REGEX_SECONDS):
             matches[match.start() : match.end()] = True
@@ -1574,7 +1573,8 @@ def _all_characters() -> str:
     return "".join(map(chr, range(N_CODE_POINTS)))
 
 
-MAX_SETS = 60  # sets of characters: one bit each, below the bits for the number of bytes
+MAX_SETS = 60  # sets of characters: one bit each; END has one more
+SIZE_BIT = 61  # above them, the lowest bit of the number of bytes
 MAX_STEPS = 10_000_000  # steps of threads; they take 4 s, and o200k needs 19,000
 
 
@@ -1602,7 +1602,7 @@ class _Dfa:
         # Each code point has a bit for each set that contains it, and above these bits its size in
         # UTF-8. Lone surrogates stand for invalid bytes.
         sizes = np.repeat(np.array([1, 2, 3, 1, 3, 4], np.uint64), ranges)
-        bits = sizes << u64(MAX_SETS)
+        bits = sizes << u64(SIZE_BIT)
         for bit, source in enumerate(sources):
             bits |= _code_points_matching(source).astype(np.uint64) << u64(bit)
         if (bits[0xDC80:0xDD00] != bits[SURROGATE_ESCAPE]).any():
@@ -1610,15 +1610,14 @@ class _Dfa:
         bits[0xD800:0xE000] = bits[SURROGATE_ESCAPE]  # a text has no other surrogates
         # There are few runs of code points with equal bits.
         classes = np.unique(bits[np.append(True, bits[1:] != bits[:-1])])
-        self.n_classes = len(classes)
         self.class_of = np.searchsorted(classes, bits).astype(np.uint16)
-        classes = [*classes.tolist(), 1 << MAX_SETS]  # END is one byte that no expression matches
-        self.sizes = [of_class >> MAX_SETS for of_class in classes]
+        # END is one byte, which no expression matches.
+        classes = [*classes.tolist(), 1 << SIZE_BIT | 1 << len(sources)]
+        self.sizes = [of_class >> SIZE_BIT for of_class in classes]
         self.class_accepts = {
             source: [of_class >> bit & 1 > 0 for of_class in classes]
-            for bit, source in enumerate(sources)
+            for bit, source in enumerate([*sources, "END"])
         }
-        self.class_accepts["END"] = [*[False] * self.n_classes, True]
 
     def step(self, state: State, char_class: int) -> tuple[bool, State]:
         """Check whether a match ends before a character of this class, and find the next state."""
@@ -1648,7 +1647,7 @@ class _Dfa:
         """List the results of `step` for each class, and for END."""
         if self.n_steps > MAX_STEPS:
             raise Unsupported(f"a pattern of more than {MAX_STEPS:,} steps")
-        return [self.step(state, c) for c in range(self.n_classes + 1)]
+        return [self.step(state, c) for c in range(len(self.sizes))]
 
 
 MAX_STATES = 20_000
@@ -1740,10 +1739,13 @@ def _compile_pattern(source: str) -> ScanTable:
     require(accepts[is_text].any(), f"the pattern {source[:200]!r} matches nothing")
     accepts[0, -1] = True  # text without a match ends at END, and not at the character after it
     entries = _streaming_transducer(next_state, accepts, dfa.sizes)
-    table = _utf8_table(entries, dfa.class_of)
-    must_split = _must_split_pairs(next_state, accepts)
     return ScanTable(
-        table, dfa.class_of, next_state.astype(np.int16), accepts, must_split, np.zeros(0, bool)
+        _utf8_table(entries, dfa.class_of),
+        dfa.class_of,
+        next_state.astype(np.int16),
+        accepts,
+        _must_split_pairs(next_state, accepts),
+        np.zeros(0, bool),
     )
 
 
@@ -1753,10 +1755,8 @@ def _must_split_pairs(next_state: np.ndarray, accepts: np.ndarray) -> np.ndarray
     Each state after an x must accept before a y and before END, and must not take the y.
     """
     splits = (accepts & (next_state < 0) & accepts[:, -1:])[:, :-1]
-    rows = []
-    for after in next_state.T[:-1]:  # the states after an x, or -1; after[0] is from the start
-        rows.append((after[0] >= 0) & splits[after[after >= 0]].all(axis=0))
-    return np.array(rows)
+    rows = next_state.T[:-1]  # for each x: the states after it, or -1; the first is from the start
+    return np.array([(after[0] >= 0) & splits[after[after >= 0]].all(axis=0) for after in rows])
 
 
 def _streaming_transducer(
@@ -1764,74 +1764,65 @@ def _streaming_transducer(
 ) -> np.ndarray:
     """Compose a pattern's machine with its own restart; returns entries, int64[states, C].
 
-    The entries are those of a ScanTable. The transducer emits the end of each pretoken and feeds
-    itself again the characters that it has read beyond it, so that scanning never moves backwards.
+    The entries are those of a ScanTable. The transducer emits the end of each pretoken, and feeds
+    itself again the characters that it has read beyond it. So scanning never moves backwards.
     Characters are classes, with these sizes in bytes. A state has three parts:
 
     inner    a state of the pattern's machine
     pending  the characters since the last match, or since the start before the first one: all
-             alike, or MANY
+             alike, or MANY alone
     status   ACCEPTED after a match; FRESH before one; GAP before one, if characters without a match
              come first
     """
-    MANY = (-1,)
     FRESH, ACCEPTED, GAP = range(3)
+    MANY = -1
+    sizes = [*sizes, MAX_BACK + 1]  # an end before MANY is further back than an entry can tell
+    unresolved = (int(UNRESOLVED), ())
 
     def n_bytes(chars):
         return sum(sizes[char] for char in chars)
 
     def advance(state, char):
-        """Return the next state, and the ends of pretokens as bytes before the end of `char`.
-
-        Returns None if the state would have to remember too much.
-        """
+        """Return the lower bits of the entry for a character, and the next state."""
         inner, pending, status = state
-        following = int(next_state[inner, char])
-        accepted = bool(accepts[inner, char])
-        chars = (*pending, char)
-        size = n_bytes(chars)
-        if following >= 0 and not accepted:
-            # The machine goes on without a match before `char`, which waits.
-            if len(set(chars)) > 1 or size >= MAX_PENDING_BYTES:
-                chars = MANY
-            return (following, chars, status), []
-        if accepted and (status != GAP or pending != MANY):
-            # A match ends before `char`; if a gap comes before the match, it is a pretoken.
-            ends = [size] * (status == GAP)
-            if following >= 0:
-                return (following, (char,), ACCEPTED), ends
-            return restart(FRESH, (char,), [*ends, sizes[char]])
-        if pending == MANY:
-            return None
-        if status == ACCEPTED:
-            # The machine stops: the last match is a pretoken, and the rest is read again.
-            return restart(FRESH, chars, [size])
-        # The machine stops without a match: the first character joins the gap.
-        return restart(GAP, chars[1:], [])
-
-    def restart(status, chars, ends):
-        """Start again with these characters, and add the ends of their pretokens to `ends`."""
-        state = (0, (), status)
-        for k, char in enumerate(chars):
-            result = advance(state, char)
-            if result is None:
-                return None
-            state, next_ends = result
-            ends += [end + n_bytes(chars[k + 1 :]) for end in next_ends]
-        return state, ends
+        unread = [char]  # the last one is read next
+        ends = []  # of pretokens, in bytes before the end of `char`
+        while unread:
+            char = unread.pop()
+            chars = (*pending, char)
+            if accepts[inner, char]:
+                # A match ends before this character; a gap before the match is a pretoken.
+                if status == GAP:
+                    ends.append(n_bytes([*chars, *unread]))
+                chars = (char,)
+                status = ACCEPTED
+            inner = int(next_state[inner, char])
+            if inner >= 0:
+                # The machine goes on, and these characters wait.
+                pending = chars
+                if len(set(chars)) > 1 or n_bytes(chars) >= MAX_PENDING_BYTES:
+                    pending = (MANY,)
+                continue
+            if MANY in chars:
+                return unresolved
+            inner = 0
+            pending = ()
+            if status == ACCEPTED:
+                # The machine stops: the last match is a pretoken, and the rest is read again.
+                ends.append(n_bytes([*chars, *unread]))
+                unread += chars[::-1]
+                status = FRESH
+            else:
+                # The machine stops without a match: the first character joins the gap.
+                unread += chars[:0:-1]
+                status = GAP
+        first, second = (*ends, 0, 0)[:2]
+        if len(ends) > 2 or first > MAX_BACK or second > MAX_BACK_2:
+            return unresolved
+        return second << 5 | first, (inner, pending, status)
 
     def row(state):
-        """For each character: the lower bits of its entry, and the next state."""
-        transitions = []
-        for char in range(len(sizes)):
-            following, ends = advance(state, char) or ((), [])
-            first, second = (*ends, 0, 0)[:2]
-            fits = len(ends) <= 2 and first <= MAX_BACK and second <= MAX_BACK_2
-            if following and fits:
-                transitions.append((second << 5 | first, following))
-            else:
-                transitions.append((int(UNRESOLVED), ()))
-        return transitions
+        return [advance(state, char) for char in range(accepts.shape[1])]
 
     ends, following = _number_states((0, (), FRESH), row)
     return np.maximum(following, 0) << 8 | ends
@@ -1846,42 +1837,40 @@ def _utf8_table(entries: np.ndarray, letter_of: np.ndarray) -> np.ndarray:
     """
     rows = [np.full(256, INVALID_UTF8, np.uint32) for _ in entries]
     entry_of = {rows[0][:64].tobytes(): INVALID_UTF8}
-    invalid = entries.shape[1]  # the letter of invalid sequences
-    multibyte = letter_of.copy()
-    multibyte[:0x80] = invalid
-    multibyte[0xD800:0xE000] = invalid
+    # The letters of code points, as far as four bytes reach; an invalid one has its own letter.
+    multibyte = np.full(0x140000, entries.shape[1], np.uint16)
+    multibyte[0x80:0xD800] = letter_of[0x80:0xD800]
+    multibyte[0xE000:N_CODE_POINTS] = letter_of[0xE000:]
     # The last byte of a character tells 64 code points apart, and few such blocks differ. As one
     # item of 128 bytes each, they are sorted five times as fast as rows of an array.
     blocks, block_of = np.unique(multibyte.view("V128"), return_inverse=True)
-    blocks = blocks.view(np.uint16).reshape(-1, 64)
+    blocks = blocks.view(np.uint16)
 
-    def row_entries(continued: np.ndarray) -> list[int]:
-        """Make entries that lead to rows with these, uint32[…, 64], at the bytes 0x80 to 0xBF."""
+    def row_entries(continued):
+        """Make an entry for every 64 entries, uint32: it leads to a row with these at 0x80…0xBF."""
         links = []
-        for block in continued:
+        for block in continued.reshape(-1, 64):
             key = block.tobytes()
             if key not in entry_of:
                 entry_of[key] = len(rows) << 8
                 rows.append(np.full(256, INVALID_UTF8, np.uint32))
                 rows[-1][0x80:0xC0] = block
             links.append(entry_of[key])
-        return links
+        return np.array(links, np.uint32)
 
     for row, of_letter in zip(rows[: len(entries)], entries.astype(np.uint32), strict=True):
         of_letter = np.append(of_letter, INVALID_UTF8)
         row[END] = of_letter[-2]
         row[:0x80] = of_letter[letter_of[:0x80]]
         row[INVALID_BYTE] = of_letter[letter_of[SURROGATE_ESCAPE]]
-        # Each 64 code points have an entry, which leads to the row of their last byte.
-        before_last = np.array(row_entries(of_letter[blocks]), np.uint32)[block_of.reshape(-1)]
+        # Each 64 code points have an entry, which leads to the row of their last byte. A character
+        # is valid only in its shortest form.
+        before_last = row_entries(of_letter[blocks])[block_of.reshape(-1)]
         row[0xC2:0xE0] = before_last[0x2:0x20]  # U+0080 to U+07FF: two bytes
-        of_three = before_last[:0x400].copy()  # up to U+FFFF
-        of_three[:0x20] = INVALID_UTF8
-        row[0xE0:0xF0] = row_entries(of_three.reshape(16, 64))
-        of_four = np.full(0x5000, INVALID_UTF8, np.uint32)  # up to U+13FFFF, as the lead F4 ends
-        of_four[0x400:0x4400] = before_last[0x400:]
-        thirds = np.array(row_entries(of_four.reshape(320, 64)), np.uint32)
-        row[0xF0:0xF5] = row_entries(thirds.reshape(5, 64))
+        before_last[:0x20] = INVALID_UTF8
+        row[0xE0:0xF0] = row_entries(before_last[:0x400])  # up to U+FFFF
+        before_last[:0x400] = INVALID_UTF8
+        row[0xF0:0xF5] = row_entries(row_entries(before_last))
     return np.concatenate(rows)
 
 
@@ -1910,11 +1899,9 @@ def _is_one_character(source: str) -> bool:
 
 
 def _write_set(characters: set[str], negated: bool = False) -> str:
-    """Write a set of characters as a regular expression, in ranges."""
-    code_points = np.array(sorted(map(ord, characters)))
-    runs = np.split(code_points, np.flatnonzero(np.diff(code_points) > 1) + 1)
-    ranges = (rf"\U{run[0]:08x}-\U{run[-1]:08x}" for run in runs)
-    return f"[{'^' * negated}{''.join(ranges)}]"
+    """Write a set of characters as a regular expression, a list of hexadecimal codes."""
+    codes = [rf"\U{ord(char):08x}" for char in sorted(characters)]
+    return f"[{'^' * negated}{''.join(codes)}]"
 
 
 def _matching(source: str) -> list[str]:
@@ -1939,11 +1926,10 @@ def _compile_regex(source: str) -> regex.Pattern:
     except (regex.error, ValueError, OverflowError, RecursionError) as error:
         raise InputError(f"the pattern {shown} does not compile: {error}") from None
     with _time_limit(source, "") as seconds:
-        may_be_empty = compiled.fullmatch("", timeout=seconds)
-    require(
-        not may_be_empty,
-        f"the pattern {shown} matches the empty string; it must take at least one character",
-    )
+        require(
+            not compiled.fullmatch("", timeout=seconds),
+            f"the pattern {shown} matches the empty string; it must take at least one character",
+        )
     return compiled
 
 
@@ -1984,9 +1970,11 @@ class _Stage(NamedTuple):
         meanings = []
         for part, meaning in zip(flat.parts(), flat.meanings.tolist(), strict=True):
             text = part.decode("utf-8", "surrogateescape")
-            borders = itertools.pairwise(self._borders(text))
-            pieces = [text[start:stop] for start, stop in borders] or [""]
-            parts += [piece.encode("utf-8", "surrogateescape") for piece in pieces]
+            pieces = [
+                text[start:stop].encode("utf-8", "surrogateescape")
+                for start, stop in itertools.pairwise(self._borders(text))
+            ]
+            parts += pieces or [b""]
             meanings += [INSIDE] * (len(pieces) - 1) + [meaning]
         return FlatText.join(parts, meanings)
 
@@ -2131,30 +2119,29 @@ def _entry_of_name(step: PatternStep) -> PatternStep:
 
 def _plain_steps(step: PatternStep) -> tuple[PatternStep, ...]:
     """Make the steps of JSON, and check other steps; a Split that isolates becomes its regex."""
-    if isinstance(step, dict):
-        return _pre_tokenizer_steps(json.dumps(step))
-    if isinstance(step, Split):
-        require_known("behavior", step.behavior, BEHAVIORS)
-        if step.behavior != "isolated":
-            return (step,)
-        source = step.regex
-        return (Split(source),) if _LIKE_A_NAME.fullmatch(source) else (source,)
-    if isinstance(step, Metaspace):
-        require_known("prepend scheme", step.prepend_scheme, PREPEND_SCHEMES)
-        require(
-            isinstance(step.replacement, str) and len(step.replacement) == 1,
-            f"Metaspace writes one character for a space, not {step.replacement!r}",
-        )
-        return (step,)
-    require(
-        isinstance(step, str),
-        f"a step of a pattern is a str, Split, Metaspace or dict, not {type(step).__name__}",
-    )
-    if _LIKE_A_NAME.fullmatch(step):
-        raise InputError(
-            f"no pattern is named {step!r}; there are {', '.join(PATTERNS)}, or a regular "
-            f"expression"
-        )
+    match step:
+        case dict():
+            return _pre_tokenizer_steps(json.dumps(step))
+        case Split():
+            require_known("behavior", step.behavior, BEHAVIORS)
+            if step.behavior == "isolated":
+                source = step.regex
+                return (Split(source),) if _LIKE_A_NAME.fullmatch(source) else (source,)
+        case Metaspace():
+            require_known("prepend scheme", step.prepend_scheme, PREPEND_SCHEMES)
+            require(
+                isinstance(step.replacement, str) and len(step.replacement) == 1,
+                f"Metaspace writes one character for a space, not {step.replacement!r}",
+            )
+        case str():
+            require(
+                not _LIKE_A_NAME.fullmatch(step),
+                f"no pattern is named {step!r}; there are {', '.join(PATTERNS)}, or a regular "
+                "expression",
+            )
+        case _:
+            name = type(step).__name__
+            raise InputError(f"a step of a pattern is a str, Split, Metaspace or dict, not {name}")
     return (step,)
 
 
@@ -2242,19 +2229,23 @@ def _write_regex(source: str) -> str:
 # A pre_tokenizer of a tokenizer.json -> steps of a pattern
 
 
+def _brief_json(value: object) -> str:
+    """Write a part of a file for a message, in at most 100 characters."""
+    return json.dumps(value)[:100]
+
+
 def _flattened(part: object, key: str) -> list[dict]:
     """List the steps of a normalizer, pre_tokenizer or decoder; a Sequence has them under `key`."""
-    step_type = part.get("type") if isinstance(part, dict) else None
-    if step_type == "Sequence" and key in part:
-        part = part[key]
-    if isinstance(part, (list, tuple)):
-        return [step for item in part for step in _flattened(item, key)]
-    require(
-        isinstance(step_type, str) and step_type != "Sequence",
-        f"a step without a type, or a Sequence without {key}, is not supported: "
-        f"{json.dumps(part)[:100]}",
+    match part:
+        case list() | tuple():
+            return [step for item in part for step in _flattened(item, key)]
+        case {"type": "Sequence"} if isinstance(part.get(key), list | tuple):
+            return _flattened(part[key], key)
+        case {"type": str(name)} if name != "Sequence":
+            return [part]
+    raise InputError(
+        f"a step without a type, or a Sequence without {key}, is not supported: {_brief_json(part)}"
     )
-    return [part]
 
 
 def _call_step(part: str, functions: Mapping[str, Callable], step: dict, *arguments) -> list:
@@ -2263,7 +2254,7 @@ def _call_step(part: str, functions: Mapping[str, Callable], step: dict, *argume
     try:
         return list(functions[step["type"]](*arguments, **fields))
     except (AttributeError, KeyError, OverflowError, TypeError, ValueError) as error:
-        raise InputError(f"the {part} {json.dumps(step)[:100]} is not supported: {error}") from None
+        raise InputError(f"the {part} {_brief_json(step)} is not supported: {error}") from None
 
 
 _BEHAVIORS = {name.title().replace("_", ""): name for name in BEHAVIORS}
@@ -2337,7 +2328,7 @@ def _pre_tokenizer_steps(pre_tokenizer: str) -> tuple[PatternStep, ...]:
             continue
         for step in _call_step("pre_tokenizer", _PRE_TOKENIZERS, part):
             steps += _plain_steps(step)
-        has_byte_level = has_byte_level or part["type"] == "ByteLevel"
+        has_byte_level |= part["type"] == "ByteLevel"
     if all(isinstance(step, Metaspace) for step in steps):
         steps.append(PATTERNS["none"])
     return tuple(steps)
@@ -2387,8 +2378,11 @@ def _compile_split(split: Split) -> _Stage:
             split.behavior == "isolated",
             f"a Split that is {split.behavior} by {shown!r} is not supported: {error}",
         )
-        warning = "the pattern is left to the `regex` package, which is some 50 times slower"
-        return _Stage(None, compiled, f"{warning}: {error}")
+        return _Stage(
+            None,
+            compiled,
+            f"the pattern is left to the `regex` package, which is some 50 times slower: {error}",
+        )
     if split.behavior == "removed":
         starts = _sure_starts(table)
         require(
@@ -3236,18 +3230,18 @@ class _CharacterStep(NamedTuple):
 
     changes: Mapping[int, str]  # as for str.translate
     joined: frozenset[str] = frozenset()
-    change: Callable[[str], str] | None = None  # None: str.translate
+    change: Callable | None = None  # of a text; None: str.translate
     decomposes: bool = False  # NFD or NFKD
 
 
-def _composed(steps: Sequence[_CharacterStep]) -> tuple[dict[int, str], set[str]]:
+def _composed(steps: Sequence[_CharacterStep]) -> tuple[dict, set]:
     """Compose steps: returns the replacements of characters, and the joined characters.
 
     A decomposition only reorders joined characters. So it joins only characters that no later step
     removes.
     """
-    changes: dict[int, str] = {}
-    joined: set[str] = set()
+    changes = {}
+    joined = set()
     for step in reversed(steps):
         joining = {char for char in joined if ord(char) not in step.changes}
         if joined:  # a removed character brings its two neighbours together
@@ -3256,10 +3250,7 @@ def _composed(steps: Sequence[_CharacterStep]) -> tuple[dict[int, str], set[str]
                 for code, text in step.changes.items()
                 if not text or not joined.isdisjoint(text)
             }
-        changes = {
-            **changes,
-            **{code: text.translate(changes) for code, text in step.changes.items()},
-        }
+        changes |= {code: text.translate(changes) for code, text in step.changes.items()}
         joined = joining | {
             char for char in step.joined if not step.decomposes or changes.get(ord(char), char)
         }
@@ -3297,12 +3288,14 @@ def _character_map(changes: Mapping[int, str], joined: Iterable[str]) -> _Charac
         if len(text) == 1 and text.isascii():
             ascii_bytes[code] = ord(text)
     ascii_bytes[END] = END
-    leads = np.isin(np.arange(256), [*first_bytes])
-    first_lead = min(first_bytes, default=0xFF)
-    offsets = np.cumsum([0, 0, *map(len, texts)])
-    longest = max(map(len, texts), default=1) + 1
     return _CharacterMap(
-        entries, ascii_bytes, _with_padding(b"".join(texts)), offsets, leads, first_lead, longest
+        entries,
+        ascii_bytes,
+        _with_padding(b"".join(texts)),
+        np.cumsum([0, 0, *map(len, texts)]),
+        np.isin(np.arange(256), [*first_bytes]),
+        min(first_bytes, default=0xFF),
+        max(map(len, texts), default=1) + 1,
     )
 
 
@@ -3315,7 +3308,6 @@ def _find_joined(text, table):
     """
     runs = np.empty((16, 2), np.int64)
     n = 0
-    size = i64(0)
     entries = table.entries
     leads = table.leads
     position = i64(0)
@@ -3343,9 +3335,7 @@ def _find_joined(text, table):
         if text[position] != END:
             last += _decode_character(text, position, stop) & 7
         runs[n - 1, 1] = last
-    for k in range(n):
-        size += runs[k, 1] - runs[k, 0] + 1
-    joined = np.empty(size + PADDING, np.uint8)
+    joined = np.empty(len(text) + n, np.uint8)
     size = i64(0)
     for k in range(n):
         size = _copy_bytes(text, runs[k, 0], runs[k, 1], joined, size)
@@ -3354,7 +3344,7 @@ def _find_joined(text, table):
     return runs[:n], joined[:size]
 
 
-MAPPED_BYTES = 1 << 12  # for which space is reserved at once: a check at each byte would cost 10 ns
+MAPPED_BYTES = 1 << 12  # space is reserved for so many at once: for each byte it would cost 10 ns
 
 
 @kernel
@@ -3364,7 +3354,6 @@ def _map_characters(text, runs, changed, changed_ends, table):
     ascii_bytes = table.ascii_bytes
     texts = table.texts
     offsets = table.offsets
-    longest = table.longest
     out = _on_huge_pages(np.empty(len(text) + 64, np.uint8))
     q = 0
     n = position = written = i64(0)
@@ -3379,7 +3368,7 @@ def _map_characters(text, runs, changed, changed_ends, table):
             q = q + 1
             continue
         limit = min(run, position + MAPPED_BYTES)
-        out = _reserve(out, n + (limit - position) * longest + 2 * PADDING)
+        out = _reserve(out, n + (limit - position) * table.longest + 2 * PADDING)
         if len(offsets) == 2:  # no character has a replacement
             n = _copy_bytes(text, position, limit, out, n)
             position = limit
@@ -3417,9 +3406,8 @@ class _MapPass:
             flat = flat._replace(text=flat.scanned)
         return flat.rewritten(self._write)
 
-    def _write(
-        self, text: np.ndarray, scanned: np.ndarray, meanings: np.ndarray
-    ) -> tuple[np.ndarray, np.ndarray]:
+    def _write(self, text, scanned, meanings):
+        """Write the fields of a flat text anew, as a kernel does for FlatText.rewritten."""
         runs, joined = _find_joined(text, self.table)
         if not self.maps and not len(runs):
             return text, meanings
@@ -3434,7 +3422,7 @@ class _MapPass:
 class _TextPass(NamedTuple):
     """Change texts as a whole."""
 
-    change: Callable[[str], str] | None = None
+    change: Callable | None = None  # text -> text
     prefix: bytes = b""  # for each text that begins here and is not empty
     # the characters that may change; None: any, depending on neighbours
     changed: Collection[int] | None = None
@@ -3478,18 +3466,16 @@ def _normal_form(form: str) -> _CharacterStep:
     changed = _matching(rf"\p{{{form}_QC=N}}")
     changes = {}
     joined = set()
-    if not decomposes:
-        joined.update(_matching(r"[\u1161-\u1175\u11a8-\u11c2]"))
+    if decomposes:
+        changes = {ord(char): normalize(char) for char in changed}
+    else:
+        joined.update(changed)
         for char in _matching(r"\p{NFD_QC=N}"):
             joined.update(unicodedata.normalize("NFD", char)[1:])
     for char in _matching(rf"\p{{{decomposed}_QC=N}}|\p{{M}}"):
         first = unicodedata.normalize(decomposed, char)[0]
         if first in joined or unicodedata.combining(first):
             joined.add(char)
-    if decomposes:
-        changes = {ord(char): normalize(char) for char in changed}
-    else:
-        joined.update(changed)
     return _CharacterStep(changes, frozenset(joined), normalize, decomposes)
 
 
@@ -3516,16 +3502,15 @@ def _read_charsmap(text: str) -> dict[str, str]:
         nodes = (np.arange(len(units)) ^ units >> 10 << ((units & 1 << 9) >> 6)).tolist()
         labels = (units & 0x800000FF).tolist()
         units = units.tolist()
-        children: dict[int, list[int]] = {}
+        children = defaultdict(list)  # node -> positions of its children
         for place, label in enumerate(labels):
             if 0 < label < 256:
-                children.setdefault(place ^ label, []).append(place)
-        stack = [(b"", nodes[0])]
-        while stack:
-            prefix, node = stack.pop()
-            for place in children.get(node, ()):
+                children[place ^ label].append(place)
+        prefixes = [(b"", nodes[0])]
+        for prefix, node in prefixes:
+            for place in children[node]:
                 key = prefix + BYTES[labels[place]]
-                stack.append((key, nodes[place]))
+                prefixes.append((key, nodes[place]))
                 n_bytes += len(key)
                 if units[place] & 1 << 8:
                     start = units[nodes[place]] & 0x7FFFFFFF
@@ -3551,7 +3536,7 @@ def _precompiled_step(precompiled_charsmap: str) -> _CharacterStep:
     changes = _read_charsmap(precompiled_charsmap)
 
     @functools.lru_cache(1 << 16)
-    def change_cluster(cluster: str) -> str:
+    def change_cluster(cluster):
         if len(cluster.encode("utf-8", "surrogateescape")) <= MAX_CLUSTER_BYTES:
             for prefix in itertools.accumulate(cluster):
                 if prefix in changes:
@@ -3570,7 +3555,7 @@ def _longest_match_step(charsmap: str) -> _CharacterStep:
     changes = _read_charsmap(charsmap)
     longest = max(map(len, changes), default=1)
 
-    def change(text: str) -> str:
+    def change(text):
         parts = []
         at = 0
         while at < len(text):
@@ -3608,19 +3593,18 @@ def _sentencepiece_passes(
     space = b" " * prefix
     shown = dict(enumerate(symbols, _HIDDEN))
     hidden = {symbol: chr(code) for code, symbol in shown.items()}
-    longest_first = sorted(map(re.escape, symbols), key=len, reverse=True)
-    expression = re.compile("|".join(longest_first))
+    longest_first = sorted(symbols, key=len, reverse=True)
+    expression = re.compile("|".join(map(re.escape, longest_first)))
 
-    def hide(text: str) -> str:
+    def hide(text):
         return expression.sub(lambda match: hidden[match[0]], text)
 
-    def squeeze(text: str) -> str:
+    def squeeze(text):
         return re.sub("  +", " ", text.strip(" ")).rstrip(" ▁" if escapes else " ")
 
     characters = "".join(symbols)
-    changed = [*map(ord, characters)]
     if symbols:
-        yield _TextPass(hide, changed=changed, border=characters)
+        yield _TextPass(hide, changed=[*map(ord, characters)], border=characters)
     if not squeezes:
         yield _TextPass(prefix=space, changed=())
     if charsmap:
@@ -3633,7 +3617,7 @@ def _sentencepiece_passes(
         yield _CharacterStep({0x20: "▁"})
 
 
-# newer than the tables of `tokenizers`
+# These are newer than the tables of `tokenizers`.
 _NEWER_FORMATS = "\u0890\u0891\u08e2\U000110cd\U00013430-\U0001343f"
 _IDEOGRAPHS = "\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0002a6df\U0002a700-\U0002b81f"
 _IDEOGRAPHS += "\U0002b920-\U0002ceaf\U0002f800-\U0002fa1f"
@@ -3667,8 +3651,10 @@ def _bert_steps(
 def _replace_passes(pattern: Mapping[str, str], content: str) -> list[_CharacterStep | _TextPass]:
     """Make the step Replace."""
     (kind, source), *others = pattern.items()
-    is_supported = kind in ("String", "Regex") and source and not others
-    require(is_supported, f"a pattern to replace is not supported: {json.dumps(pattern)}")
+    require(
+        kind in ("String", "Regex") and source and not others,
+        f"a pattern to replace is not supported: {_brief_json(pattern)}",
+    )
     (source + content).encode()  # fails for other types than str, and for lone surrogates
     if kind == "String" and len(source) == 1:
         return [_CharacterStep({ord(source): content})]
@@ -3684,17 +3670,16 @@ def _replace_passes(pattern: Mapping[str, str], content: str) -> list[_Character
         return [_TextPass(lambda text: text.strip(" "), changed=[0x20])]
     # common in models of SentencePiece; `re` is several times as fast as `regex`
     if source == " {2,}":
-        border = " " * (content != " ")
         return [
             _TextPass(
                 lambda text: re.sub("  +", lambda match: content, text),
                 changed=[0x20],
-                border=border,
+                border=" " * (content != " "),
             )
         ]
     expression = _compile_regex(_read_regex(source))
 
-    def replace(text: str) -> str:
+    def replace(text):
         """Replace each match by the content."""
         with _time_limit(source, text) as seconds:
             return expression.sub(lambda match: content, text, timeout=seconds)
@@ -3711,7 +3696,7 @@ def _strip_passes(strip_left: bool, strip_right: bool) -> list[_TextPass]:
 
 
 # The function that makes the steps of a type; its parameters are the fields in the file.
-_NORMALIZERS: dict[str, Callable[..., Iterable[_CharacterStep | _TextPass]]] = {
+_NORMALIZERS = {
     **{form: lambda form=form: [_normal_form(form)] for form in ("NFC", "NFD", "NFKC", "NFKD")},
     "Lowercase": lambda: [_lowercase_step()],
     "Strip": _strip_passes,
@@ -3731,16 +3716,16 @@ _NORMALIZERS: dict[str, Callable[..., Iterable[_CharacterStep | _TextPass]]] = {
 @functools.lru_cache(8)
 def _normalizer_passes(steps: str) -> list[_MapPass | _TextPass]:
     """Make the passes for steps in JSON: consecutive steps over characters become one pass."""
-    flat = _flattened(json.loads(steps), "normalizers")
+    parts = []
+    for step in _flattened(json.loads(steps), "normalizers"):
+        parts += _call_step("normalizer", _NORMALIZERS, step)
     passes = []
-    parts = itertools.chain.from_iterable(
-        _call_step("normalizer", _NORMALIZERS, step) for step in flat
-    )
-    for by_character, group in itertools.groupby(
-        parts, lambda part: isinstance(part, _CharacterStep)
-    ):
-        group = list(group)
-        passes += [_MapPass(group)] if by_character else group
+    runs = itertools.groupby(parts, lambda part: isinstance(part, _CharacterStep))
+    for by_character, run in runs:
+        if by_character:
+            passes.append(_MapPass([*run]))
+        else:
+            passes += run
     return passes
 
 
@@ -6504,6 +6489,8 @@ def learn(
 
 # All ids are smaller. Tables grow with the largest id, and no vocabulary has a tenth of this size.
 MAX_ID = 1 << 24
+Vocab = dict[int, bytes]  # id -> token
+Ids = dict[str, int]  # the name of a token in a file, or the text of a special token -> its id
 SpecialTokens = Iterable[str] | Mapping[str, int] | None  # texts, or {text: id}
 _ID_RANGE = f"an id is a whole number from 0 to {MAX_ID - 1:,}"
 
@@ -6530,8 +6517,7 @@ def readable(token: bytes) -> str:
     >>> print(readable("\u202e".encode()))
     <U+202E>
     """
-    chars = token.decode("utf-8", "surrogateescape").translate(_SEEN)
-    text = "".join(map(_printable, chars))
+    text = "".join(map(_printable, token.decode("utf-8", "surrogateescape").translate(_SEEN)))
     if unicodedata.category(text[:1] or " ") == "Mn":
         text = "◌" + text  # a mark would be drawn over the character before it
     return text
@@ -6557,8 +6543,9 @@ def _read_names(names: Iterable[str], alphabet: str = "bytes") -> list[bytes]:
     names = list(names)
     codes = np.frombuffer("".join(names).encode("utf-32-le", "surrogatepass"), "<u4")
     values = _UNICODE_TO_BYTES[np.minimum(codes, len(_UNICODE_TO_BYTES) - 1)]
-    if (values < 0).any():
-        char = chr(codes[np.argmax(values < 0)])
+    invalid = codes[values < 0]
+    if len(invalid):
+        char = chr(invalid[0])
         name = next(name for name in names if char in name)
         raise InputError(
             f"{char!r} in {name!r} does not stand for a byte: this is not a byte-level BPE"
@@ -6615,9 +6602,9 @@ class Model:
     {'<|end|>': 3}
     """
 
-    vocab: dict[int, bytes]
+    vocab: Vocab
     merges: list[Merge] | None
-    special_tokens: dict[str, int] = dataclasses.field(default_factory=dict)
+    special_tokens: Ids = dataclasses.field(default_factory=dict)
     pattern: PatternSource = "gpt2"
     kind: str = "bpe"
     ignore_merges: bool = False
@@ -6704,7 +6691,7 @@ class Model:
     def ordinary(self) -> list[int]:
         """The ids that text can become without special tokens, in ascending order."""
         others = (self.special_ids - self.merged_special_ids).union(self.unused)
-        return [token_id for token_id in sorted(self.vocab) if token_id not in others]
+        return sorted(self.vocab.keys() - others)
 
     @functools.cached_property
     def ids(self) -> dict[bytes, int]:
@@ -6745,6 +6732,11 @@ class Model:
         return _letters(self.ordinary_ids, self.alphabet)
 
     @property
+    def looks_up_words(self) -> bool:
+        """Whether a pretoken that is a token becomes that token, as a BPE of ranks needs it."""
+        return self.ignore_merges or (self.merges is None and self.scores is None)
+
+    @property
     def sums_in_single(self) -> bool:
         """Whether scores are summed in float32 through a whole text, as in SentencePiece."""
         return self.kind == "unigram" and self.scores.dtype == np.float32
@@ -6753,12 +6745,11 @@ class Model:
     def digest(self) -> str:
         """A hash of all fields that decide about ids: a SHA-256 in hexadecimal."""
         names = ("merges", "kind", "ignore_merges", "alphabet", "normalizer", "unk_token",
-                 "byte_fallback", "fuse_unk", "subword_prefix", "max_word_chars")  # fmt: skip
+                 "byte_fallback", "fuse_unk", "subword_prefix", "max_word_chars",
+                 "word_suffix", "drops_unknown", "unused")  # fmt: skip
+        # The last three count only if they are set: other models keep their digests.
         fields = vars(self) | {"normalizer": tuple(self.normalizer_steps)}
-        plain = [(name, fields[name]) for name in names]
-        # These count only if they are set: so the digests of models without them stay the same.
-        later = ("word_suffix", "drops_unknown", "unused")
-        plain += [(name, fields[name]) for name in later if fields[name]]
+        plain = [(name, fields[name]) for name in names if fields[name] or name not in names[-3:]]
         tables = (
             sorted(self.vocab.items()),
             sorted(self.special_tokens.items()),
@@ -6788,7 +6779,7 @@ def _is_id(token_id: object) -> bool:
     return type(token_id) is int and 0 <= token_id < MAX_ID
 
 
-def _validate_vocab(vocab: Mapping[int, bytes]) -> dict[int, bytes]:
+def _validate_vocab(vocab: Vocab) -> Vocab:
     """Check the types and ranges of ids and tokens, and return a copy of the vocabulary."""
     for token_id, token in vocab.items():
         if not _is_id(token_id):
@@ -6805,14 +6796,10 @@ def _assign_special_ids(model: Model) -> None:
     if isinstance(given, Mapping):
         ids = dict(given)
     else:
-        ids_of_tokens = {token: token_id for token_id, token in model.vocab.items()}
         next_ids = itertools.count(max(model.vocab, default=-1) + 1)
-        ids = {}
-        for text in texts:
-            token_id = ids_of_tokens.get(text.encode())
-            if token_id is None:
-                token_id = next(next_ids)
-            ids[text] = token_id
+        numbers = defaultdict(next_ids.__next__)
+        numbers |= {token: token_id for token_id, token in model.vocab.items()}
+        ids = {text: numbers[text.encode()] for text in texts}
     for text, token_id in ids.items():
         require(
             _is_id(token_id), f"the special token {text!r} has the id {token_id!r}: {_ID_RANGE}"
@@ -6932,7 +6919,7 @@ def build_vocabulary(
     special_tokens: Sequence[str],
     special_tokens_at: str = "first",
     byte_tokens: Sequence[str] = (),
-) -> tuple[dict[int, bytes], list[Merge]]:
+) -> tuple[Vocab, list[Merge]]:
     """Number the tokens: first the alphabet (bytes in BYTE_ORDER), then the merged tokens in order.
 
     special_tokens_at  where special tokens are inserted: "first", as by Hugging Face's trainer;
@@ -6945,12 +6932,10 @@ def build_vocabulary(
     tokens = learned.tokens
     n_letters = len(learned.alphabet)
     order = BYTE_ORDER if tuple(learned.alphabet) == BYTES else range(n_letters)
-    letters = [tokens[k] for k in order]
-    in_order = [*map(str.encode, byte_tokens), *letters, *tokens[n_letters:]]
-    ends = {"first": 0, "after-bytes": len(byte_tokens) + n_letters, "last": len(in_order)}
-    at = ends[special_tokens_at]
-    in_order[at:at] = map(str.encode, special_tokens)
-    return dict(enumerate(in_order)), learned.merges
+    alphabet = [*map(str.encode, byte_tokens), *(tokens[k] for k in order)]
+    parts = [alphabet, tokens[n_letters:]]
+    parts.insert(SPECIAL_TOKENS_AT.index(special_tokens_at), map(str.encode, special_tokens))
+    return dict(enumerate(itertools.chain(*parts))), learned.merges
 
 
 # ─── Encoding ─────────────────────────────────────────────────────────────────────────────────────
@@ -7139,7 +7124,7 @@ def _bpe_tables_and_pairs(
         words,
     )
     whole_words = np.zeros(0, np.int64)
-    if model.ignore_merges or (model.merges is None and model.scores is None):
+    if model.looks_up_words:
         whole_words = np.fromiter(model.ordinary_ids.values(), np.int64)
     last_pairs = np.full((len(tokens.sizes), 2), -1)
     _fill_merges(rows, keeps_all, tokens, whole_words, tables, last_pairs)
@@ -7597,9 +7582,8 @@ def exact_pattern(model: Model) -> str:
     """
     id_of = model.ordinary_ids
     merges = model.merges
-    looked_up = model.ignore_merges or (merges is None and model.scores is None)
     merges_unknown = not fallback_tokens(model).isdisjoint(itertools.chain(*(merges or ())))
-    if model.alphabet == "bytes" or looked_up or merges_unknown or model.word_suffix:
+    if model.alphabet == "bytes" or model.looks_up_words or merges_unknown or model.word_suffix:
         return "none"
     letters = {*map(chr, model.letters)}
     merged = id_of if merges is None else {left + right for left, right in merges}
@@ -8742,7 +8726,7 @@ def _read_limited(path: Path) -> bytes:
     return data
 
 
-def _decode_utf8(data: bytes, where: str) -> str:
+def _decode_utf8(data: bytes, where: object) -> str:
     """Decode a file; raises ValueError for bytes that are not UTF-8."""
     try:
         return data.decode()
@@ -8754,13 +8738,11 @@ class Encoding(NamedTuple):
     """A published rank file, and the facts that the file does not contain."""
 
     pattern: str
-    special_tokens: Mapping[str, int]
+    special_tokens: Ids
     digest: str  # SHA-256 of the file
 
 
 _R50K_FILE = "306cd27f03c1a714eca7108e03d66b7dc042abe8c258b44c199a7ed9838dd930"
-_P50K_FILE = "94b5ca7dff4d00767bc256fdd1b27e5b17361d7b8a5f968547f9f23eb70d2069"
-_CL100K_FILE = "223921b76ee99bde995b7ff738513eef100fb51d18c93597a113bcffe865b2a7"
 _O200K_FILE = "446a9538cb6c348e3516120d7c08b09f57c36495e2acfffe59a5bf8b0cfb1a2d"
 _LLAMA3_FILE = "82e9d31979e92ab929cd544440f129d9ecd797b69e327f80f17e1c50d5551b55"
 _R50K = {"<|endoftext|>": 50256}
@@ -8794,7 +8776,7 @@ _LLAMA3_NAMES = {
 _LLAMA31_NAMES = _LLAMA3_NAMES | {4: "finetune_right_pad_id", 8: "eom_id", 10: "python_tag"}
 
 
-def _number_llama3(names: Mapping[int, str]) -> dict[str, int]:
+def _number_llama3(names: Mapping[int, str]) -> Ids:
     """Number Llama 3's 256 special tokens; those without a name are reserved, from 0 on."""
     others = (f"reserved_special_token_{k}" for k in itertools.count())
     return {f"<|{names.get(k) or next(others)}|>": 128000 + k for k in range(256)}
@@ -8805,8 +8787,12 @@ def _number_llama3(names: Mapping[int, str]) -> dict[str, int]:
 ENCODINGS = {
     "gpt2": Encoding("gpt2", _R50K, _R50K_FILE),
     "r50k_base": Encoding("gpt2", _R50K, _R50K_FILE),
-    "p50k_base": Encoding("gpt2", _R50K, _P50K_FILE),
-    "cl100k_base": Encoding("cl100k", _CL100K, _CL100K_FILE),
+    "p50k_base": Encoding(
+        "gpt2", _R50K, "94b5ca7dff4d00767bc256fdd1b27e5b17361d7b8a5f968547f9f23eb70d2069"
+    ),
+    "cl100k_base": Encoding(
+        "cl100k", _CL100K, "223921b76ee99bde995b7ff738513eef100fb51d18c93597a113bcffe865b2a7"
+    ),
     "o200k_base": Encoding("o200k", _O200K, _O200K_FILE),
     "o200k_harmony": Encoding(
         "o200k", {"<|startoftext|>": 199998} | _O200K | _HARMONY, _O200K_FILE
@@ -8816,7 +8802,7 @@ ENCODINGS = {
 }
 
 
-def read_json(data: bytes, where: str) -> dict:
+def read_json(data: bytes, where: object) -> dict:
     """Parse a JSON object; raises InputError for other content."""
     text = _decode_utf8(data, where)
     try:
@@ -8828,9 +8814,14 @@ def read_json(data: bytes, where: str) -> dict:
     return content
 
 
+def _sidecar(path: Path) -> Path:
+    """Return the name of the JSON file that describes a rank file, or a file of ids."""
+    return path.with_name(path.name + ".json")
+
+
 def _read_beside(path: Path) -> dict:
     """Read the JSON object of an optional file; empty if the file is missing."""
-    return read_json(_read_limited(path), str(path)) if path.is_file() else {}
+    return read_json(_read_limited(path), path) if path.is_file() else {}
 
 
 def _to_json(data: object, indent: int | None = None) -> str:
@@ -8854,22 +8845,18 @@ def naming_file(where: object) -> Iterator[None]:
         raise InputError(f"{where}: its objects are nested too deeply") from None
 
 
-def read_vocab(
-    names: object, alphabet: str = "characters", texts: Iterable[str] = ()
-) -> dict[int, bytes]:
+def read_vocab(names: object, alphabet: str = "characters", texts: Iterable[str] = ()) -> Vocab:
     """Read a vocabulary, name -> id; names that are in `texts` are plain text in any alphabet."""
     require(isinstance(names, dict), "its vocabulary is not an object of tokens and ids")
     for name, token_id in names.items():
         if not _is_id(token_id):
-            raise InputError(f"{name!r} has the id {json.dumps(token_id)}: {_ID_RANGE}")
-    names = {
-        name: token_id for name, token_id in names.items() if name
-    }  # no text becomes an empty token
+            raise InputError(f"{name!r} has the id {_brief_json(token_id)}: {_ID_RANGE}")
     tokens = {text: text.encode("utf-8", "surrogatepass") for text in texts}
     others = [name for name in names if name not in tokens]
     tokens.update(zip(others, _read_names(others, alphabet), strict=True))
-    vocab = {token_id: tokens[name] for name, token_id in names.items()}
-    if len(vocab) < len(names):
+    # No text becomes an empty token.
+    vocab = {token_id: tokens[name] for name, token_id in names.items() if name}
+    if len(vocab) + ("" in names) < len(names):
         raise InputError(f"several tokens have the id {_repeated(names.values())}")
     return vocab
 
@@ -8880,25 +8867,25 @@ def _read_merges(
     """Read pairs of names, lists or strings with a space, except those with `skipped` names."""
     names = []
     for number, pair in enumerate(pairs):
-        parts = pair
-        if isinstance(pair, str):
-            parts = pair.split(" ")
-        if not (isinstance(parts, list) and list(map(type, parts)) == [str, str] and all(parts)):
-            raise InputError(
-                f"merge {number}: {pair!r} is not a merge, two tokens with a space between them"
-            )
-        if skipped.isdisjoint(parts):
-            names += parts
+        parts = pair.split(" ") if isinstance(pair, str) else pair
+        match parts:
+            case [str(), str()] if all(parts):
+                if skipped.isdisjoint(parts):
+                    names += parts
+            case _:
+                raise InputError(
+                    f"merge {number}: {pair!r} is not a merge, two tokens with a space between them"
+                )
     tokens = _read_names(names, alphabet)
     return list(zip(tokens[::2], tokens[1::2], strict=True))
 
 
-def _name_of(model: Model) -> Callable[[bytes], str]:
+def _name_of(model: Model) -> Callable:
     """Return the function that names tokens in files: byte by byte, or as text."""
     return gpt2_name if model.alphabet == "bytes" else bytes.decode
 
 
-def vocab_names(model: Model) -> dict[str, int]:
+def vocab_names(model: Model) -> Ids:
     """Name the tokens as in files, in the order of ids; a special token is named by its text."""
     ordinary = set(model.ordinary)
     name_of = _name_of(model)
@@ -8914,7 +8901,7 @@ def vocab_names(model: Model) -> dict[str, int]:
     return names
 
 
-def _names_without_added(model: Model) -> dict[str, int]:
+def _names_without_added(model: Model) -> Ids:
     """Name the tokens in the vocabulary of a tokenizer.json.
 
     Special tokens that were not in it when it was read are left out, if they have the last ids. An
@@ -8922,14 +8909,14 @@ def _names_without_added(model: Model) -> dict[str, int]:
     """
     names = vocab_names(model)
     end = model.added_from
-    if max(model.ordinary, default=-1) >= end or end == MAX_ID:
+    own = {name: token_id for name, token_id in names.items() if token_id < end}
+    added = list(names.values())[len(own) :]
+    has_last_ids = added == list(range(end, end + len(added)))
+    if not has_last_ids or end - len(own) > 1 or max(model.ordinary, default=-1) >= end:
         return names
-    added = [token_id for token_id in names.values() if token_id >= end]
-    missing = set(range(end)).difference(names.values())
-    if added != list(range(end, end + len(added))) or len(missing) > 1:
-        return names
-    names = {name: token_id for name, token_id in names.items() if token_id < end}
-    return names | dict(zip([""], missing, strict=False))
+    for missing in set(range(end)).difference(own.values()):
+        own[""] = missing
+    return own
 
 
 def _as_merges(model: Model) -> tuple[list[Merge], bool]:
@@ -8956,36 +8943,32 @@ def _merges_by_score(model: Model) -> list[Merge]:
     On a tie the longest left token comes first, as in transformers' converters. So runs of spaces,
     which have equal scores in Llama 2, grow from the left, as SentencePiece merges them.
     """
-    scores = {
-        token.decode(): model.scores[token_id] for token, token_id in model.ordinary_ids.items()
-    }
-    splits = []
-    for name, score in scores.items():
-        for n in range(1, len(name)):
-            if name[:n] in scores and name[n:] in scores:
-                splits.append((score, n, len(name), name))
-    splits.sort(key=lambda split: split[:3], reverse=True)
-    return [(name[:n].encode(), name[n:].encode()) for _, n, _, name in splits]
+    tokens = model.vocab
+    lengths = {token_id: len(tokens[token_id].decode()) for token_id in model.ordinary}
+
+    def preference(row):
+        left, _, result, _ = row
+        return model.scores[result], lengths[left], lengths[result]
+
+    rows = sorted(_all_splits(model.ordinary_ids).tolist(), key=preference, reverse=True)
+    return [(tokens[left], tokens[right]) for left, right, *_ in rows]
 
 
 def _require_same(model: Model, other: Model) -> None:
     """Raise InputError unless a BPE that was read back from a file has the same ids for all texts.
 
-    The vocabulary and all other steps must be equal. Merges, ranks and scores are equivalent if
-    each token has the same last merge, if tokens are made in the same order, and if both models
-    look up the same tokens that no merge makes.
+    Both have the same pattern. The vocabulary and all other steps must be equal. Merges, ranks and
+    scores are equivalent if each token has the same last merge, if tokens are made in the same
+    order, and if both models look up the same tokens that no merge makes.
     """
     # The flag `normalized` does nothing without a normalizer.
     normalized = [AddedToken(normalized=True)] * len(model.special_tokens)
     if not model.normalizer_steps and list(model.flags.values()) == normalized:
         model = dataclasses.replace(model, flags={})
     for field in ("kind", "alphabet", "vocab", "special_tokens", "flags", "normalizer_steps",
-                  "unk_token", "byte_fallback", "fuse_unk", "word_suffix", "pattern"):  # fmt: skip
+                  "unk_token", "byte_fallback", "fuse_unk", "word_suffix"):  # fmt: skip
         ours = getattr(model, field)
         theirs = getattr(other, field)
-        if field == "pattern":
-            ours = Pattern(ours).steps
-            theirs = Pattern(theirs).steps
         if ours != theirs:
             name = field.removesuffix("_steps")
             raise InputError(f"it cannot represent the {name} {ours!r}, only {theirs!r}"[:300])
@@ -9002,8 +8985,7 @@ def _merging(model: Model) -> list[Merge]:
     """
     last, whole_words = _last_merges(model)
     merges, looks_up = _as_merges(model)
-    last_merges = set(last)
-    result = list(dict.fromkeys(filter(last_merges.__contains__, merges)))
+    result = list(dict.fromkeys(filter(set(last).__contains__, merges)))
     if looks_up:
         result += [(token, b"") for token in whole_words]
     return result
@@ -9019,9 +9001,9 @@ def read_gpt2(
 
     By default the special tokens are the names that no merge makes, except single bytes.
     """
-    names = read_json(_read_limited(vocab_path), str(vocab_path))
+    names = read_json(_read_limited(vocab_path), vocab_path)
     where = f"{vocab_path}, {merges_path.name}"
-    text = _decode_utf8(_read_limited(merges_path), str(merges_path)).rstrip()
+    text = _decode_utf8(_read_limited(merges_path), merges_path).rstrip()
     with naming_file(where):
         lines = re.sub(r"\A#version.*\s*", "", text).splitlines()
         model = _gpt2_model(names, lines, special_tokens, pattern)
@@ -9115,7 +9097,7 @@ def read_tiktoken(
     """
     data = data.rstrip() + b"\n"
     vocab = _parse_ranks(data, file)
-    sidecar = file.with_name(file.name + ".json")
+    sidecar = _sidecar(file)
     facts = {}  # those of an Encoding
     if encoding is None and pattern is None and sidecar.is_file():
         facts = _read_beside(sidecar)
@@ -9132,7 +9114,7 @@ def read_tiktoken(
     return Model(vocab, None, special_tokens, pattern or facts["pattern"])
 
 
-def _parse_ranks(data: bytes, file: Path) -> dict[int, bytes]:
+def _parse_ranks(data: bytes, file: Path) -> Vocab:
     """Read the tokens of a rank file by their ids, without an empty one."""
     n_good = data.count(b"\n", 0, re.match(b"(?:" + _RANK + b")*+", data).end())
     require(
@@ -9292,13 +9274,13 @@ def write_wordpiece(model: Model) -> dict:
 
 
 def read_wordpiece(data: dict, added: Sequence[str], alphabet: str) -> dict:
-    """Read the "model" object of a WordPiece."""
+    """Read the "model" object of a WordPiece, or of a WordLevel with the same keys."""
     fields = {}
     for field, (key, default) in _WORDPIECE_FIELDS.items():
         value = data.get(key, default)
         require(
             type(value) is type(default),
-            f"the {key} of a WordPiece is a value like {default!r}, not {json.dumps(value)[:100]}",
+            f"the {key} of a WordPiece is a value like {default!r}, not {_brief_json(value)}",
         )
         fields[field] = value
     vocab = read_vocab(data.get("vocab"), alphabet, added)
@@ -9322,12 +9304,10 @@ def write_wordlevel(model: Model) -> dict:
 
 
 def read_wordlevel(data: dict, added: Sequence[str], alphabet: str) -> dict:
-    """Read the "model" object of a WordLevel."""
-    vocab = read_vocab(data.get("vocab"), alphabet, added)
-    unknown = data.get("unk_token")
-    if unknown not in data["vocab"]:
-        unknown = None
-    return {"vocab": vocab, "merges": None, "unk_token": unknown, "max_word_chars": MAX_ID}
+    """Read the "model" object of a WordLevel: a WordPiece that knows only whole words."""
+    unknown = data.get("unk_token") or ""
+    as_wordpiece = {"continuing_subword_prefix": "", "max_input_chars_per_word": MAX_ID}
+    return read_wordpiece(data | as_wordpiece | {"unk_token": unknown}, added, alphabet)
 
 
 def write_unigram(model: Model) -> dict:
@@ -9357,7 +9337,7 @@ def read_unigram(data: dict, added: Sequence[str], alphabet: str) -> dict:
         match pair:
             case [str(), score] if type(score) in (int, float) and abs(score) < 1e300:
                 continue
-        raise InputError(f"{json.dumps(pair)[:100]} is not a token and its score")
+        raise InputError(f"{_brief_json(pair)} is not a token and its score")
     names = [name for name, _ in pairs]
     unknown = None
     if unk_id is not None:
@@ -9376,20 +9356,18 @@ def read_unigram(data: dict, added: Sequence[str], alphabet: str) -> dict:
     }
 
 
-def _number_added(file_ids: Mapping[str, object], names: Mapping[str, int]) -> dict[str, int]:
+def _number_added(file_ids: Mapping[str, object], names: Ids) -> Ids:
     """Number added tokens as Hugging Face does: as in the vocabulary, or from its size on.
 
     `file_ids` must agree.
     """
-    following = itertools.count(len(names))
+    numbers = defaultdict(itertools.count(len(names)).__next__, names)
     ids = {}
     for text, token_id in file_ids.items():
-        own_id = names.get(text)
-        if own_id is None:
-            own_id = next(following)
+        own_id = numbers[text]
         if token_id != own_id:
             raise InputError(
-                f"the added token {text!r} has the ids {own_id} and {json.dumps(token_id)}: "
+                f"the added token {text!r} has the ids {own_id} and {_brief_json(token_id)}: "
                 "rename it"
             )
         ids[text] = own_id
@@ -9420,8 +9398,11 @@ def write_huggingface(model: Model) -> dict[str, str]:
             stacklevel=4,
         )
     roles = {name: token for name, token in model.config.items() if name.endswith("_token")}
-    config = {"tokenizer_class": "PreTrainedTokenizerFast", "clean_up_tokenization_spaces": False}
-    config |= model.config | _bert_config(model)
+    config = {
+        "tokenizer_class": "PreTrainedTokenizerFast",
+        "clean_up_tokenization_spaces": False,
+        **model.config,
+    }
     return {
         "tokenizer.json": _to_json(_to_tokenizer_json(model), indent=2),
         "tokenizer_config.json": _to_json(config, indent=2),
@@ -9429,7 +9410,7 @@ def write_huggingface(model: Model) -> dict[str, str]:
     }
 
 
-def _token_names(written: dict) -> dict[str, int]:
+def _token_names(written: dict) -> Ids:
     """Map the names in the vocabulary of a "model" object to their ids."""
     vocab = written["vocab"]
     if isinstance(vocab, dict):
@@ -9510,7 +9491,7 @@ def _check_after_bytes(parts: Sequence[dict], kind: str, fields: dict) -> None:
     for part in parts:
         require(
             is_plain and part in (_DIGITS, _THREE_DIGITS),
-            f"a ByteLevel that is not the last pre_tokenizer, but before {json.dumps(part)[:99]}, "
+            f"a ByteLevel that is not the last pre_tokenizer, but before {_brief_json(part)}, "
             "is not supported",
         )
     if _DIGITS in parts:
@@ -9571,6 +9552,26 @@ _CHANGING_THE_START = {"BertNormalizer", "Nmt", "Prepend", "Strip", "StripAccent
 _TYPES_BY_KEYS = {"merges": "BPE", "continuing_subword_prefix": "WordPiece", "unk_id": "Unigram"}
 
 
+def _check_first_marks(parts: Sequence[dict], normalizer_steps: Sequence[dict]) -> None:
+    """Check that a text begins where it began before it was normalized, if that places a mark."""
+    if any(part.get("prepend_scheme") == "first" for part in parts):
+        names = {step["type"] for step in normalizer_steps}
+        for name in sorted(names & _CHANGING_THE_START):
+            raise InputError(f"Metaspace with prepend_scheme first after {name} is not supported")
+
+
+def _check_single_words(model: Model, names: Ids) -> None:
+    """Check the control tokens that are names of the vocabulary of a model with ignore_merges.
+
+    Hugging Face would find them as whole pretokens, even where they are not a single word.
+    """
+    for text in names.keys() & model.flags.keys():
+        require(
+            not model.flags[text].single_word or model.special_tokens[text] in model.ordinary,
+            f"single_word {text!r} with ignore_merges is not supported",
+        )
+
+
 def read_huggingface(content: dict) -> Model:
     """Read a tokenizer.json; raises ValueError for features that would give other ids here."""
     written = content.get("model")
@@ -9586,10 +9587,7 @@ def read_huggingface(content: dict) -> Model:
     Normalizer(normalizer)  # checks the steps
     pattern = Pattern(content.get("pre_tokenizer") or "none")
     parts = _flattened(content.get("pre_tokenizer") or [], "pretokenizers")
-    if any(part.get("prepend_scheme") == "first" for part in parts):
-        names = {step["type"] for step in _flattened(normalizer, "normalizers")}
-        for name in sorted(names & _CHANGING_THE_START):
-            raise InputError(f"Metaspace with prepend_scheme first after {name} is not supported")
+    _check_first_marks(parts, _flattened(normalizer, "normalizers"))
     types = [part["type"] for part in parts]
     alphabet = "bytes" if "ByteLevel" in types else "characters"
     ids, flags = _read_added_tokens(content.get("added_tokens") or [])
@@ -9612,13 +9610,7 @@ def read_huggingface(content: dict) -> Model:
         added_from=MAX_ID if has_gaps else len(names),
     )
     if model.ignore_merges:
-        # Hugging Face would find such a control token as a whole pretoken even where it is not a
-        # single word.
-        for text in names.keys() & flags.keys():
-            require(
-                not flags[text].single_word or ids[text] in model.ordinary,
-                f"single_word {text!r} with ignore_merges is not supported",
-            )
+        _check_single_words(model, names)
     return model
 
 
@@ -9627,7 +9619,7 @@ def _read_kind(written: dict) -> str:
     for key in ("unk_token", "end_of_word_suffix"):
         require(
             isinstance(written.get(key), str | None),
-            f"the {key} of a model is a string, not {json.dumps(written.get(key))[:100]}",
+            f"the {key} of a model is a string, not {_brief_json(written.get(key))}",
         )
     by_keys = (name for key, name in _TYPES_BY_KEYS.items() if key in written)
     name = str(written.get("type") or next(by_keys, ""))
@@ -9639,14 +9631,13 @@ def _read_kind(written: dict) -> str:
     return name.lower()
 
 
-def _read_decoder(part: object, alphabet: str) -> list[dict | None]:
+def _read_decoder(part: object, alphabet: str) -> list:
     """Check a decoder, which must be ByteLevel for an alphabet of bytes, and put it into a list."""
     steps = _flattened(part or [], "decoders")
     for step in steps:
         require(
             (step["type"] == "ByteLevel") == (alphabet == "bytes"),
-            "a decoder ByteLevel goes with a pre_tokenizer ByteLevel, not "
-            f"{json.dumps(step)[:100]}",
+            f"a decoder ByteLevel goes with a pre_tokenizer ByteLevel, not {_brief_json(step)}",
         )
     if alphabet != "bytes":
         decoded_tokens({}, steps)
@@ -9656,8 +9647,8 @@ def _read_decoder(part: object, alphabet: str) -> list[dict | None]:
 _FLAGS = AddedToken._fields[:5]  # in a tokenizer.json
 
 
-def _read_added_tokens(added: object) -> tuple[dict[str, object], dict[str, AddedToken]]:
-    """Read a list of added tokens; returns text -> id, unchecked, and text -> flags."""
+def _read_added_tokens(added: object) -> tuple[dict, dict]:
+    """Read a list of added tokens; returns text -> id, unchecked, and text -> AddedToken."""
     ids = {}
     flags = {}
     try:
@@ -9746,37 +9737,39 @@ def read_sentencepiece(data: bytes) -> Model:
     trainer = proto.trainer_spec
     kind = _SENTENCEPIECE_KINDS[trainer.model_type]
     names = [piece.piece for piece in proto.pieces]
-    types = np.array([piece.type for piece in proto.pieces])
     scores = np.array([piece.score for piece in proto.pieces], np.float32)
-    special_ids = np.flatnonzero(np.isin(types, (_UNKNOWN, _CONTROL))).tolist()
+    ids = defaultdict(dict)  # piece -> id, for each type of pieces
+    for token_id, piece in enumerate(proto.pieces):
+        ids[piece.type][names[token_id]] = token_id
+    special_tokens = ids[_UNKNOWN] | ids[_CONTROL]
     config = {}
     for role in ROLES:
         # bos_id for bos_token; -1 if the model has none
         token_id = getattr(trainer, f"{role[:3]}_id")
-        if token_id in special_ids:
+        if token_id in special_tokens.values():
             config[role] = names[token_id]
-    symbol_ids = np.flatnonzero(types == _USER_DEFINED).tolist()
-    symbols = [names[token_id] for token_id in symbol_ids]
+    symbols = ids[_USER_DEFINED]
     flags = {}
     if kind == "unigram":
-        scores[types == _BYTE] = -np.inf
+        scores[list(ids[_BYTE].values())] = -np.inf
         # These scores are those of sentencepiece 0.2.3.
-        scores[symbol_ids] = [0.1 * (len(symbol.encode()) - 1) for symbol in symbols]
+        scores[list(symbols.values())] = [0.1 * (len(symbol.encode()) - 1) for symbol in symbols]
     else:
-        special_ids += symbol_ids
+        special_tokens |= symbols
         flags = dict.fromkeys(symbols, _USER_SYMBOL)
+    [unknown] = ids[_UNKNOWN]
     return Model(
         dict(enumerate(map(str.encode, names))),
         [] if trainer.model_type == 4 else None,
-        {names[token_id]: token_id for token_id in sorted(special_ids)},
+        special_tokens,
         "none",
         kind,
         flags=flags,
         alphabet="characters",
         scores=scores,
-        normalizer=[_sentencepiece_normalizer(proto.normalizer_spec, symbols)],
+        normalizer=[_sentencepiece_normalizer(proto.normalizer_spec, [*symbols])],
         decoder=_sentencepiece_decoder(proto),
-        unk_token=names[types.tolist().index(_UNKNOWN)],
+        unk_token=unknown,
         byte_fallback=trainer.byte_fallback,
         fuse_unk=True,
         config=config,
@@ -9785,8 +9778,7 @@ def read_sentencepiece(data: bytes) -> Model:
 
 def _parse_sentencepiece(data: bytes):
     """Parse a ModelProto of SentencePiece, and check that its features are supported."""
-    definitions = import_optional("sentencepiece.sentencepiece_model_pb2", "protobuf")
-    proto = definitions.ModelProto()
+    proto = import_optional("sentencepiece.sentencepiece_model_pb2", "protobuf").ModelProto()
     is_whole = False
     with contextlib.suppress(import_optional("google.protobuf.message").DecodeError):
         proto.ParseFromString(data)
@@ -9825,7 +9817,7 @@ def read_bert(data: bytes, file: Path, config: Mapping[str, object]) -> Model:
 
     `config` or, without an entry, the tokens without brackets tell whether it is in lower case.
     """
-    names = [line.removesuffix("\r") for line in _decode_utf8(data, str(file)).split("\n")]
+    names = [line.removesuffix("\r") for line in _decode_utf8(data, file).split("\n")]
     ids = {name: token_id for token_id, name in enumerate(names) if name}
     if len(ids) < sum(map(bool, names)):
         name = _repeated(filter(None, names))
@@ -9859,14 +9851,6 @@ def read_bert(data: bytes, file: Path, config: Mapping[str, object]) -> Model:
     roles = {"pad_token": "[PAD]", "unk_token": "[UNK]"}
     model.config = {role: text for role, text in roles.items() if text in specials}
     return model
-
-
-def _bert_config(model: Model) -> dict:
-    """Make the fields of tokenizer_config.json for the normalizer of a BERT."""
-    steps = model.normalizer_steps
-    if model.kind != "wordpiece" or [step["type"] for step in steps] != ["BertNormalizer"]:
-        return {}
-    return {name: steps[0][field] for name, field in _BERT_FIELDS.items()}
 
 
 # The keys of tokenizer_config.json that this module keeps.
@@ -9933,11 +9917,11 @@ def transformers_config(
     """
     roles = zip(ROLES, (bos_token, eos_token, pad_token, unk_token), strict=True)
     fields = {role: text for role, text in roles if text is not None}
-    texts = ", ".join(special_tokens) or "it has none"
     for role, text in fields.items():
         require(
             text in special_tokens,
-            f"`{role}` {text!r} is not a special token of this tokenizer: {texts}",
+            f"`{role}` {text!r} is not a special token of this tokenizer: "
+            f"{', '.join(special_tokens) or 'it has none'}",
         )
     if model_max_length is not None:
         require(
@@ -9953,7 +9937,7 @@ def transformers_config(
         fields["chat_template"] = CHATML
     elif chat_template is not None:
         template = _read_limited(Path(chat_template))
-        fields["chat_template"] = _decode_utf8(template, str(chat_template))
+        fields["chat_template"] = _decode_utf8(template, chat_template)
     return fields
 
 
@@ -9965,7 +9949,7 @@ class Format(NamedTuple):
 
     # Its parameters are some of data, file, config and the options of `load_model`, by name.
     read: Callable[..., Model]
-    write: Callable[[Model], dict[str, Text]] | None  # None: it is only read
+    write: Callable | None  # (model) -> {name of a file: content}; None: it is only read
     file: str  # the name of its first file
     sign: bytes  # an expression that matches the beginning of its files
 
@@ -9974,7 +9958,7 @@ class Format(NamedTuple):
 _VOCAB = rb'\s*\{\s*"(?:[^"\\]|\\.)*"\s*:\s*\d'
 FORMATS = {
     "huggingface": Format(
-        lambda data, file: read_huggingface(read_json(data, str(file))),
+        lambda data, file: read_huggingface(read_json(data, file)),
         write_huggingface,
         "tokenizer.json",
         rb"(?!" + _VOCAB + rb")\s*\{",
@@ -10008,8 +9992,7 @@ def load_model(
     require(file.is_file(), f"{path}: no such file or folder")
     data = _read_limited(file)
     config = _read_beside(file.with_name("tokenizer_config.json"))
-    matching = (form for form in FORMATS.values() if regex.match(form.sign, data))
-    form = next(matching, None)
+    form = next((form for form in FORMATS.values() if regex.match(form.sign, data)), None)
     require(
         form,
         f"{file}: this is not a tokenizer.json, vocab.json, merges.txt, rank file, SentencePiece "
@@ -10034,9 +10017,9 @@ def load_model(
 
 def _find_model_file(folder: Path) -> Path:
     """Find the file of a model in a folder; the names that `save` writes are tried first."""
-    first_files = [[form.file] for form in FORMATS.values()]
-    others = [["encoder.json"], ["*.tiktoken", "*tokenizer.json"], ["*.model", "*vocab.txt"]]
-    for names in first_files + others:
+    patterns = [[form.file] for form in FORMATS.values()]
+    patterns += ["encoder.json"], ["*.tiktoken", "*tokenizer.json"], ["*.model", "*vocab.txt"]
+    for names in patterns:
         files = [file for name in names for file in folder.glob(name)]
         if len(files) == 1:
             return files[0]
@@ -10063,13 +10046,14 @@ def save_model(model: Model, path: PathName, format: str | None = None) -> None:
         return
     if format is None and model.merges is not None and not model.ignore_merges:
         with contextlib.suppress(InputError):
-            texts |= FORMATS["gpt2"].write(model)
+            texts |= write_gpt2(model)
     atomic_write_all(folder, texts)
-    other_files = sorted({form.file for form in FORMATS.values()} - texts.keys())
-    others = ", ".join(name for name in other_files if (folder / name).is_file())
+    others = {form.file for form in FORMATS.values() if (folder / form.file).is_file()}
+    others -= texts.keys()
     if others:
         warnings.warn(
-            f"{folder}: {others} may hold another model: remove outdated files", stacklevel=3
+            f"{folder}: {', '.join(sorted(others))} may hold another model: remove outdated files",
+            stacklevel=3,
         )
 
 
@@ -10970,8 +10954,9 @@ def _header(layout: str, dtype: np.dtype, n: int) -> bytes:
     """
     if layout == "npy":
         file = io.BytesIO()
-        description = {"descr": dtype.str, "fortran_order": False, "shape": (n,)}
-        np.lib.format.write_array_header_1_0(file, description)
+        np.lib.format.write_array_header_1_0(
+            file, {"descr": dtype.str, "fortran_order": False, "shape": (n,)}
+        )
         return file.getvalue()
     if layout == "llm.c":
         require(n < 2**31, f"{n:,} tokens are too many for a file of llm.c: write several files")
@@ -10994,9 +10979,9 @@ class Encoded(NamedTuple):
     append: str | None  # the token at the end of each document; None: documents are files and lines
 
     def __str__(self) -> str:
+        tokens = number_of(self.tokens, "token")
         documents = number_of(self.documents, "document" if self.append else "text")
-        of_text = f"of {number_of(self.bytes, 'byte')} in {documents}"
-        return f"{number_of(self.tokens, 'token')} ({self.dtype}) {of_text}"
+        return f"{tokens} ({self.dtype}) of {number_of(self.bytes, 'byte')} in {documents}"
 
 
 class _EncodedBlock(NamedTuple):
@@ -11016,7 +11001,7 @@ def _encode_blocks(
     tokenizer: Tokenizer,
     dtype: np.dtype,
     end_id: int | None,
-    allowed_special: str | Sequence[str],
+    allowed_special: Allowed,
     carry: np.ndarray,
     source: Source,
     blocks: list[Block],
@@ -11059,16 +11044,11 @@ def _id_type(largest: int, dtype: str) -> np.dtype:
     return np.dtype(dtype)
 
 
-def _open_output(path: Path) -> contextlib.AbstractContextManager[IO[bytes]]:
+def _open_output(path: Path) -> contextlib.AbstractContextManager:
     """Open a file by `atomic_write`, or standard output."""
     if path == STANDARD_STREAM:
         return contextlib.nullcontext(sys.stdout.buffer)
     return atomic_write(path)
-
-
-def _sidecar(path: Path) -> Path:
-    """Return the name of the JSON file that describes a file of ids."""
-    return path.with_name(path.name + ".json")
 
 
 def _as_lines(ids: np.ndarray, ends: np.ndarray) -> bytes:
@@ -11145,6 +11125,46 @@ def _hold_out(block: _EncodedBlock, first: int, fraction: float) -> list[Arrays]
     return parts
 
 
+def _require_other_files(outputs: Iterable[Path], inputs: Iterable[Path]) -> None:
+    """Raise InputError if a file would be both read and written."""
+    for path in outputs:
+        if path.is_file():  # a device or a pipe may be both
+            require(
+                path.resolve() not in map(Path.resolve, inputs),
+                f"{path}: is an input and would be overwritten; choose another",
+            )
+
+
+def _without_repeated_ends(
+    blocks: Iterable[_EncodedBlock], end_id: int | None
+) -> Iterator[_EncodedBlock]:
+    """Drop the end of a text from a block if the blocks before it already end with it."""
+    last_id = None
+    for block in blocks:
+        if block.begins:
+            last_id = None
+        if block.repeats_end and last_id == end_id:
+            block = block._replace(ids=block.ids[1:], ends=block.ends[1:] - 1)
+        if len(block.ids):
+            last_id = block.ids[-1]
+        yield block
+
+
+def _write_descriptions(paths: Sequence[Path], totals: np.ndarray, encoded: Encoded) -> None:
+    """Describe each file of ids in a file next to it.
+
+    totals   the numbers of tokens and documents of each, int64[2, 2]
+    encoded  the description of both together
+    """
+    for path, (n_tokens, n_documents) in zip(paths, totals.tolist(), strict=False):
+        description = encoded._asdict() | {"tokens": n_tokens, "documents": n_documents}
+        if len(paths) > 1:
+            del description["bytes"]  # they are not known for each file
+        if path != STANDARD_STREAM:
+            content = _to_json(description, indent=2)
+            atomic_write_all(path.parent, {_sidecar(path).name: content})
+
+
 @checked
 def encode_files(
     tokenizer: Tokenizer,
@@ -11209,9 +11229,8 @@ def encode_files(
     if document_index is not None:
         index = as_path(document_index)
         require(val_fraction is None, "`document_index` does not go with `val_fraction`")
-        others = [path.resolve() for path in (paths[0], _sidecar(paths[0]))]
         require(
-            index.resolve() not in others,
+            index.resolve() not in map(Path.resolve, [paths[0], _sidecar(paths[0])]),
             f"{index} would be written twice: give `document_index` another name",
         )
         outputs.append(index)
@@ -11228,19 +11247,13 @@ def encode_files(
     work = functools.partial(_encode_blocks, tokenizer, id_type, end_id, allowed_special, carry)
     totals = np.zeros((2, 2), np.int64)  # the numbers of tokens and documents of each file
     n_bytes = 0
-    last_id = None
     with written_together(), contextlib.ExitStack() as stack, index_writer as write_index:
         writers = [stack.enter_context(_array_writer(path, id_type, layout)) for path in paths]
         write_index(np.zeros(1, np.int64))
         bar = stack.enter_context(engine.progress_bar("encode", source.total_bytes, "B"))
         tasks = stack.enter_context(contextlib.closing(source.map(engine, work)))
-        for block in itertools.chain.from_iterable(tasks):
-            if block.begins:
-                last_id = None
-            if block.repeats_end and last_id == end_id:
-                block = block._replace(ids=block.ids[1:], ends=block.ends[1:] - 1)
-            if len(block.ids):
-                last_id = block.ids[-1]
+        blocks = itertools.chain.from_iterable(tasks)
+        for block in _without_repeated_ends(blocks, end_id):
             write_index(block.ends + totals[0, 0])
             parts = [(block.ids, block.ends)]
             if val_fraction is not None:
@@ -11260,22 +11273,8 @@ def encode_files(
                 f"{totals[1, 1]}: documents are files, lines of .jsonl files, and texts before the "
                 "token of `append`; choose another `val_fraction`"
             )
-        for path, (n_tokens, n_documents) in zip(paths, totals.tolist(), strict=False):
-            description = encoded._asdict() | {"tokens": n_tokens, "documents": n_documents}
-            if val_fraction is not None:
-                del description["bytes"]  # they are not known for each file
-            if path != STANDARD_STREAM:
-                content = _to_json(description, indent=2)
-                atomic_write_all(path.parent, {_sidecar(path).name: content})
+        _write_descriptions(paths, totals, encoded)
     return encoded
-
-
-def _require_other_files(outputs: Iterable[Path], inputs: Iterable[Path]) -> None:
-    """Raise InputError if a file would be both read and written."""
-    for path in outputs:
-        if path.is_file():  # a device or a pipe may be both
-            is_input = path.resolve() in map(Path.resolve, inputs)
-            require(not is_input, f"{path}: is an input and would be overwritten; choose another")
 
 
 @checked
@@ -11336,10 +11335,8 @@ def _read_id_batches(path: Path, dtype: str | None) -> Iterator[Iterable[int]]:
             yield ids[start : start + BLOCK_BYTES]
         return
     ids = []
-    with contextlib.ExitStack() as stack:
-        file = sys.stdin.buffer
-        if path != STANDARD_STREAM:
-            file = stack.enter_context(open(path, "rb"))
+    is_file = path != STANDARD_STREAM
+    with open(path, "rb") if is_file else contextlib.nullcontext(sys.stdin.buffer) as file:
         for number, line in enumerate(file, 1):
             try:
                 ids += map(int, line.translate(_LIST_AS_SPACES).split())
