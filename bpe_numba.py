@@ -4599,18 +4599,16 @@ class Words(NamedTuple):
             n_bytes < 2**63, "the counts add up to 2**63 bytes or more, which 64 bits cannot hold"
         )
         nonzero = {word: n for word, n in counts.items() if word and n}
-        offsets = np.append(0, np.cumsum([len(word) for word in nonzero], dtype=np.int64))
+        offsets = _add_up([*map(len, nonzero)])
         symbols = np.frombuffer(b"".join(nonzero), np.uint8).astype(np.int32)
         return cls(symbols, offsets, np.fromiter(nonzero.values(), np.int64, len(nonzero)))
 
     def to_counts(self) -> dict[bytes, int]:
         """Make a dict of the words, as bytes, and their counts."""
         text = b"".join(map(self.alphabet.__getitem__, self.symbols.tolist()))
-        sizes = [*map(len, self.alphabet)]
-        ends = np.append(0, np.cumsum(np.array(sizes, np.int64)[self.symbols]))[
-            self.offsets
-        ].tolist()
-        words = (text[start:end] for start, end in itertools.pairwise(ends))
+        sizes = np.array([*map(len, self.alphabet)], np.int64)
+        bounds = _add_up(sizes[self.symbols])[self.offsets]
+        words = (text[start:end] for start, end in itertools.pairwise(bounds.tolist()))
         return dict(zip(words, self.counts.tolist(), strict=True))
 
     @property
@@ -4647,8 +4645,7 @@ class Words(NamedTuple):
             code_points, offsets = _with_marks(code_points, offsets, metaspace)
         totals = np.bincount(code_points, np.repeat(self.counts, np.diff(offsets)), N_CODE_POINTS)
         totals[0xD800:0xE000] = 0  # invalid bytes
-        letters = np.flatnonzero(totals)
-        frequent = letters[np.argsort(-totals[letters], kind="stable")]
+        frequent = _best_first(totals, np.count_nonzero(totals))
         before = np.cumsum(totals[frequent]) - totals[frequent]
         letters = np.sort(frequent[(before < coverage * totals.sum()) | (coverage == 1)])
         symbol_of = np.full(N_CODE_POINTS, -1, np.int32)
@@ -4657,21 +4654,29 @@ class Words(NamedTuple):
         return _split_at_unknown(symbol_of[code_points], offsets, self.counts, alphabet)
 
 
+def _add_up(sizes: Sequence[int]) -> np.ndarray:
+    """Compute where words of these sizes begin, and where the last one ends: int64[W + 1]."""
+    return np.append(0, np.cumsum(sizes, dtype=np.int64))
+
+
+def _best_first(values: np.ndarray, n: int) -> np.ndarray:
+    """Find the indices of the n greatest values, the greatest first; ties keep their order."""
+    return np.argsort(-values, kind="stable")[:n]
+
+
 def _decode_words(words: Words) -> tuple[np.ndarray, np.ndarray]:
     """Decode words over the single bytes: returns code points, and the offsets of words in them.
 
-    Invalid bytes become lone surrogates. A newline after each word separates its bytes from those
-    of the next word.
+    Invalid bytes become lone surrogates. An END after each word separates it from the next one.
     """
-    text = np.insert(words.symbols.astype(np.uint8), words.offsets[1:], ord("\n"))
-    decoded = text.tobytes().decode("utf-8", "surrogateescape").encode("utf-32-le", "surrogatepass")
+    data = words.symbols.astype(np.uint8)
+    data[data == END] = INVALID_BYTE
+    text = np.insert(data, words.offsets[1:], END).tobytes()
+    decoded = text.decode("utf-8", "surrogateescape").encode("utf-32-le", "surrogatepass")
     code_points = np.frombuffer(decoded, "<u4")
-    n_bytes = 1 + (code_points >= 0x80) + (code_points >= 0x800) + (code_points >= 0x10000)
-    n_bytes[code_points >> 11 == 0x1B] = 1
-    is_end = np.zeros(len(text), bool)
-    is_end[words.offsets[1:] + np.arange(len(words.counts))] = True
-    is_end = is_end[np.cumsum(n_bytes) - 1]
-    return code_points[~is_end], np.append(0, np.flatnonzero(is_end) - np.arange(len(words.counts)))
+    is_end = code_points == 0xDC00 + END
+    ends = np.flatnonzero(is_end) - np.arange(len(words.counts))
+    return code_points[~is_end], np.append(0, ends)
 
 
 def _with_marks(
@@ -4685,9 +4690,7 @@ def _with_marks(
     marked = np.where(code_points == 0x20, mark, code_points)
     starts = offsets[:-1]
     lacks_mark = (marked[starts] != mark) & (step.prepend_scheme == "always")
-    return np.insert(marked, starts[lacks_mark], mark), offsets + np.append(
-        0, np.cumsum(lacks_mark)
-    )
+    return np.insert(marked, starts[lacks_mark], mark), offsets + _add_up(lacks_mark)
 
 
 def _split_at_unknown(
@@ -4697,13 +4700,13 @@ def _split_at_unknown(
 
     Returns the parts, each with the count of its word.
     """
-    is_known = symbols >= 0
-    begins_word = np.zeros(len(symbols) + 1, bool)
-    begins_word[offsets[:-1]] = True
-    starts = np.flatnonzero(is_known & (begins_word[:-1] | ~np.append(False, is_known[:-1])))
-    part_offsets = np.append(np.cumsum(is_known)[starts] - 1, np.count_nonzero(is_known))
-    words = np.searchsorted(offsets, starts, "right") - 1
-    return Words(symbols[is_known], part_offsets, counts[words], alphabet)
+    known = np.flatnonzero(symbols >= 0)
+    words = np.repeat(np.arange(len(counts)), np.diff(offsets))[known]
+    follows_unknown = np.diff(known, prepend=-2) > 1
+    begins_word = np.diff(words, prepend=-1) > 0
+    starts = np.flatnonzero(follows_unknown | begins_word)
+    offsets = np.append(starts, len(known))
+    return Words(symbols[known], offsets, counts[words[starts]], alphabet)
 
 
 class CorpusCounts(NamedTuple):
@@ -4755,7 +4758,6 @@ class CorpusCounts(NamedTuple):
 INLINE_BYTES = 15
 LONG = u64(0xFF) << u64(56)
 END_KEY = u64(1) << u64(56)  # the second half of the key of a word of one byte, as END is
-REAL_END_KEY = LONG | u64(1)  # the second half of the key of a real byte 0xFE, which is not END
 # the bits of `more` with the position of a long word; the encoder uses the upper ones
 IN_LONG_WORDS = u64(2**48 - 1)
 # columns of the entries
@@ -4776,8 +4778,7 @@ class _WordTable:
 @kernel
 def _new_entries(n):
     entries = _on_huge_pages(np.empty((n, 4), np.uint64))
-    for k in range(n):
-        entries[k, 0] = entries[k, 1] = entries[k, VALUE] = entries[k, MORE] = 0
+    entries[:] = 0
     return entries
 
 
@@ -4940,13 +4941,11 @@ def _count_unique(table):
 
 
 @kernel
-def _add_words(table, text, scanned, start, ends, n, weights, keys):
+def _add_words(table, text, start, ends, n, weights, keys):
     """Add the weights of n words that lie end to end in a text; a single weight is for all words.
 
-    END is skipped, and never stored. A real byte 0xFE that is a word would have the same key; it
-    gets the key of a long word instead.
+    END is a word, too, with the same key as a real byte 0xFE; see `_export_words`.
     """
-    one = len(weights) == 1
     for first in range(0, n, KEYS):
         last = min(first + KEYS, n)
         _reserve_words(table, last - first, ends[last - 1] - start)
@@ -4954,21 +4953,13 @@ def _add_words(table, text, scanned, start, ends, n, weights, keys):
         long_words = table.long_words
         _word_keys(text, start, ends[first:], last - first, entries, keys)
         for k in range(first, last):
-            low = keys[4 * (k - first)]
-            high = keys[4 * (k - first) + 1]
-            slot = keys[4 * (k - first) + 2]
-            slot = _find_slot(entries, long_words, low, high, slot, text, start)
-            is_end = False
+            at = 4 * (k - first)
+            low = keys[at]
+            high = keys[at + 1]
+            slot = _find_slot(entries, long_words, low, high, keys[at + 2], text, start)
             if not entries[slot, 1]:
-                is_end = scanned[start] == END
-                if low == u64(END) and high == END_KEY and not is_end:
-                    high = REAL_END_KEY
-                    slot = _home_slot(low, high, len(entries))
-                    slot = _find_slot(entries, long_words, low, high, slot, text, start)
-                if not entries[slot, 1] and not is_end:
-                    _store_key(table, entries, long_words, slot, low, high, text, start)
-            if not is_end:
-                entries[slot, VALUE] += u64(weights[0 if one else k])
+                _store_key(table, entries, long_words, slot, low, high, text, start)
+            entries[slot, VALUE] += u64(weights[min(k, len(weights) - 1)])
             start = ends[k]
 
 
@@ -4979,17 +4970,16 @@ def _count_text(table, text, scanned, scan_table, lanes, marks, keys):
     stop = _begin_scan(text, lanes)
     while lanes[0, POSITION] < stop:
         scanned = _scan_batch(scanned, stop, scan_table, lanes, marks)
-        _add_words(
-            table, text, scanned, lanes[0, FIRST], lanes[0, ENDS:], lanes[0, N_ENDS], once, keys
-        )
+        _add_words(table, text, lanes[0, FIRST], lanes[0, ENDS:], lanes[0, N_ENDS], once, keys)
 
 
 @kernel
-def _export_words(table, class_of, dropped):
+def _export_words(table, n_ends, class_of, dropped):
     """Copy the words of a table, in its order: returns bytes, offsets and counts.
 
     Words that the pattern drops are left out.
 
+    n_ends             how often END was counted, which is a word of the table
     class_of, dropped  as in a ScanTable
     """
     entries = table.entries
@@ -5000,19 +4990,24 @@ def _export_words(table, class_of, dropped):
     counts = np.empty(n, np.int64)
     w = end = i64(0)
     for k in range(len(entries)):
+        low = entries[k, 0]
         high = entries[k, 1]
-        if not high:
+        count = i64(entries[k, VALUE])
+        if low == u64(END) and high == END_KEY:
+            count -= n_ends
+        if not count:  # a free slot, or END
             continue
-        size = i64(high & ~LONG if high >= LONG else high >> u64(56))
         if high >= LONG:
             first = i64(entries[k, MORE])
+            size = i64(high & ~LONG)
             _copy_bytes(long_words, first, first + size, text, end)
         else:
-            store_u64(text, end, entries[k, 0])
+            size = i64(high >> u64(56))
+            store_u64(text, end, low)
             store_u64(text, end + 8, high)
         if _is_dropped(text, end, end + size, class_of, dropped):
             continue
-        counts[w] = entries[k, VALUE]
+        counts[w] = count
         w += 1
         end += size
         offsets[w] = end
@@ -5036,6 +5031,7 @@ class WordCounter:
         self._table = _new_word_table(1 << 16, 1 << 16)
         self._scan = _new_scan()
         self._keys = np.empty(4 * KEYS, np.uint64)  # for _word_keys
+        self._n_ends = 0
         self._dropped = np.zeros(0, np.uint16), np.zeros(0, bool)  # for _export_words
         self.special_ids: Counter[int] = Counter()
 
@@ -5057,6 +5053,7 @@ class WordCounter:
         """Count the pretokens of a flat text that was made for the last step of a pattern."""
         table = pattern.table
         _count_text(self._table, flat.text, flat.scanned, table, *self._scan, self._keys)
+        self._n_ends += len(flat.meanings)
         if len(table.dropped):
             self._dropped = table.class_of, table.dropped
 
@@ -5067,20 +5064,19 @@ class WordCounter:
             "words over another alphabet than the 256 bytes cannot be added up",
         )
         text = _with_padding(words.symbols.astype(np.uint8, copy=False))
-        scanned = np.minimum(text, END - 1)  # without END
         # The words come in the order of another table. A table that grows while it takes them would
         # fill from its beginning and probe all of them: 500,000 words took 6.7 s instead of 0.13.
         # So reserve the space first.
         _reserve_words(self._table, len(words.counts), 0)
         n = len(words.counts)
-        _add_words(self._table, text, scanned, 0, words.offsets[1:], n, words.counts, self._keys)
+        _add_words(self._table, text, 0, words.offsets[1:], n, words.counts, self._keys)
 
     def words(self, dtype: type = np.int32) -> Words:
         """Return the words so far, in no particular order.
 
         The type uint8, which `add_words` takes, saves a copy.
         """
-        text, offsets, counts = _export_words(self._table, *self._dropped)
+        text, offsets, counts = _export_words(self._table, self._n_ends, *self._dropped)
         return Words(text.astype(dtype, copy=False), offsets, counts)
 
     def drop_rarest(self, max_words: int) -> tuple[int, int, int]:
@@ -5100,11 +5096,12 @@ class WordCounter:
         n_left = max(max_words // 2, 1)
         least = np.partition(words.counts, -n_left - 1)[-n_left - 1]
         is_rare = words.counts <= least
-        rare_counts = words.counts[is_rare]
-        sizes = np.diff(words.offsets)[is_rare]
+        rare = _select_words(words, np.flatnonzero(is_rare))
+        n_bytes = np.dot(rare.counts, np.diff(rare.offsets))
         self._table = _new_word_table(1 << 16, 1 << 16)
+        self._n_ends = 0
         self.add_words(_select_words(words, np.flatnonzero(~is_rare)))
-        return int(rare_counts.sum()), int(np.dot(rare_counts, sizes)), int(least)
+        return int(rare.counts.sum()), int(n_bytes), int(least)
 
 
 def _count_task(source: Source, blocks: list[Block]) -> tuple[CorpusCounts, int]:
@@ -5198,7 +5195,7 @@ def _hash_words(symbols, offsets, hashes):
 def _select_words(words: Words, numbers: np.ndarray) -> Words:
     """Take the words with these numbers, in this order."""
     sizes = np.diff(words.offsets)[numbers]
-    offsets = np.append(0, np.cumsum(sizes))
+    offsets = _add_up(sizes)
     places = np.arange(offsets[-1]) + np.repeat(words.offsets[numbers] - offsets[:-1], sizes)
     return Words(words.symbols[places], offsets, words.counts[numbers], words.alphabet)
 
@@ -7505,7 +7502,6 @@ def _fill_merges(rows, keeps_all, tokens, whole_words, tables, last_pairs):
         merges[slot, 0] = key
         merges[slot, 1] = min(entry, merges[slot, 1])  # a pair may come twice
     keys = np.empty(4 * KEYS, np.uint64)
-    no_ends = np.zeros_like(text)  # a token may have the byte that is END elsewhere
     for token_id in whole_words:
         if last_pairs[token_id, 0] >= 0:
             continue
@@ -7513,16 +7509,8 @@ def _fill_merges(rows, keeps_all, tokens, whole_words, tables, last_pairs):
         if n != 1 or ids[0] != token_id:
             # A table of words adds up counts: the id is entered as the count of the token.
             ends = np.array([starts[token_id] + sizes[token_id]])
-            _add_words(
-                tables.tokens,
-                text,
-                no_ends,
-                starts[token_id],
-                ends,
-                i64(1),
-                np.array([token_id]),
-                keys,
-            )
+            counts = np.array([token_id])
+            _add_words(tables.tokens, text, starts[token_id], ends, i64(1), counts, keys)
 
 
 @kernel
@@ -7859,8 +7847,8 @@ def _encode_words(workspace, text, scanned, meanings, ids, id_stops, at):
             continue
         low = keys[key]
         high = keys[key + u64(1)]
-        if low == u64(END) and high == END_KEY:
-            high = REAL_END_KEY
+        if low == u64(END) and high == END_KEY:  # a real byte 0xFE gets the key of a long word
+            high = LONG | u64(1)
         home = _home_slot(low, high, len(entries))
         slot = _find_slot(entries, long_words, low, high, home, text, begin)
         if entries[slot, 1]:
@@ -8318,11 +8306,6 @@ def _fall_back(new_ids, shorter):
     for token in range(len(shorter)):
         if new_ids[token] < 0:
             new_ids[token] = new_ids[shorter[token]]
-
-
-def _best_first(values: np.ndarray, n: int) -> np.ndarray:
-    """Find the indices of the n greatest values, the greatest first; ties keep their order."""
-    return np.argsort(-values, kind="stable")[:n]
 
 
 class _UnigramLearner:
