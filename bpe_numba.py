@@ -4647,7 +4647,8 @@ class Words(NamedTuple):
         totals[0xD800:0xE000] = 0  # invalid bytes
         frequent = _best_first(totals, np.count_nonzero(totals))
         before = np.cumsum(totals[frequent]) - totals[frequent]
-        letters = np.sort(frequent[(before < coverage * totals.sum()) | (coverage == 1)])
+        is_kept = before < coverage * totals.sum()
+        letters = np.sort(frequent[is_kept | (coverage == 1)])
         symbol_of = np.full(N_CODE_POINTS, -1, np.int32)
         symbol_of[letters] = np.arange(len(letters))
         alphabet = [chr(code_point).encode() for code_point in letters.tolist()]
@@ -4824,9 +4825,7 @@ def _hash_long(text, start, size):
 
 
 # n -> masks for the two halves of the key of a word of n bytes.
-_KEY_MASKS = np.array(
-    [[2 ** (8 * min(n, 8)) - 1, 2 ** (8 * max(n - 8, 0)) - 1] for n in range(16)], np.uint64
-)
+_KEY_MASKS = (255 * np.tri(16, k=-1)).astype(np.uint8).view("<u8")
 
 
 @inline_kernel
@@ -4866,17 +4865,14 @@ def _word_keys(text, start, ends, n, entries, keys):
 def _find_slot(entries, long_words, low, high, slot, text, start):
     """Look up a key from its home slot on: returns its slot, or the free slot where it belongs."""
     mask = u64(len(entries) - 1)
-    while entries[slot, 1] and (
-        entries[slot, 0] != low
-        or entries[slot, 1] != high
-        or (
-            high >= LONG
-            and not _equal(
-                text, start, long_words, i64(entries[slot, MORE] & IN_LONG_WORDS), i64(high & ~LONG)
-            )
-        )
-    ):
-        slot = (slot + u64(1)) & mask
+    is_other = True
+    while entries[slot, 1] and is_other:
+        is_other = entries[slot, 0] != low or entries[slot, 1] != high
+        if high >= LONG and not is_other:  # a hash: compare the bytes
+            place = i64(entries[slot, MORE] & IN_LONG_WORDS)
+            is_other = not _equal(text, start, long_words, place, i64(high & ~LONG))
+        if is_other:
+            slot = (slot + u64(1)) & mask
     return slot
 
 
@@ -4930,8 +4926,7 @@ def _reserve_words(table, n, n_long_bytes):
     if size > len(table.entries):
         _resize(table, size)
     need = table.n_long_bytes + n_long_bytes + PADDING
-    if need > len(table.long_words):
-        table.long_words = _reserve(table.long_words, 2 * need)
+    table.long_words = _reserve(table.long_words, need)
 
 
 @kernel
@@ -5046,8 +5041,10 @@ class WordCounter:
         """
         flat, original = pretokenizer.apply(self._scan, texts, first_id)
         self.add_flat(flat, pretokenizer.pattern)
-        self.special_ids.update(original.meanings[original.meanings >= 0].tolist())
-        return _count_parts(original.scanned), len(original.text) - PADDING - len(original.meanings)
+        meanings = original.meanings
+        self.special_ids.update(meanings[meanings >= 0].tolist())
+        n_bytes = len(original.text) - PADDING - len(meanings)
+        return _count_parts(original.scanned), n_bytes
 
     def add_flat(self, flat: FlatText, pattern: Pattern) -> None:
         """Count the pretokens of a flat text that was made for the last step of a pattern."""
@@ -5114,9 +5111,8 @@ def _count_task(source: Source, blocks: list[Block]) -> tuple[CorpusCounts, int]
         n_documents += n - (block.next_id == CONTINUES)
         n_bytes += size
     special = {source.special_tokens[number]: n for number, n in counter.special_ids.items()}
-    return CorpusCounts(counter.words(np.uint8), n_documents, n_bytes, special), sum(
-        block.n_bytes for block in blocks
-    )
+    counted = CorpusCounts(counter.words(np.uint8), n_documents, n_bytes, special)
+    return counted, sum(block.n_bytes for block in blocks)
 
 
 @checked
