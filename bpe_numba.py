@@ -4696,13 +4696,13 @@ def _split_at_unknown(
 
     Returns the parts, each with the count of its word.
     """
-    known = np.flatnonzero(symbols >= 0)
-    words = np.repeat(np.arange(len(counts)), np.diff(offsets))[known]
-    follows_unknown = np.diff(known, prepend=-2) > 1
-    begins_word = np.diff(words, prepend=-1) > 0
-    starts = np.flatnonzero(follows_unknown | begins_word)
-    offsets = np.append(starts, len(known))
-    return Words(symbols[known], offsets, counts[words[starts]], alphabet)
+    is_known = symbols >= 0
+    may_begin = ~np.append(False, is_known)  # after an unknown symbol, or where a word begins
+    may_begin[offsets[:-1]] = True
+    starts = np.flatnonzero(is_known & may_begin[:-1])
+    part_offsets = np.append(np.cumsum(is_known)[starts] - 1, np.count_nonzero(is_known))
+    words = np.searchsorted(offsets, starts, "right") - 1
+    return Words(symbols[is_known], part_offsets, counts[words], alphabet)
 
 
 class CorpusCounts(NamedTuple):
