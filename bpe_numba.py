@@ -1077,7 +1077,15 @@ def compile_side_by_side(jobs: Sequence[Callable], engine: Engine) -> None:
 #     _decode_character("é" …)   ->   0xE9 << 3 | 2
 #     _decode_character(b"\xFF") ->   SURROGATE_ESCAPE << 3 | 1
 
-BYTES = tuple(bytes([b]) for b in range(256))
+
+class _AllBytes(tuple):
+    """The 256 bytes, which `help` should not list."""
+
+    def __repr__(self) -> str:
+        return "BYTES"
+
+
+BYTES = _AllBytes(bytes([b]) for b in range(256))
 N_CODE_POINTS = 0x110000
 # An invalid byte is matched as this lone surrogate, one of those of `surrogateescape`.
 SURROGATE_ESCAPE = 0xDC80
@@ -2427,8 +2435,9 @@ def _cached_on_disk(name: str, steps: tuple) -> ScanTable:
 #
 # So the inner loops of scanning, counting and encoding need no test for the end of a text. The
 # table of a pattern has END as one more class of characters, which ends every match, as the end of
-# a text does. END is never in a table of words. So the loops test whether a word is END only if it
-# is missing there: counting skips an END, and encoding looks up its meaning.
+# a text does. Counting takes END for a word, and subtracts all ENDs when it returns the words. The
+# cache of encoding never has it, so a word that is missing there may be END, whose meaning is then
+# looked up.
 #
 # Six lanes read one text side by side, each from a position where a pretoken must end:
 #
@@ -3948,18 +3957,16 @@ def find_files(inputs: Files) -> list[Path]:
     ['a.txt']
     """
     files = []
-    if isinstance(inputs, (str, os.PathLike)):
+    if isinstance(inputs, PathName):
         inputs = [inputs]
     for path in map(as_path, inputs):
         name = str(path)
         if os.path.isdir(name):
-            inside = [
-                Path(folder, file)
-                for folder, _, names in os.walk(path, onerror=_fail)
-                for file in names
-            ]
+            group = []
+            for folder, _, names in os.walk(path, onerror=_fail):
+                group += (Path(folder, file) for file in names)
             group = sorted(
-                file for file in inside if _is_corpus(file.relative_to(path)) and file.is_file()
+                file for file in group if _is_corpus(file.relative_to(path)) and file.is_file()
             )
             require(group, f"{name}: no text in this folder: no name ends in {', '.join(SUFFIXES)}")
         elif name == "-" or os.path.exists(name):  # False for a text that cannot be a path
@@ -3979,9 +3986,7 @@ def as_path(name: PathName) -> Path:
 
     Python takes an empty name for the current folder.
     """
-    require(
-        isinstance(name, (str, os.PathLike)), f"a file is named by a string or a path, not {name!r}"
-    )
+    require(isinstance(name, PathName), f"a file is named by a string or a path, not {name!r}")
     require(os.fspath(name), "the name of a file or folder is empty: is a variable not set?")
     return Path(name)
 
@@ -4096,7 +4101,7 @@ class Block(NamedTuple):
     next_id: int = BEGINS
     data: bytes | list[bytes] | None = None
     n_before: int = 0  # lines before it in a stream; row groups before it in a Parquet file
-    read_texts: Callable[[Block, str], list[bytes]] | None = None
+    read_texts: Callable | None = None  # (block, text_field, skip_bad_lines) -> texts
 
     @property
     def n_bytes(self) -> int:
@@ -4278,21 +4283,15 @@ class Source:
     def blocks(self) -> Iterator[Block]:
         """Cut all files into blocks of about `block_bytes` that can be processed in any order."""
         # all files are examined before any work, since a wrong file would waste it
-        file_types = [*map(self._examine, self.files)]
-        for path, file_type in zip(self.files, file_types, strict=True):
-            if isinstance(path, Texts):
-                yield from path.blocks(self.block_bytes)
-            elif file_type == "Parquet":
-                yield from _row_groups(path)
-            elif file_type:
-                yield from self._stream_blocks(path)
-            else:
-                yield from self._file_blocks(path)
+        for path, cut in [(path, self._examine(path)) for path in self.files]:
+            yield from cut(path)
 
-    def _examine(self, path: Path | Texts) -> str | None:
-        """Check the head of a file, if it can be read twice; returns its type, or None for text."""
+    def _examine(self, path: Path | Texts) -> Callable:
+        """Check the head of a file, if it can be read twice; returns what cuts it into blocks."""
+        if isinstance(path, Texts):
+            return functools.partial(Texts.blocks, size=self.block_bytes)
         if _is_stream(path):
-            return "a stream"
+            return self._stream_blocks
         self._states.setdefault(path, path.stat())
         file_type = _recognize(_read_part(path, 0, HEAD_BYTES))
         is_packed = file_type or path.suffix not in PACKED_SUFFIXES
@@ -4300,12 +4299,14 @@ class Source:
         if file_type == "Parquet":
             with expecting_whole("Parquet file", path):
                 import_optional("pyarrow.parquet")
-        else:
-            # Python ignores an interrupt while it closes a generator by itself
-            with contextlib.closing(_read_chunks(path, HEAD_BYTES)) as chunks:
-                head, _ = next(chunks, (b"", 0))
-            self._check_head(path, head)
-        return file_type
+            return _row_groups
+        # Python ignores an interrupt while it closes a generator by itself
+        with contextlib.closing(_read_chunks(path, HEAD_BYTES)) as chunks:
+            head, _ = next(chunks, (b"", 0))
+        self._check_head(path, head)
+        if file_type:
+            return self._stream_blocks
+        return self._file_blocks
 
     def _check_head(self, path: Path, head: bytes) -> None:
         """Raise InputError for a file that is not text; warn of the first that may not be text."""
@@ -4374,9 +4375,7 @@ class Source:
         is_json = self.is_json(path)
         read_texts = _read_lines if is_json else None
         while start < size:
-            cut = None
-            if size - start > self.block_bytes * 3 // 2:
-                cut = self.find_cut(read, start + self.block_bytes, is_json)
+            cut = self.find_cut(read, start + self.block_bytes, is_json)
             stop, next_id = cut or (size, BEGINS)
             _require_cut(path, stop - start)
             yield Block(path, start, stop, first_id, next_id, read_texts=read_texts)
@@ -4384,22 +4383,19 @@ class Source:
             first_id = next_id
 
     @interruptible
-    def find_cut(
-        self, read: Callable[[int, int], bytes], start: int, is_json: bool
-    ) -> tuple[int, int] | None:
+    def find_cut(self, read: Callable, start: int, is_json: bool) -> tuple[int, int] | None:
         """Find the first position from `start` on where text may be cut; None if there is none.
 
-        `read(position, size)` returns a window of the text. While no cut is found, windows grow up
-        to a block. Returns the position, and how the text after it begins (see Block).
+        `read(position, size)` returns a window of the text. Returns the position, and how the text
+        after it begins (see Block).
         """
-        size = WINDOW_BYTES
         # The special tokens and characters on both sides of a cut decide about it. So a window is
         # searched without a margin on each side, and windows overlap by a pair of characters.
         margin = PAIR_BYTES + max((len(token.encode()) for token in self.special_tokens), default=0)
         while True:
             window_start = max(0, start - margin)
             first = start - window_start
-            window = read(window_start, first + size + margin)
+            window = read(window_start, first + WINDOW_BYTES + margin)
             last = len(window) - margin
             if is_json:
                 cut = window.find(b"\n", first) + 1
@@ -4409,10 +4405,9 @@ class Source:
                 cut, next_id = _find_cut(text, first, last, *self._cut_arguments)
             if cut > 0:
                 return window_start + cut, next_id
-            if last < first + size:  # the text ends there
+            if last < first + WINDOW_BYTES:  # the text ends there
                 return None
             start = window_start + last - PAIR_BYTES
-            size = min(2 * size, self.block_bytes)
 
     def cut_text(self, text: Text, size: int, first_id: int) -> Iterator[tuple[bytes, int]]:
         """Cut a text in memory into parts of `size` bytes or characters, or slightly fewer.
@@ -4420,8 +4415,6 @@ class Source:
         Yields each part, in UTF-8, and how it begins. Parts are longer where the pattern allows no
         cut.
         """
-        if not self._cut_arguments[1].any():  # no pretoken ends in every context
-            size = len(text)
         start = 0
         n = size
         while start < len(text):
@@ -4514,9 +4507,7 @@ def _row_groups(path: Path) -> Iterator[Block]:
         yield Block(path, size * k // n, size * (k + 1) // n, n_before=k, read_texts=_read_rows)
 
 
-def _batched_by_size(
-    items: Iterable, size_of: Callable[[object], int], limit: int
-) -> Iterator[list]:
+def _batched_by_size(items: Iterable, size_of: Callable, limit: int) -> Iterator[list]:
     """Gather items into lists whose sizes add up to the limit or slightly more."""
     batch = []
     size = 0
@@ -4584,18 +4575,16 @@ class Words(NamedTuple):
             n_bytes < 2**63, "the counts add up to 2**63 bytes or more, which 64 bits cannot hold"
         )
         nonzero = {word: n for word, n in counts.items() if word and n}
-        offsets = np.append(0, np.cumsum([len(word) for word in nonzero], dtype=np.int64))
+        offsets = _add_up([*map(len, nonzero)])
         symbols = np.frombuffer(b"".join(nonzero), np.uint8).astype(np.int32)
         return cls(symbols, offsets, np.fromiter(nonzero.values(), np.int64, len(nonzero)))
 
     def to_counts(self) -> dict[bytes, int]:
         """Make a dict of the words, as bytes, and their counts."""
         text = b"".join(map(self.alphabet.__getitem__, self.symbols.tolist()))
-        sizes = [*map(len, self.alphabet)]
-        ends = np.append(0, np.cumsum(np.array(sizes, np.int64)[self.symbols]))[
-            self.offsets
-        ].tolist()
-        words = (text[start:end] for start, end in itertools.pairwise(ends))
+        sizes = np.array([*map(len, self.alphabet)], np.int64)
+        bounds = _add_up(sizes[self.symbols])[self.offsets]
+        words = (text[start:end] for start, end in itertools.pairwise(bounds.tolist()))
         return dict(zip(words, self.counts.tolist(), strict=True))
 
     @property
@@ -4632,31 +4621,43 @@ class Words(NamedTuple):
             code_points, offsets = _with_marks(code_points, offsets, metaspace)
         totals = np.bincount(code_points, np.repeat(self.counts, np.diff(offsets)), N_CODE_POINTS)
         totals[0xD800:0xE000] = 0  # invalid bytes
-        letters = np.flatnonzero(totals)
-        frequent = letters[np.argsort(-totals[letters], kind="stable")]
+        frequent = _best_first(totals, N_CODE_POINTS, 0)
         before = np.cumsum(totals[frequent]) - totals[frequent]
-        letters = np.sort(frequent[(before < coverage * totals.sum()) | (coverage == 1)])
+        is_kept = before < coverage * totals.sum()
+        letters = np.sort(frequent[is_kept | (coverage == 1)])
         symbol_of = np.full(N_CODE_POINTS, -1, np.int32)
         symbol_of[letters] = np.arange(len(letters))
         alphabet = [chr(code_point).encode() for code_point in letters.tolist()]
         return _split_at_unknown(symbol_of[code_points], offsets, self.counts, alphabet)
 
 
+def _add_up(sizes: Sequence[int]) -> np.ndarray:
+    """Compute where words of these sizes begin, and where the last one ends: int64[W + 1]."""
+    return np.append(0, np.cumsum(sizes, dtype=np.int64))
+
+
+def _best_first(values: np.ndarray, n: int, least: float = -np.inf) -> np.ndarray:
+    """Find the indices of the n greatest values above `least`, the greatest first.
+
+    Ties keep their order.
+    """
+    n = min(n, np.count_nonzero(values > least))
+    return np.argsort(-values, kind="stable")[:n]
+
+
 def _decode_words(words: Words) -> tuple[np.ndarray, np.ndarray]:
     """Decode words over the single bytes: returns code points, and the offsets of words in them.
 
-    Invalid bytes become lone surrogates. A newline after each word separates its bytes from those
-    of the next word.
+    Invalid bytes become lone surrogates. An END after each word separates it from the next one.
     """
-    text = np.insert(words.symbols.astype(np.uint8), words.offsets[1:], ord("\n"))
-    decoded = text.tobytes().decode("utf-8", "surrogateescape").encode("utf-32-le", "surrogatepass")
+    data = words.symbols.astype(np.uint8)
+    data[data == END] = INVALID_BYTE
+    text = np.insert(data, words.offsets[1:], END).tobytes()
+    decoded = text.decode("utf-8", "surrogateescape").encode("utf-32-le", "surrogatepass")
     code_points = np.frombuffer(decoded, "<u4")
-    n_bytes = 1 + (code_points >= 0x80) + (code_points >= 0x800) + (code_points >= 0x10000)
-    n_bytes[code_points >> 11 == 0x1B] = 1
-    is_end = np.zeros(len(text), bool)
-    is_end[words.offsets[1:] + np.arange(len(words.counts))] = True
-    is_end = is_end[np.cumsum(n_bytes) - 1]
-    return code_points[~is_end], np.append(0, np.flatnonzero(is_end) - np.arange(len(words.counts)))
+    is_end = code_points == 0xDC00 + END
+    ends = np.flatnonzero(is_end) - np.arange(len(words.counts))
+    return code_points[~is_end], np.append(0, ends)
 
 
 def _with_marks(
@@ -4670,9 +4671,7 @@ def _with_marks(
     marked = np.where(code_points == 0x20, mark, code_points)
     starts = offsets[:-1]
     lacks_mark = (marked[starts] != mark) & (step.prepend_scheme == "always")
-    return np.insert(marked, starts[lacks_mark], mark), offsets + np.append(
-        0, np.cumsum(lacks_mark)
-    )
+    return np.insert(marked, starts[lacks_mark], mark), offsets + _add_up(lacks_mark)
 
 
 def _split_at_unknown(
@@ -4683,9 +4682,9 @@ def _split_at_unknown(
     Returns the parts, each with the count of its word.
     """
     is_known = symbols >= 0
-    begins_word = np.zeros(len(symbols) + 1, bool)
-    begins_word[offsets[:-1]] = True
-    starts = np.flatnonzero(is_known & (begins_word[:-1] | ~np.append(False, is_known[:-1])))
+    may_begin = ~np.append(False, is_known)  # after an unknown symbol, or where a word begins
+    may_begin[offsets[:-1]] = True
+    starts = np.flatnonzero(is_known & may_begin[:-1])
     part_offsets = np.append(np.cumsum(is_known)[starts] - 1, np.count_nonzero(is_known))
     words = np.searchsorted(offsets, starts, "right") - 1
     return Words(symbols[is_known], part_offsets, counts[words], alphabet)
@@ -4740,7 +4739,6 @@ class CorpusCounts(NamedTuple):
 INLINE_BYTES = 15
 LONG = u64(0xFF) << u64(56)
 END_KEY = u64(1) << u64(56)  # the second half of the key of a word of one byte, as END is
-REAL_END_KEY = LONG | u64(1)  # the second half of the key of a real byte 0xFE, which is not END
 # the bits of `more` with the position of a long word; the encoder uses the upper ones
 IN_LONG_WORDS = u64(2**48 - 1)
 # columns of the entries
@@ -4761,8 +4759,7 @@ class _WordTable:
 @kernel
 def _new_entries(n):
     entries = _on_huge_pages(np.empty((n, 4), np.uint64))
-    for k in range(n):
-        entries[k, 0] = entries[k, 1] = entries[k, VALUE] = entries[k, MORE] = 0
+    entries[:] = 0
     return entries
 
 
@@ -4808,9 +4805,7 @@ def _hash_long(text, start, size):
 
 
 # n -> masks for the two halves of the key of a word of n bytes.
-_KEY_MASKS = np.array(
-    [[2 ** (8 * min(n, 8)) - 1, 2 ** (8 * max(n - 8, 0)) - 1] for n in range(16)], np.uint64
-)
+_KEY_MASKS = (255 * np.tri(16, k=-1)).astype(np.uint8).view("<u8")
 
 
 @inline_kernel
@@ -4850,17 +4845,14 @@ def _word_keys(text, start, ends, n, entries, keys):
 def _find_slot(entries, long_words, low, high, slot, text, start):
     """Look up a key from its home slot on: returns its slot, or the free slot where it belongs."""
     mask = u64(len(entries) - 1)
-    while entries[slot, 1] and (
-        entries[slot, 0] != low
-        or entries[slot, 1] != high
-        or (
-            high >= LONG
-            and not _equal(
-                text, start, long_words, i64(entries[slot, MORE] & IN_LONG_WORDS), i64(high & ~LONG)
-            )
-        )
-    ):
-        slot = (slot + u64(1)) & mask
+    is_other = True
+    while entries[slot, 1] and is_other:
+        is_other = entries[slot, 0] != low or entries[slot, 1] != high
+        if high >= LONG and not is_other:  # a hash: compare the bytes
+            place = i64(entries[slot, MORE] & IN_LONG_WORDS)
+            is_other = not _equal(text, start, long_words, place, i64(high & ~LONG))
+        if is_other:
+            slot = (slot + u64(1)) & mask
     return slot
 
 
@@ -4914,8 +4906,7 @@ def _reserve_words(table, n, n_long_bytes):
     if size > len(table.entries):
         _resize(table, size)
     need = table.n_long_bytes + n_long_bytes + PADDING
-    if need > len(table.long_words):
-        table.long_words = _reserve(table.long_words, 2 * need)
+    table.long_words = _reserve(table.long_words, need)
 
 
 @kernel
@@ -4925,13 +4916,11 @@ def _count_unique(table):
 
 
 @kernel
-def _add_words(table, text, scanned, start, ends, n, weights, keys):
+def _add_words(table, text, start, ends, n, weights, keys):
     """Add the weights of n words that lie end to end in a text; a single weight is for all words.
 
-    END is skipped, and never stored. A real byte 0xFE that is a word would have the same key; it
-    gets the key of a long word instead.
+    END is a word, too, with the same key as a real byte 0xFE; see `_export_words`.
     """
-    one = len(weights) == 1
     for first in range(0, n, KEYS):
         last = min(first + KEYS, n)
         _reserve_words(table, last - first, ends[last - 1] - start)
@@ -4939,21 +4928,13 @@ def _add_words(table, text, scanned, start, ends, n, weights, keys):
         long_words = table.long_words
         _word_keys(text, start, ends[first:], last - first, entries, keys)
         for k in range(first, last):
-            low = keys[4 * (k - first)]
-            high = keys[4 * (k - first) + 1]
-            slot = keys[4 * (k - first) + 2]
-            slot = _find_slot(entries, long_words, low, high, slot, text, start)
-            is_end = False
+            at = 4 * (k - first)
+            low = keys[at]
+            high = keys[at + 1]
+            slot = _find_slot(entries, long_words, low, high, keys[at + 2], text, start)
             if not entries[slot, 1]:
-                is_end = scanned[start] == END
-                if low == u64(END) and high == END_KEY and not is_end:
-                    high = REAL_END_KEY
-                    slot = _home_slot(low, high, len(entries))
-                    slot = _find_slot(entries, long_words, low, high, slot, text, start)
-                if not entries[slot, 1] and not is_end:
-                    _store_key(table, entries, long_words, slot, low, high, text, start)
-            if not is_end:
-                entries[slot, VALUE] += u64(weights[0 if one else k])
+                _store_key(table, entries, long_words, slot, low, high, text, start)
+            entries[slot, VALUE] += u64(weights[min(k, len(weights) - 1)])
             start = ends[k]
 
 
@@ -4964,17 +4945,16 @@ def _count_text(table, text, scanned, scan_table, lanes, marks, keys):
     stop = _begin_scan(text, lanes)
     while lanes[0, POSITION] < stop:
         scanned = _scan_batch(scanned, stop, scan_table, lanes, marks)
-        _add_words(
-            table, text, scanned, lanes[0, FIRST], lanes[0, ENDS:], lanes[0, N_ENDS], once, keys
-        )
+        _add_words(table, text, lanes[0, FIRST], lanes[0, ENDS:], lanes[0, N_ENDS], once, keys)
 
 
 @kernel
-def _export_words(table, class_of, dropped):
+def _export_words(table, n_ends, class_of, dropped):
     """Copy the words of a table, in its order: returns bytes, offsets and counts.
 
     Words that the pattern drops are left out.
 
+    n_ends             how often END was counted, which is a word of the table
     class_of, dropped  as in a ScanTable
     """
     entries = table.entries
@@ -4985,19 +4965,24 @@ def _export_words(table, class_of, dropped):
     counts = np.empty(n, np.int64)
     w = end = i64(0)
     for k in range(len(entries)):
+        low = entries[k, 0]
         high = entries[k, 1]
-        if not high:
+        count = i64(entries[k, VALUE])
+        if low == u64(END) and high == END_KEY:
+            count -= n_ends
+        if not count:  # a free slot, or END
             continue
-        size = i64(high & ~LONG if high >= LONG else high >> u64(56))
         if high >= LONG:
             first = i64(entries[k, MORE])
+            size = i64(high & ~LONG)
             _copy_bytes(long_words, first, first + size, text, end)
         else:
-            store_u64(text, end, entries[k, 0])
+            size = i64(high >> u64(56))
+            store_u64(text, end, low)
             store_u64(text, end + 8, high)
         if _is_dropped(text, end, end + size, class_of, dropped):
             continue
-        counts[w] = entries[k, VALUE]
+        counts[w] = count
         w += 1
         end += size
         offsets[w] = end
@@ -5021,6 +5006,7 @@ class WordCounter:
         self._table = _new_word_table(1 << 16, 1 << 16)
         self._scan = _new_scan()
         self._keys = np.empty(4 * KEYS, np.uint64)  # for _word_keys
+        self._n_ends = 0
         self._dropped = np.zeros(0, np.uint16), np.zeros(0, bool)  # for _export_words
         self.special_ids: Counter[int] = Counter()
 
@@ -5035,13 +5021,16 @@ class WordCounter:
         """
         flat, original = pretokenizer.apply(self._scan, texts, first_id)
         self.add_flat(flat, pretokenizer.pattern)
-        self.special_ids.update(original.meanings[original.meanings >= 0].tolist())
-        return _count_parts(original.scanned), len(original.text) - PADDING - len(original.meanings)
+        meanings = original.meanings
+        self.special_ids.update(meanings[meanings >= 0].tolist())
+        n_bytes = len(original.text) - PADDING - len(meanings)
+        return _count_parts(original.scanned), n_bytes
 
     def add_flat(self, flat: FlatText, pattern: Pattern) -> None:
         """Count the pretokens of a flat text that was made for the last step of a pattern."""
         table = pattern.table
         _count_text(self._table, flat.text, flat.scanned, table, *self._scan, self._keys)
+        self._n_ends += len(flat.meanings)
         if len(table.dropped):
             self._dropped = table.class_of, table.dropped
 
@@ -5052,20 +5041,19 @@ class WordCounter:
             "words over another alphabet than the 256 bytes cannot be added up",
         )
         text = _with_padding(words.symbols.astype(np.uint8, copy=False))
-        scanned = np.minimum(text, END - 1)  # without END
         # The words come in the order of another table. A table that grows while it takes them would
         # fill from its beginning and probe all of them: 500,000 words took 6.7 s instead of 0.13.
         # So reserve the space first.
         _reserve_words(self._table, len(words.counts), 0)
         n = len(words.counts)
-        _add_words(self._table, text, scanned, 0, words.offsets[1:], n, words.counts, self._keys)
+        _add_words(self._table, text, 0, words.offsets[1:], n, words.counts, self._keys)
 
     def words(self, dtype: type = np.int32) -> Words:
         """Return the words so far, in no particular order.
 
         The type uint8, which `add_words` takes, saves a copy.
         """
-        text, offsets, counts = _export_words(self._table, *self._dropped)
+        text, offsets, counts = _export_words(self._table, self._n_ends, *self._dropped)
         return Words(text.astype(dtype, copy=False), offsets, counts)
 
     def drop_rarest(self, max_words: int) -> tuple[int, int, int]:
@@ -5085,11 +5073,12 @@ class WordCounter:
         n_left = max(max_words // 2, 1)
         least = np.partition(words.counts, -n_left - 1)[-n_left - 1]
         is_rare = words.counts <= least
-        rare_counts = words.counts[is_rare]
-        sizes = np.diff(words.offsets)[is_rare]
+        rare = _select_words(words, np.flatnonzero(is_rare))
+        n_bytes = np.dot(rare.counts, np.diff(rare.offsets))
         self._table = _new_word_table(1 << 16, 1 << 16)
+        self._n_ends = 0
         self.add_words(_select_words(words, np.flatnonzero(~is_rare)))
-        return int(rare_counts.sum()), int(np.dot(rare_counts, sizes)), int(least)
+        return int(rare.counts.sum()), int(n_bytes), int(least)
 
 
 def _count_task(source: Source, blocks: list[Block]) -> tuple[CorpusCounts, int]:
@@ -5102,9 +5091,8 @@ def _count_task(source: Source, blocks: list[Block]) -> tuple[CorpusCounts, int]
         n_documents += n - (block.next_id == CONTINUES)
         n_bytes += size
     special = {source.special_tokens[number]: n for number, n in counter.special_ids.items()}
-    return CorpusCounts(counter.words(np.uint8), n_documents, n_bytes, special), sum(
-        block.n_bytes for block in blocks
-    )
+    counted = CorpusCounts(counter.words(np.uint8), n_documents, n_bytes, special)
+    return counted, sum(block.n_bytes for block in blocks)
 
 
 @checked
@@ -5183,7 +5171,7 @@ def _hash_words(symbols, offsets, hashes):
 def _select_words(words: Words, numbers: np.ndarray) -> Words:
     """Take the words with these numbers, in this order."""
     sizes = np.diff(words.offsets)[numbers]
-    offsets = np.append(0, np.cumsum(sizes))
+    offsets = _add_up(sizes)
     places = np.arange(offsets[-1]) + np.repeat(words.offsets[numbers] - offsets[:-1], sizes)
     return Words(words.symbols[places], offsets, words.counts[numbers], words.alphabet)
 
@@ -5214,14 +5202,15 @@ def save_counts(path: Path, counted: CorpusCounts, settings: Mapping) -> None:
     2
     """
     words = _in_order(counted.words)
-    header = {"counted": counted.described, "settings": settings}
-    arrays = {
-        "symbols": words.symbols.astype(np.uint8),
-        "offsets": words.offsets,
-        "counts": words.counts,
-    }
+    header = json.dumps({"counted": counted.described, "settings": settings})
     with atomic_write(path) as file:
-        np.savez(file, header=np.array(json.dumps(header).encode()), **arrays)
+        np.savez(
+            file,
+            header=np.array(header.encode()),
+            symbols=words.symbols.astype(np.uint8),
+            offsets=words.offsets,
+            counts=words.counts,
+        )
 
 
 def load_counts(path: Path) -> tuple[CorpusCounts, dict]:
@@ -7079,8 +7068,7 @@ def _store_whole_words(words: _WordTable, vocab: Mapping[int, bytes], ids: np.nd
         tokens = [vocab[token_id] for token_id in ids.tolist()]
         text = _with_padding(b"".join(tokens))
         ends = np.cumsum([len(token) for token in tokens])
-        no_ends = np.zeros_like(text)  # a token may have the byte that is END elsewhere
-        _add_words(words, text, no_ends, 0, ends, len(ids), ids, np.empty(4 * KEYS, np.uint64))
+        _add_words(words, text, 0, ends, len(ids), ids, np.empty(4 * KEYS, np.uint64))
 
 
 @interruptible
@@ -7845,8 +7833,8 @@ def _encode_words(workspace, text, scanned, meanings, ids, id_stops, at):
             continue
         low = keys[key]
         high = keys[key + u64(1)]
-        if low == u64(END) and high == END_KEY:
-            high = REAL_END_KEY
+        if low == u64(END) and high == END_KEY:  # a real byte 0xFE gets the key of a long word
+            high = LONG | u64(1)
         home = _home_slot(low, high, len(entries))
         slot = _find_slot(entries, long_words, low, high, home, text, begin)
         if entries[slot, 1]:
@@ -7941,13 +7929,14 @@ def wordpiece_tables(model: Model) -> WordPieceTables:
     """Make the tables of `segment_wordpiece` for a model."""
     prefix = model.subword_prefix.encode()
     tokens = {token_id: model.vocab[token_id] for token_id in model.ordinary}
-    later = tokens if model.kind == "wordpiece" else {}  # the tokens of a WordLevel are whole words
-    continuing = {
-        token_id: token[len(prefix) :]
-        for token_id, token in later.items()
-        if token.startswith(prefix)
-    }
-    unknown = -1 if model.unk_token is None else model.ids.get(model.unk_token.encode(), -1)
+    continuing = {}
+    for token_id, token in tokens.items():
+        # the tokens of a WordLevel are whole words
+        if model.kind == "wordpiece" and token.startswith(prefix):
+            continuing[token_id] = token[len(prefix) :]
+    unknown = -1
+    if model.unk_token is not None:
+        unknown = model.ids.get(model.unk_token.encode(), -1)
     return WordPieceTables(make_trie(tokens), make_trie(continuing), unknown, model.max_word_chars)
 
 
@@ -8061,9 +8050,14 @@ def learn_wordpiece(
     [b'##w', b'##es', b'##est']
     """
     marked, n_beginning = _mark_continuing(words)
-    tie_break = "ids" if score == "count" else "bytes"
-    options = {"tie_break": tie_break, "min_frequency": min_frequency, "progress": progress}
-    learned = learn(marked, n_symbols, score=score, **options)
+    learned = learn(
+        marked,
+        n_symbols,
+        score=score,
+        tie_break="ids" if score == "count" else "bytes",
+        min_frequency=min_frequency,
+        progress=progress,
+    )
     alphabet = [
         PREFIX.encode() * (k >= n_beginning) + letter for k, letter in enumerate(marked.alphabet)
     ]
@@ -8209,7 +8203,7 @@ def _expect(lattice, first, stop, probabilities):
     # in one cache line: probability and expectation
     table = np.zeros((len(sizes), 2))
     table[:, 0] = probabilities
-    reach = i64(sizes.max())
+    reach = sizes.max()
     likelihood = 0.0
     n_nodes = (offsets[1:] - offsets[:-1]).max() + 1
     forward = np.empty(n_nodes)
@@ -8228,20 +8222,20 @@ def _expect(lattice, first, stop, probabilities):
                 n_scaled += 1
                 for i in range(k, min(k + reach, n + 1)):
                     forward[i] *= HUGE
-            token = i64(longest[start + k])
+            token = longest[start + k]
             while token >= 0:
-                forward[k + i64(sizes[token])] += forward[k] * table[token, 0]
-                token = i64(shorter[token])
+                forward[k + sizes[token]] += forward[k] * table[token, 0]
+                token = shorter[token]
         likelihood += counts[w] * (np.log(forward[n]) - n_scaled * np.log(HUGE))
         backward[n] = counts[w] / forward[n]
         for k in range(n - 1, -1, -1):
-            token = i64(longest[start + k])
+            token = longest[start + k]
             backward[k] = 0.0
             while token >= 0:
-                onward = table[token, 0] * backward[k + i64(sizes[token])]
+                onward = table[token, 0] * backward[k + sizes[token]]
                 backward[k] += onward
                 table[token, 1] += forward[k] * onward
-                token = i64(shorter[token])
+                token = shorter[token]
             if scaled[k]:
                 for i in range(k, min(k + reach, n + 1)):
                     backward[i] *= HUGE
@@ -8258,28 +8252,28 @@ def _losses(lattice, n_alphabet, scores, expected):
     """
     longest, shorter, sizes, places, _, _ = lattice
     losses = np.full(len(scores), -np.inf)
+    losses[:n_alphabet] = np.inf
     total = expected.sum()
     best = np.empty(MAX_TOKEN_CHARS + 1)
     last = np.empty(MAX_TOKEN_CHARS + 1, np.int64)
-    for token in range(len(scores)):
+    for token in range(n_alphabet, len(scores)):
         n = i64(sizes[token])
         count = expected[token]
-        if token < n_alphabet:
-            losses[token] = np.inf
-            continue
         if count == 0:
             continue
-        for k in range(1, n + 1):
-            best[k] = -np.inf
+        best[:] = -np.inf
         best[0] = 0.0
         for k in range(n):
-            other = i64(longest[places[token] + k] if k else shorter[token])
+            other = longest[places[token] + k]
+            if k == 0:
+                other = shorter[token]
             while other >= 0:
-                end = k + i64(sizes[other])
-                if end <= n and best[k] + scores[other] > best[end]:
-                    best[end] = best[k] + scores[other]
+                end = k + sizes[other]
+                score = best[k] + scores[other]
+                if end <= n and score > best[end]:
+                    best[end] = score
                     last[end] = other
-                other = i64(shorter[other])
+                other = shorter[other]
         if best[n] > scores[token]:
             continue
         n_others = 0
@@ -8287,7 +8281,7 @@ def _losses(lattice, n_alphabet, scores, expected):
         while n > 0:
             others += np.log(expected[last[n]] + count)
             n_others += 1
-            n -= i64(sizes[last[n]])
+            n -= sizes[last[n]]
         others -= n_others * np.log(total + count * (n_others - 1))
         losses[token] = count * (np.log(count / total) - others)
     return losses
@@ -8312,29 +8306,24 @@ def _fall_back(new_ids, shorter):
             new_ids[token] = new_ids[shorter[token]]
 
 
-def _best_first(values: np.ndarray, n: int) -> np.ndarray:
-    """Find the indices of the n greatest values, the greatest first; ties keep their order."""
-    return np.argsort(-values, kind="stable")[:n]
-
-
 class _UnigramLearner:
     """The remaining tokens, their probabilities, and the lattices of the words."""
 
-    def __init__(self, words: Words, seed_size: int, longest: int):
+    def __init__(self, words: Words, seed_size: int, longest: int, engine: Engine | None = None):
         """Begin with the alphabet and `seed_size` substrings.
 
         They have the greatest products of length and occurrences. A substring is left out if a
         longer one that begins with it is equally frequent.
         """
-        # in order: rounding depends on it
-        self.words = _in_order(words)
+        self.engine = engine or Engine()
+        self.words = _in_order(words)  # rounding depends on it
         self.n_alphabet = len(words.alphabet)
         self.lattice, totals, longer = _list_substrings(self.words, longest)
         sizes = self.lattice.sizes
         a = self.n_alphabet
         weights = np.where((totals > longer) & (sizes <= longest), sizes * totals, 0.0)
         weights[:a] = np.maximum(totals[:a], LEAST_EXPECTED)
-        seeds = a + _best_first(weights[a:], min(seed_size, np.count_nonzero(weights[a:])))
+        seeds = a + _best_first(weights[a:], seed_size, 0)
         self.probabilities = weights
         self.keep(np.append(np.arange(a), np.sort(seeds)))
         self.probabilities /= self.probabilities.sum()
@@ -8363,7 +8352,7 @@ class _UnigramLearner:
         """Compute the expected count of each token, and the log probability of the corpus."""
         bounds = np.linspace(0, len(self.words.counts), LATTICE_PARTS + 1).astype(np.int64).tolist()
         parts = itertools.pairwise(bounds)
-        sums = Engine().map(
+        sums = self.engine.map(
             lambda part: _expect(self.lattice, *part, self.probabilities), parts, threads=True
         )
         expected, likelihoods = zip(*sums, strict=True)
@@ -8377,16 +8366,18 @@ class _UnigramLearner:
         "Structured Bayesian Nonparametric Models with Variational Inference").
         """
         expected, likelihood = self.expect()
-        expected[: self.n_alphabet] = np.maximum(expected[: self.n_alphabet], LEAST_EXPECTED)
-        self.expected = np.where(expected < LEAST_EXPECTED, 0.0, expected)
-        scores = _digamma(np.maximum(expected, LEAST_EXPECTED)) - _digamma(self.expected.sum())
-        self.probabilities = np.where(self.expected > 0, np.exp(scores), 0.0)
+        is_kept = expected >= LEAST_EXPECTED
+        is_kept[: self.n_alphabet] = True
+        expected = np.maximum(expected, LEAST_EXPECTED)
+        self.expected = np.where(is_kept, expected, 0.0)
+        scores = _digamma(expected) - _digamma(self.expected.sum())
+        self.probabilities = np.where(is_kept, np.exp(scores), 0.0)
         return likelihood
 
     def prune(self, n: int) -> None:
         """Keep n tokens: the alphabet, and those whose removal would cost the most."""
         losses = _losses(self.lattice, self.n_alphabet, self.scores, self.expected)
-        self.keep(np.sort(_best_first(losses, min(n, np.count_nonzero(losses > -np.inf)))))
+        self.keep(np.sort(_best_first(losses, n)))
 
     def spell(self, token: int) -> bytes:
         """Return the bytes of a token."""
@@ -8398,7 +8389,9 @@ class _UnigramLearner:
         return b"".join(map(alphabet.__getitem__, symbols.tolist()))
 
 
-def learn_unigram(words: Words, n_symbols: int, *, progress: bool = False) -> LearnedUnigram:
+def learn_unigram(
+    words: Words, n_symbols: int, *, workers: int | None = None, progress: bool = False
+) -> LearnedUnigram:
     """Learn `n_symbols` tokens, including the alphabet, and their probabilities (Kudo 2018).
 
     Learning begins with the SEED_SIZE substrings of up to MAX_TOKEN_CHARS symbols that cover the
@@ -8406,8 +8399,8 @@ def learn_unigram(words: Words, n_symbols: int, *, progress: bool = False) -> Le
     maximization. It then keeps the fraction SHRINKING_FACTOR of the tokens: the alphabet, and the
     tokens whose removal would cost the most probability. The last tenth of the tokens is removed by
     probability. SentencePiece does the same, but takes its seeds from the text before it is cut
-    into words. The result is smaller if the words have fewer substrings. Raises InputError if there
-    are no words.
+    into words. The result is smaller if the words have fewer substrings. Also workers and progress,
+    as in an Engine. Raises InputError if there are no words.
 
     >>> words = Words.from_counts({b"low": 5, b"lower": 2, b"newest": 6, b"widest": 3})
     >>> learned = learn_unigram(words, 260)
@@ -8416,11 +8409,12 @@ def learn_unigram(words: Words, n_symbols: int, *, progress: bool = False) -> Le
     """
     n, a = _check_words(words, n_symbols)
     require(n < 2**31, "words of 2**31 symbols are too many")
-    learner = _UnigramLearner(words, SEED_SIZE, MAX_TOKEN_CHARS)
+    engine = Engine(workers, progress)
+    learner = _UnigramLearner(words, SEED_SIZE, MAX_TOKEN_CHARS, engine)
     goal = max(n_symbols * 11 // 10, a)
     likelihoods = []
     n = max(learner.n_tokens, goal)
-    with Engine(progress=progress).progress_bar("prune", n - goal, " tokens") as bar:
+    with engine.progress_bar("prune", n - goal, " tokens") as bar:
         while True:
             for _ in range(SUB_ITERATIONS):
                 likelihood = learner.maximize()
@@ -8432,8 +8426,8 @@ def learn_unigram(words: Words, n_symbols: int, *, progress: bool = False) -> Le
             learner.prune(max(goal, int(SHRINKING_FACTOR * n)))
     scores = learner.scores
     rest = a + _best_first(scores[a:], n_symbols - a)
-    chosen = np.append(np.arange(a), rest[scores[rest] > -np.inf])
-    chosen = chosen[_best_first(scores[chosen], len(chosen))]
+    chosen = np.append(np.arange(a), rest)
+    chosen = chosen[_best_first(scores[chosen], n_symbols)]
     return LearnedUnigram(
         [*map(learner.spell, chosen.tolist())], scores[chosen], likelihoods, words.alphabet
     )
@@ -8506,12 +8500,11 @@ def unigram_tables(model: Model) -> UnigramTables:
     added[unk_id] = unknown
     added[byte_ids] = unknown
     added[byte_ids[0x80:0xC0]] = 0.0  # the first byte of a character stands for all of it
-    longest = max(map(len, tokens.values()))
     return UnigramTables(
         make_trie(tokens),
         scores,
         byte_ids,
-        longest,
+        max(map(len, tokens.values())),
         unk_id,
         model.fuse_unk,
         model.sums_in_single,
@@ -11463,14 +11456,14 @@ class Recipe:
     @property
     def options(self) -> dict:
         """The recipe as plain JSON."""
-        options = vars(self) | self.source([], None).settings
+        options = vars(self) | self.source().settings
         options["special_tokens"] = self.special_tokens  # the settings have byte tokens, too
         options["score"] = getattr(self.score, "__qualname__", self.score)
         if self.from_:
             options["from_"] = self.from_.digest
         return options
 
-    def source(self, files: Sequence[Path | Texts], text_field: str | None) -> Source:
+    def source(self, files: Sequence[Path | Texts] = (), text_field: str | None = None) -> Source:
         """Make the Source of the text.
 
         The names of byte tokens end documents, since they must not be learnt.
@@ -11508,7 +11501,7 @@ class Recipe:
             return [{"type": "WordPiece", "prefix": prefix, "cleanup": True}]
         return join if self.byte_fallback else join[1:]
 
-    def learn(self, words: Words, progress: bool = False) -> Learned:
+    def learn(self, words: Words, engine: Engine | None = None) -> Learned:
         """Learn from words over bytes."""
         n_symbols = self.vocab_size - len(self.special_tokens) - len(self.byte_tokens)
         if self.from_:
@@ -11516,13 +11509,12 @@ class Recipe:
             n_symbols = len(words.alphabet) + self.vocab_size - len(self.from_.vocab)
         elif self.alphabet == "characters":
             words = words.as_characters(self.coverage, self.metaspace)
-        return self.learn_symbols(words, n_symbols, progress)
+        return self.learn_symbols(words, n_symbols, engine)
 
-    def learn_symbols(self, words: Words, n_symbols: int, progress: bool = False) -> Learned:
-        """Call the learner with those fields of the recipe that are its parameters."""
-        options = vars(self) | self.learner_options
-        learner = FAMILIES[self.model].learn
-        return call_with(learner, words, n_symbols, progress=progress, **options)
+    def learn_symbols(self, words: Words, n_symbols: int, engine: Engine | None = None) -> Learned:
+        """Call the learner with those fields of the recipe and the engine that it takes."""
+        options = vars(self) | self.learner_options | vars(engine or Engine())
+        return call_with(FAMILIES[self.model].learn, words, n_symbols, **options)
 
     def build(self, learned: Learned) -> Model:
         """Make the model with the learnt tokens."""
@@ -11792,7 +11784,7 @@ class Training:
         model = self.tokenizer.model
         if model.kind == "bpe" and model.alphabet == "bytes":
             return int(self.learned.n_tokens[-1])
-        steps = list(filter(None, (self.recipe.metaspace, "none")))
+        steps = [step for step in (self.recipe.metaspace, "none") if step]
         model = dataclasses.replace(model, pattern=steps, normalizer=(), drops_unknown=True)
         return encode_words(Tokenizer.from_model(model), self.counted.words).n_tokens
 
@@ -12048,12 +12040,12 @@ def prepare(
     leaves open about the text is taken from the words files, which must agree.
     """
     require(inputs is None or texts is None, "`inputs` and `texts` cannot be combined")
-    require(not isinstance(texts, (str, bytes)), "`texts` is a list of texts, not a single text")
+    require(not isinstance(texts, Text), "`texts` is a list of texts, not a single text")
     if texts is not None:
         return complete(recipe), [Texts(texts)], ()
     files = standard_library() if inputs is None else find_files(inputs)
     others = [file for file in files if file.suffix != ".npz"]
-    if len(others) == len(files):
+    if others == files:
         return complete(recipe), files, ()
     require(
         not others,
@@ -12064,7 +12056,7 @@ def prepare(
     )
     counted, settings = zip(*map(load_counts, files), strict=True)
     recipe = complete(_with_settings(recipe, settings[0]))
-    for name, expected in recipe.source([], None).settings.items():
+    for name, expected in recipe.source().settings.items():
         for file, saved in zip(files, settings, strict=True):
             if sorted(map(str, saved[name])) != sorted(map(str, expected)):
                 raise InputError(
@@ -12108,7 +12100,9 @@ def train_recipe(
         # To learn from one word also tells wrong options before the scan.
         jobs = [
             functools.partial(compile_counting, source.pattern),
-            functools.partial(recipe.learn_symbols, Words.from_counts({b"aa": 1}), 257),
+            functools.partial(
+                recipe.learn_symbols, Words.from_counts({b"aa": 1}), 257, Engine(engine.workers)
+            ),
             functools.partial(compile_pretokenizing, source.pattern),
             functools.partial(compile_tables, FAMILIES[recipe.model].kind),
         ]
@@ -12119,7 +12113,7 @@ def train_recipe(
             timings["scan"].n_bytes = counted.n_bytes
     require(len(counted.words.counts), f"no text to learn from in {_name_some(files)}")
     with stage("learn") as timings["learn"]:
-        learned = recipe.learn(counted.words, engine.progress)
+        learned = recipe.learn(counted.words, engine)
     with stage("vocabulary") as timings["vocabulary"]:
         tokenizer = Tokenizer.from_model(recipe.build(learned))
     _warn_if_short(tokenizer.vocab, recipe.vocab_size)
@@ -12212,11 +12206,14 @@ class Table(NamedTuple):
             return self.title
         columns = []
         for values in zip(self.header, *self.rows, strict=True):
-            header, *cells = map(_cell, values)
-            on_right = not any(isinstance(value, str) for value in values[1:])
-            width = max(map(_cell_width, (header, *cells)))
-            rule = "-" * (width - 1) + ":" if on_right else "-" * width
-            columns.append([_fill(cell, width, on_right) for cell in (header, rule, *cells)])
+            cells = [*map(_cell, values)]
+            width = max(map(_cell_width, cells))
+            rule = "-" * width
+            on_right = str not in map(type, values[1:])
+            if on_right:
+                rule = rule[1:] + ":"
+            cells.insert(1, rule)
+            columns.append([_fill(cell, width, on_right) for cell in cells])
         lines = (f"| {' | '.join(row)} |" for row in zip(*columns, strict=True))
         return "\n".join([self.title, "", *lines])
 
@@ -12255,9 +12252,10 @@ def _fill(text: str, width: int, on_right: bool = False) -> str:
 
 def tabulate_timings(seconds: float) -> Table:
     """Tabulate the stages of this process, which took `seconds` in all."""
-    rest = seconds - sum(spent.seconds for spent in TIMINGS.values())
+    other = seconds - sum(spent.seconds for spent in TIMINGS.values())
+    timings = TIMINGS | {"other": Timing(other, 0, peak_memory())}
     rows = []
-    for name, spent in [*TIMINGS.items(), ("other", Timing(rest, 0, peak_memory()))]:
+    for name, spent in timings.items():
         share = round(100 * spent.seconds / seconds, 1)
         rate = None
         if spent.n_bytes:
@@ -12465,19 +12463,15 @@ def encode_corpus(
         n_pretokens = counted.n_pretokens
         spent.n_bytes = counted.n_bytes
         if not cuts:
-            n_pretokens = _count_words_between_spaces(source, engine)
+            n_pretokens = None
+            if source.total_bytes is not None:  # it can be read again
+                by_spaces = Pattern("whitespace-split")
+                again = dataclasses.replace(source, pattern=by_spaces, normalizer=())
+                n_pretokens = count(again, engine).n_pretokens
     require(len(counted.words.counts), f"no text to look at in {_name_some(source.files)}")
     with stage("encode"):
         encoded = encode_words(_word_encoder(tokenizer), counted.words)
     return encoded._replace(n_bytes=counted.n_bytes, n_pretokens=n_pretokens)
-
-
-def _count_words_between_spaces(source: Source, engine: Engine | None) -> int | None:
-    """Count the words of a corpus by reading it again; None if it can be read only once."""
-    if source.total_bytes is None:
-        return None
-    source = dataclasses.replace(source, pattern=Pattern("whitespace-split"), normalizer=())
-    return count(source, engine).n_pretokens
 
 
 RENYI_ORDER = 2.5  # Zouhar et al. found the best agreement with BLEU for this order
@@ -12644,19 +12638,19 @@ class Inspection(Report):
     glitches: list[Glitch] | None  # only with a corpus and merge counts
 
     def tables(self) -> list[Table]:
-        tokens = self.tokens
-        kinds = [(kind, n, 100 * n / len(tokens)) for kind, n in self.kinds.most_common()]
-        longest = sorted(tokens, key=lambda token_id: -len(tokens[token_id]))[:ROWS]
-        rows = [
-            (str(token_id), self.name_of(token_id), len(tokens[token_id])) for token_id in longest
-        ]
+        n_tokens = len(self.tokens)
+        sizes = {token_id: len(token) for token_id, token in self.tokens.items()}
+        longest = Counter(sizes).most_common(ROWS)
+        kinds = [(kind, n, 100 * n / n_tokens) for kind, n in self.kinds.most_common()]
+        rows = [(str(token_id), self.name_of(token_id), size) for token_id, size in longest]
         tables = [
             Table("Tokens by kind", ("kind", "tokens", "%"), kinds),
             Table("Longest tokens", ("id", "token", "bytes"), rows),
         ]
         rows = []
-        for token_id, ids in itertools.islice(self.unreachable.items(), ROWS):
-            rows.append((str(token_id), self.name_of(token_id), "|".join(map(self.name_of, ids))))
+        for token_id, ids in [*self.unreachable.items()][:ROWS]:
+            becomes = "|".join(map(self.name_of, ids))
+            rows.append((str(token_id), self.name_of(token_id), becomes))
         title = f"Tokens that no text can reach: {len(self.unreachable):,}"
         tables.append(Table(title, ("id", "token", "becomes"), rows))
         if self.measures:
@@ -12858,9 +12852,8 @@ def _most_frequent_words(sources: Iterable[Source], engine: Engine | None) -> di
     counts = Counter()
     for source in sources:
         counts.update(count(source, engine).words.to_counts())
-    words = (word for word in counts if word.decode("utf-8", "replace").strip())
-    frequent = sorted(words, key=lambda word: (-counts[word], word))
-    return {word: counts[word] for word in frequent[:COMPARED_WORDS]}
+    words = [(-n, word) for word, n in counts.items() if word.decode("utf-8", "replace").strip()]
+    return {word: -n for n, word in sorted(words)[:COMPARED_WORDS]}
 
 
 @checked
@@ -12916,7 +12909,7 @@ def compare(
         splits.append([])
         for ids in tokenizer.encode_batch(words, "none"):
             pieces = map(bytes.strip, decode_each(tokenizer, ids))
-            splits[-1].append(list(filter(None, pieces)))
+            splits[-1].append([*filter(None, pieces)])
     differences = []
     for word, *pieces in zip(words, *splits, strict=True):
         if len({tuple(map(len, tokens)) for tokens in pieces}) > 1:
@@ -12942,8 +12935,6 @@ def compare(
 # view
 
 WIDTH = 80  # of lines for people, except in tables
-# The backgrounds of tokens in turn, of a terminal's 256 colours.
-GROUNDS = (153, 223, 157, 225, 229, 189)
 
 
 def decode_each(tokenizer: Tokenizer, ids: Sequence[int]) -> list[bytes]:
@@ -12962,20 +12953,17 @@ class View:
     ids: np.ndarray  # uint32[N]
     tokens: list[bytes]
 
-    def text(self, width: int = WIDTH, colour: bool = False) -> str:
-        """Write tokens between bars, and their ids below; `colour` alternates backgrounds."""
+    def text(self, width: int = WIDTH) -> str:
+        """Write tokens between bars, and their ids below."""
         lines = []
         position = width
-        for k, (token, number) in enumerate(zip(self.tokens, map(str, self.ids), strict=True)):
+        for token, number in zip(self.tokens, map(str, self.ids), strict=True):
             shown = readable(token)
             size = max(_cell_width(shown), len(number))
             if position + size >= width:
                 lines += ["", ""]
                 position = 0
-            cell = _fill(shown, size)
-            if colour:
-                cell = f"\x1b[30;48;5;{GROUNDS[k % 6]}m{cell}\x1b[0m"
-            lines[-2] += cell + "|"
+            lines[-2] += _fill(shown, size) + "|"
             lines[-1] += number.ljust(size + 1)
             position += size + 1
             if token.endswith(b"\n"):
@@ -13182,9 +13170,7 @@ def _view_command(model: str, text: Sequence[str] = (), **options) -> None:
         raise InputError(f"{text[0]} exists, but only one model is viewed: put the text in quotes")
     tokenizer = call_with(open_model, model, **options)
     data = os.fsencode(" ".join(text)) if text else sys.stdin.buffer.read()
-    is_plain = os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb"
-    colour = sys.stdout.isatty() and not is_plain
-    print(view(tokenizer, data).text(shutil.get_terminal_size().columns, colour))
+    print(view(tokenizer, data).text(shutil.get_terminal_size().columns))
 
 
 _COMMANDS = {
@@ -13209,7 +13195,8 @@ def _whole_number(text: str) -> int:
     match = re.fullmatch(r"(-?\d+(?:[_,]\d{3})*)([kmg]?)", text.lower())
     if match is None:
         raise argparse.ArgumentTypeError(f"{text!r} is not a whole number, such as 4, 32000 or 32k")
-    return int(re.sub("[_,]", "", match[1])) * {"": 1, "k": 10**3, "m": 10**6, "g": 10**9}[match[2]]
+    power = " kmg".index(match[2] or " ")
+    return int(re.sub("[_,]", "", match[1])) * 1000**power
 
 
 class _Parser(argparse.ArgumentParser):
