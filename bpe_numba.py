@@ -5003,7 +5003,7 @@ class WordCounter:
     """
 
     def __init__(self):
-        self._table = _new_word_table(1 << 16, 1 << 16)
+        self.table = _new_word_table(1 << 16, 1 << 16)
         self._scan = _new_scan()
         self._keys = np.empty(4 * KEYS, np.uint64)  # for _word_keys
         self._n_ends = 0
@@ -5029,7 +5029,7 @@ class WordCounter:
     def add_flat(self, flat: FlatText, pattern: Pattern) -> None:
         """Count the pretokens of a flat text that was made for the last step of a pattern."""
         table = pattern.table
-        _count_text(self._table, flat.text, flat.scanned, table, *self._scan, self._keys)
+        _count_text(self.table, flat.text, flat.scanned, table, *self._scan, self._keys)
         self._n_ends += len(flat.meanings)
         if len(table.dropped):
             self._dropped = table.class_of, table.dropped
@@ -5044,16 +5044,16 @@ class WordCounter:
         # The words come in the order of another table. A table that grows while it takes them would
         # fill from its beginning and probe all of them: 500,000 words took 6.7 s instead of 0.13.
         # So reserve the space first.
-        _reserve_words(self._table, len(words.counts), 0)
+        _reserve_words(self.table, len(words.counts), 0)
         n = len(words.counts)
-        _add_words(self._table, text, 0, words.offsets[1:], n, words.counts, self._keys)
+        _add_words(self.table, text, 0, words.offsets[1:], n, words.counts, self._keys)
 
     def words(self, dtype: type = np.int32) -> Words:
         """Return the words so far, in no particular order.
 
         The type uint8, which `add_words` takes, saves a copy.
         """
-        text, offsets, counts = _export_words(self._table, self._n_ends, *self._dropped)
+        text, offsets, counts = _export_words(self.table, self._n_ends, *self._dropped)
         return Words(text.astype(dtype, copy=False), offsets, counts)
 
     def drop_rarest(self, max_words: int) -> tuple[int, int, int]:
@@ -5067,7 +5067,7 @@ class WordCounter:
         >>> counter.drop_rarest(3), counter.words().to_counts()
         ((7, 8, 5), {b'a': 7})
         """
-        if _count_unique(self._table) <= max_words:
+        if _count_unique(self.table) <= max_words:
             return 0, 0, 0
         words = self.words(np.uint8)
         n_left = max(max_words // 2, 1)
@@ -5075,7 +5075,7 @@ class WordCounter:
         is_rare = words.counts <= least
         rare = _select_words(words, np.flatnonzero(is_rare))
         n_bytes = np.dot(rare.counts, np.diff(rare.offsets))
-        self._table = _new_word_table(1 << 16, 1 << 16)
+        self.table = _new_word_table(1 << 16, 1 << 16)
         self._n_ends = 0
         self.add_words(_select_words(words, np.flatnonzero(~is_rare)))
         return int(rare.counts.sum()), int(n_bytes), int(least)
@@ -7062,15 +7062,6 @@ def _possible_merges(model: Model, samples: bool) -> np.ndarray:
     return rows
 
 
-def _store_whole_words(words: _WordTable, vocab: Mapping[int, bytes], ids: np.ndarray) -> None:
-    """Enter tokens into a table of words: the id of a token takes the place of a count."""
-    if len(ids):  # else the kernel need not be there
-        tokens = [vocab[token_id] for token_id in ids.tolist()]
-        text = _with_padding(b"".join(tokens))
-        ends = np.cumsum([len(token) for token in tokens])
-        _add_words(words, text, 0, ends, len(ids), ids, np.empty(4 * KEYS, np.uint64))
-
-
 @interruptible
 def _bpe_tables_and_pairs(
     model: Model, unknown_letter: int, samples: bool
@@ -7100,7 +7091,7 @@ def _bpe_tables_and_pairs(
     if not keeps_all:
         n_merges = min(n_merges, len(ids))
     size = 1 << max(6, (2 * n_merges - 1).bit_length())
-    words = _new_word_table(64, 64)
+    lookup = WordCounter()
     tables = BpeTables(
         letter_ids,
         last_ids,
@@ -7109,14 +7100,18 @@ def _bpe_tables_and_pairs(
         model.fuse_unk,
         np.full((size, 2), NO_MERGE, np.uint64),
         np.zeros(size >> 3, np.uint64),
-        words,
+        lookup.table,
     )
     whole_words = np.zeros(0, np.int64)
     if model.looks_up_words:
         whole_words = np.fromiter(model.ordinary_ids.values(), np.int64)
     last_pairs = np.full((len(tokens.sizes), 2), -1)
     _fill_merges(rows, keeps_all, tokens, whole_words, tables, last_pairs)
-    _store_whole_words(words, model.vocab, whole_words[whole_words >= 0])
+    whole_words = whole_words[whole_words >= 0]
+    if len(whole_words):  # the id of a token takes the place of the count of a word
+        texts = [model.vocab[token_id] for token_id in whole_words.tolist()]
+        symbols = np.frombuffer(b"".join(texts), np.uint8)
+        lookup.add_words(Words(symbols, _add_up(list(map(len, texts))), whole_words))
     # only now, since no merge is made of unknown letters
     letter_ids[letter_ids < 0] = unknown_letter
     return tables, last_pairs
