@@ -1105,7 +1105,7 @@ def _lone_surrogate_message(error: UnicodeEncodeError, start: int = 0) -> str:
 
 def _text_size(text: Text) -> int:
     """Return the number of bytes or characters of a text; or raise InputError."""
-    if not isinstance(text, (str, bytes)):
+    if not isinstance(text, Text):
         raise InputError(f"a text is str or bytes, not {type(text).__name__}")
     return len(text)
 
@@ -2039,7 +2039,9 @@ class Pattern:
             sources,
             "a pattern is a name, a regular expression, or a list of these: the list is empty",
         )
-        self.parts = list(map(_entry_of_name, sources))
+        self.parts = [
+            PATTERNS.get(step, step) if isinstance(step, str) else step for step in sources
+        ]
         self.steps = steps = tuple(itertools.chain.from_iterable(map(_plain_steps, self.parts)))
         self.source = steps[0] if len(steps) == 1 else steps
         self.name = PATTERN_NAMES.get(steps)
@@ -2116,13 +2118,6 @@ class Pattern:
 PatternStep = str | Split | Metaspace | dict
 PatternSource = PatternStep | Sequence[PatternStep]
 _LIKE_A_NAME = regex.compile(r"[A-Za-z][A-Za-z\d_-]+")
-
-
-def _entry_of_name(step: PatternStep) -> PatternStep:
-    """Look up a name in PATTERNS; any other step stays."""
-    if isinstance(step, str):
-        return PATTERNS.get(step, step)
-    return step
 
 
 def _plain_steps(step: PatternStep) -> tuple[PatternStep, ...]:
@@ -4588,6 +4583,11 @@ class Words(NamedTuple):
         return dict(zip(words, self.counts.tolist(), strict=True))
 
     @property
+    def sizes(self) -> np.ndarray:
+        """The number of symbols of each word, int64[W]."""
+        return np.diff(self.offsets)
+
+    @property
     @interruptible
     def digest(self) -> str:
         """A SHA-256, in hexadecimal, of the words and their counts in any order."""
@@ -5074,7 +5074,7 @@ class WordCounter:
         least = np.partition(words.counts, -n_left - 1)[-n_left - 1]
         is_rare = words.counts <= least
         rare = _select_words(words, np.flatnonzero(is_rare))
-        n_bytes = np.dot(rare.counts, np.diff(rare.offsets))
+        n_bytes = np.dot(rare.counts, rare.sizes)
         self.table = _new_word_table(1 << 16, 1 << 16)
         self._n_ends = 0
         self.add_words(_select_words(words, np.flatnonzero(~is_rare)))
@@ -5170,7 +5170,7 @@ def _hash_words(symbols, offsets, hashes):
 
 def _select_words(words: Words, numbers: np.ndarray) -> Words:
     """Take the words with these numbers, in this order."""
-    sizes = np.diff(words.offsets)[numbers]
+    sizes = words.sizes[numbers]
     offsets = _add_up(sizes)
     places = np.arange(offsets[-1]) + np.repeat(words.offsets[numbers] - offsets[:-1], sizes)
     return Words(words.symbols[places], offsets, words.counts[numbers], words.alphabet)
@@ -5181,7 +5181,7 @@ def _in_order(words: Words) -> Words:
 
     Hashes begin with the sizes of the words: the hash of a symbol 0 alone would be 0.
     """
-    hashes = _hash_words(words.symbols, words.offsets, np.diff(words.offsets).astype(np.uint64))
+    hashes = _hash_words(words.symbols, words.offsets, words.sizes.astype(np.uint64))
     return _select_words(words, np.lexsort((words.counts, hashes)))
 
 
@@ -6064,7 +6064,7 @@ def _make_cells(words: Words, index_dtype: type) -> tuple[np.ndarray, np.ndarray
     # the last word of each class
     last = np.append(np.flatnonzero(np.diff(counts)), len(counts) - 1)
     classes = np.empty(len(last), _CLASS)
-    classes["stop"] = np.cumsum(np.diff(words.offsets)[order] + 1)[last] + 1
+    classes["stop"] = np.cumsum(words.sizes[order] + 1)[last] + 1
     classes["count"] = counts[last]
     class_of = np.searchsorted(classes["stop"], np.arange(0, len(cells), 64), side="right").astype(
         index_dtype
@@ -6083,7 +6083,7 @@ def _make_symbols(words: Words, n_symbols: int, tie_break: str) -> tuple[np.ndar
     symbols["width"][:a] = 1
     symbols["start"][1 : a + 1] = np.cumsum([len(token) for token in alphabet])
     # before the first merge
-    symbols["n_tokens"][a - 1] = np.dot(np.diff(words.offsets), words.counts)
+    symbols["n_tokens"][a - 1] = np.dot(words.sizes, words.counts)
     if tie_break == "bytes":
         symbols["tie_key"][:a] = ~np.array(alphabet, "S8").view(">u8")
     elif tuple(alphabet) == BYTES:
@@ -6246,7 +6246,7 @@ class Learner:
         totals = np.zeros(most, np.int64)
         heads = links = np.empty(0, np.int64)
         if score and needs_totals:
-            np.add.at(totals, words.symbols, np.repeat(words.counts, np.diff(words.offsets)))
+            np.add.at(totals, words.symbols, np.repeat(words.counts, words.sizes))
             heads = np.full(most, -1)
         pairs, occurrences, beside = _large_arrays(n_cells, class_of)
         self.alphabet = words.alphabet
@@ -6886,7 +6886,7 @@ def _validate_characters(model: Model) -> None:
 
 def _check_texts(special_tokens: Iterable[str]) -> list[str]:
     """Check that special tokens are distinct strings that can be encoded in UTF-8."""
-    if isinstance(special_tokens, (str, bytes)) or not isinstance(special_tokens, Iterable):
+    if isinstance(special_tokens, Text) or not isinstance(special_tokens, Iterable):
         raise InputError(f"special tokens are a list of strings, not {special_tokens!r}")
     special_tokens = list(special_tokens)
     for text in special_tokens:
@@ -8007,7 +8007,7 @@ def _mark_continuing(words: Words) -> tuple[Words, int]:
     a = len(words.alphabet)
     order = np.array(sorted(range(a), key=words.alphabet.__getitem__), np.int64)
     marked = np.argsort(order)[words.symbols] + a
-    marked[words.offsets[:-1][np.diff(words.offsets) > 0]] %= a
+    marked[words.offsets[:-1][words.sizes > 0]] %= a
     present = np.zeros(2 * a, bool)
     present[marked] = present[marked % a] = True
     symbols = (np.cumsum(present) - 1)[marked].astype(np.int32)
@@ -8150,7 +8150,7 @@ def _list_substrings(words: Words, longest: int) -> tuple[_Lattice, np.ndarray, 
     only if they occur twice.
     """
     a = len(words.alphabet)
-    sizes = np.diff(words.offsets)
+    sizes = words.sizes
     starts = np.arange(len(words.symbols))
     counts = np.repeat(words.counts, sizes)
     ends = np.repeat(words.offsets[1:], sizes)
@@ -10631,7 +10631,6 @@ class Tokenizer:
         """
         pretokenizer = self._pretokenizer(allowed_special)
         parts = self._parts(texts, allowed_special, first_id)
-        n_expected = sum(map(len, texts))
         try:
             encoder = self._idle.pop()
         except IndexError:
@@ -10640,7 +10639,7 @@ class Tokenizer:
         try:
             if carry is not None:
                 encoder.scratch[SUM] = carry[0]
-            ids = encoder.encode(pretokenizer, parts, n_expected, offsets)
+            ids = encoder.encode(pretokenizer, parts, sum(map(len, texts)), offsets)
             if carry is not None:
                 carry[0] = encoder.scratch[SUM]
             return ids, offsets
@@ -10734,7 +10733,7 @@ class Tokenizer:
         >>> tokenizer.encode_batch_to_numpy(["Hi", "", "!"])
         (array([ 72, 105,  33], dtype=uint32), array([0, 2, 2, 3]))
         """
-        is_one = isinstance(texts, (str, bytes))
+        is_one = isinstance(texts, Text)
         require(not is_one, "encode_batch takes a list of texts: use encode for one text")
         if not isinstance(allowed_special, str):
             allowed_special = list(allowed_special)
@@ -10762,7 +10761,7 @@ class Tokenizer:
         a whole document.
         """
         source = self._source_of_texts(allowed_special)
-        chunks = [iterable] if isinstance(iterable, (str, bytes)) else iterable
+        chunks = [iterable] if isinstance(iterable, Text) else iterable
         carry = np.zeros(1, np.uint64)
         for data, first_id, _ in source.cut(map(_text_bytes, chunks), WINDOW_BYTES):
             yield from self.encode_texts([data], allowed_special, first_id, carry)[0].tolist()
