@@ -197,7 +197,7 @@ ALL_ONES = u64(2**64 - 1)
 Function = TypeVar("Function", bound=Callable)
 Text = str | bytes
 PathName = str | os.PathLike
-Allowed = str | Iterable[str]  # of special tokens: "all", "none", or some of them
+Allowed = str | Collection[str]  # of special tokens: "all", "none", or some of them
 PADDING = 16  # bytes after a text: kernels may read them, but ignore their values
 COMPILES = not numba.config.DISABLE_JIT  # or kernels are plain Python, for debuggers and profilers
 if not COMPILES:
@@ -427,7 +427,7 @@ def lowest_bit(typing_context, word):
 
 @_intrinsic(lambda: u64(0x9E3779B97F4A7C15))
 def process_seed(typing_context):
-    """Return a number that differs between processes: the address of a system function."""
+    """Return the address of a system function, a number that differs between runs."""
 
     def emit(context, builder, signature, arguments):
         return builder.ptrtoint(_declared(builder.module, "qsort"), ir.IntType(64))
@@ -1332,11 +1332,11 @@ MARK = "▁"  # SentencePiece replaces spaces by it
 
 
 class Metaspace(NamedTuple):
-    """A step of a Pattern that replaces spaces by a mark, and puts it before pretokens without it.
+    """A step of a Pattern that replaces spaces by a mark, and may put it before pretokens.
 
     replacement     the mark, one character
-    prepend_scheme  "always": it is put before every pretoken; "first": before the first one of the
-                    text; or "never"
+    prepend_scheme  "always": before every pretoken that does not begin with it; "first": before the
+                    first one of the text, if it does not begin with it; or "never"
 
     >>> Pattern([Metaspace("_", "first"), "_[^_]*|[^_]+"]).split(b"one two")
     [b'_one', b'_two']
@@ -1707,8 +1707,9 @@ class ScanTable(NamedTuple):
     At the first space "ab" has ended, one byte back. The byte `c` decides that `\s+(?!\S)` had to
     give back a space: a pretoken ended 2 bytes back, and a single space, matched by `\s`, ended 1
     byte back. END ends the pretoken before it, and is a pretoken itself. An entry is UNRESOLVED if
-    the state would have to remember more than MAX_PENDING_BYTES. The other arrays then decide: they
-    are the machine over characters (see `_match_end`).
+    it cannot tell the ends: there are more than two, one is too far back, or the state would have
+    to remember too many characters. The other arrays then decide: they are the machine over
+    characters (see `_match_end`).
     """
 
     table: np.ndarray  # uint32[R * 256]
@@ -1730,7 +1731,7 @@ UNRESOLVED = u32(7 << 5)
 INVALID_UTF8 = u32(6 << 5)
 MAX_BACK = 31
 MAX_BACK_2 = 5
-# A state remembers at most so many bytes: enough for code that is indented by 16 spaces.
+# A state remembers fewer bytes than these: enough for code that is indented by 16 spaces.
 MAX_PENDING_BYTES = 17
 
 
@@ -1777,8 +1778,8 @@ def _streaming_transducer(
     Characters are classes, with these sizes in bytes. A state has three parts:
 
     inner    a state of the pattern's machine
-    pending  the characters since the last match, or since the start before the first one: all
-             alike, or MANY alone
+    pending  the characters that may have to be read again: those since the last match or, without
+             a match, since the start. They are all alike; otherwise MANY stands for them
     status   ACCEPTED after a match; FRESH before one; GAP before one, if characters without a match
              come first
     """
@@ -2352,7 +2353,7 @@ def _compile_stages(steps: tuple) -> tuple[_Stage, ...]:
 def _compile_splits(steps: tuple) -> tuple[_Stage, ...]:
     """Compile consecutive Splits; if all search for single characters, they become one machine."""
     splits = [step if isinstance(step, Split) else Split(step) for step in steps]
-    are_one_machine = len(splits) > 1 and all(
+    are_one_machine = 1 < len(splits) <= MAX_SETS and all(
         split.behavior in ("isolated", "removed")
         and not split.invert
         and _is_one_character(split.regex)
@@ -4527,13 +4528,13 @@ def _batched_by_size(items: Iterable, size_of: Callable, limit: int) -> Iterator
 #     "to be or not to be"  ->  symbols "to be or not to", offsets 0 2 5 8 12 15, counts 1 2 1 1 1
 #
 # So "to", " be", " or", " not" and " to" are five words (their order in a table differs between
-# processes). A words file keeps Words on the disk, so that several machines can count and one can
+# runs). A words file keeps Words on the disk, so that several machines can count and one can
 # learn.
 
 Merge = tuple[bytes, bytes]  # the two tokens that became one
-# A worker returns its words after so many bytes, since the parent adds up alone.
+# The bytes of a task, unless a block is longer. Tasks are large, since only the parent adds up.
 TASK_BYTES = 1 << 24
-MAX_WORDS = 40_000_000  # unique words; counting them and learning from them takes 8 GB
+MAX_WORDS = 40_000_000  # counting so many words and learning from them takes 8 GB
 
 
 class Words(NamedTuple):
@@ -4590,7 +4591,7 @@ class Words(NamedTuple):
     @property
     @interruptible
     def digest(self) -> str:
-        """A SHA-256, in hexadecimal, of the words and their counts in any order."""
+        """The SHA-256 of the words and their counts, in hexadecimal, whatever their order."""
         hashes = np.sort(_hash_words(self.symbols, self.offsets, self.counts.astype(np.uint64)))
         return hashlib.sha256(hashes.astype("<u8").data).hexdigest()
 
@@ -4679,7 +4680,7 @@ def _split_at_unknown(
 ) -> Words:
     """Split words at unknown symbols, which are -1.
 
-    Returns the parts, each with the count of its word.
+    Returns the parts, each with the count of its word. Equal parts are not joined.
     """
     is_known = symbols >= 0
     may_begin = ~np.append(False, is_known)  # after an unknown symbol, or where a word begins
@@ -4723,9 +4724,10 @@ class CorpusCounts(NamedTuple):
         }
 
 
-# The table of words uses linear probing, and is at most half full (a cache: three quarters). Here
-# it has 8 slots. "the" (home slot 2) was counted 5 times, " cat" (home 2, which is taken, so slot
-# 3) twice, "internationalization" (home 6) once:
+# The table of words uses linear probing, and is at most half full; the cache of encoding is such a
+# table, too, up to three quarters full. A slot is the place of an entry. Here are 8 of them. "the"
+# (home slot 2) was counted 5 times, " cat" (home 2, which is taken, so slot 3) twice,
+# "internationalization" (home 6) once:
 #
 #     slot    key: 8 bytes        7 bytes and size            value   more
 #     0, 1    -                   0: free
@@ -4780,9 +4782,9 @@ def _mix(low, high):
 def _hash_key(low, high):
     """Hash two numbers of 64 bits with a seed.
 
-    So nobody can write a text whose words all collide. Each process has its own seed, which decides
-    the order of words in a table, but no result. All bits of both numbers influence the upper bits
-    of the hash, but not the lower ones.
+    So nobody can write a text whose words all collide. The seed differs between runs. It decides
+    the order of the words in a table, but no result. All bits of both numbers influence the upper
+    bits of the hash, but not the lower ones.
     """
     seed = process_seed() * u64(0x9E3779B97F4A7C15) | u64(1)
     return (low ^ (high * seed)) * seed
@@ -5051,7 +5053,7 @@ class WordCounter:
     def words(self, dtype: type = np.int32) -> Words:
         """Return the words so far, in no particular order.
 
-        The type uint8, which `add_words` takes, saves a copy.
+        With the type uint8 the symbols are not copied; such Words are for `add_words` alone.
         """
         text, offsets, counts = _export_words(self.table, self._n_ends, *self._dropped)
         return Words(text.astype(dtype, copy=False), offsets, counts)
@@ -5105,9 +5107,9 @@ def count(
     """Count the pretokens of files; the result is the same for any number of workers.
 
     before     earlier counts with equal `Source.settings`, which are added to the new ones
-    max_words  the rarest words are dropped when there are more unique words; 0: no word is dropped
+    max_words  if there are more words than this, the rarest are dropped; 0: no word is dropped
 
-    Words are dropped after a task, and the tasks depend on the files and on `block_bytes` alone.
+    Words are dropped after each task, and the tasks depend on the files and on `block_bytes` alone.
     For the bound on the error see Manku and Motwani (2002), "Approximate Frequency Counts over Data
     Streams".
 
@@ -6948,18 +6950,18 @@ def build_vocabulary(
 #                 _first_letters, then _merge_short or, for more than MAX_LINEAR_MERGE letters,
 #                 _merge_long
 #             _store_ids          writes its ids into the cache
-#             _settle             lets a Unigram of SentencePiece add up the scores of words so far
+#             _settle             adds to the sum of scores that a Unigram of SentencePiece carries
 #         _renew_cache            makes a full cache larger, or empties it
 
 NO_MERGE = ALL_ONES  # the entry of a pair that does not merge
 LOW_HALF = u64(2**32 - 1)
 NO_RANK = NO_MERGE & ~LOW_HALF
-# in place of the id of an unknown letter: NO_ID, its word has no ids; DROPPED, it is left out
+# in place of the id of an unknown letter: NO_ID refuses the word, DROPPED leaves the letter out
 NO_ID = -1
 DROPPED = -2
-# in place of the two ids of a merge: the pair that is left before the last merge of the token
+# in place of the two ids of a merge that is not known yet: those that its token is last cut into
 ANY_PAIR = -1
-# letters of a word whose pairs are all compared for the lowest rank; longer words need a heap
+# a word of up to so many letters is merged by comparing all its pairs, a longer one by a heap
 MAX_LINEAR_MERGE = 48
 # behind the entries of a word, `scratch` holds the state that a Unigram in single precision carries
 # through a text; see `settle_unigram`
@@ -7111,7 +7113,7 @@ def _bpe_tables_and_pairs(
     if len(whole_words):  # the id of a token takes the place of the count of a word
         texts = [model.vocab[token_id] for token_id in whole_words.tolist()]
         symbols = np.frombuffer(b"".join(texts), np.uint8)
-        lookup.add_words(Words(symbols, _add_up(list(map(len, texts))), whole_words))
+        lookup.add_words(Words(symbols, _add_up([*map(len, texts)]), whole_words))
     # only now, since no merge is made of unknown letters
     letter_ids[letter_ids < 0] = unknown_letter
     return tables, last_pairs
@@ -7603,7 +7605,7 @@ def _kernel_of_kind(name: str) -> Callable:
     """Make a function for kernels that calls a kernel of a kind of model, the field `name` of Kind.
 
     The Numba type of the fourth argument, the tables, decides the kind when the caller is
-    compiled. So no loop tests for the kind, and only used kinds are compiled.
+    compiled. So no loop tests for the kind, and only the kinds in use are compiled.
     """
 
     def call(*arguments):
@@ -7765,9 +7767,9 @@ def _write_end(workspace, meanings, ids, id_stops, at):
 def _encode_words(workspace, text, scanned, meanings, ids, id_stops, at):
     """Write the ids of a batch of words, from word number `n_encoded` on, until the cache is full.
 
-    Returns where they end, or -1 - start of a word that has no ids. There must be room for two ids
-    more. The inner loop is the hot one: it copies the ids of words that are in their home slots in
-    the cache. A loop that also searched other slots would take 1.1 times as long.
+    Returns where they end, or -1 - start of a word that cannot be encoded. There must be room for
+    two ids more. The inner loop is the hot one: it copies the ids of words that are in their home
+    slots in the cache. A loop that also searched other slots would take 1.1 times as long.
     """
     words = workspace.words
     scratch = workspace.scratch
@@ -7855,7 +7857,7 @@ def _encode_flat(workspace, text, scanned, meanings, first_id, ids, at, id_stops
     """Write the ids of a flat text to ids[at :], and where the ids of each of its texts end.
 
     There must be room for as many ids as the text has bytes. Returns the end of all ids, or
-    -1 - start of a word without ids.
+    -1 - start of a word that cannot be encoded.
 
     first_id  how the first text begins; a sum of scores is carried on if it is CONTINUES
     """
@@ -10144,7 +10146,7 @@ def _decode_wordpiece(token: str, is_first: bool, prefix: str, cleanup: bool) ->
 def _decode_metaspace(
     token: str, is_first: bool, replacement: str, prepend_scheme: str = "always", **_
 ) -> str:
-    """Replace the mark by a space, but not at the start of a text, where it was put."""
+    """Replace each mark by a space; in the first token remove it, unless none was put there."""
     if is_first and prepend_scheme != "never":
         return token.replace(replacement, "")
     return token.replace(replacement, " ")
@@ -10286,23 +10288,25 @@ class _Encoder:
             flat, _ = pretokenizer.apply(self.scan, [*map(_text_bytes, texts)], first_id)
             ids = _with_room(ids, n, len(flat.text))
             # A text in several parts has its end written several times, the last time for good.
-            stops = offsets[n_before + 1 :]
-            n = _encode_flat(self.workspace, *flat, first_id, ids, n, stops)
+            n = _encode_flat(self.workspace, *flat, first_id, ids, n, offsets[n_before + 1 :])
             if n < 0:
-                raise _unknown_letter(self.model, b"".join(flat.parts()))
+                raise _unknown_letter(self.model, flat, -1 - n)
         ids.resize(n, refcheck=False)  # a copy would take a tenth of the time of a large text
         return ids
 
 
-def _unknown_letter(model: Model, text: bytes) -> InputError:
-    """Build the error for text that has a letter without a token."""
-    if model.alphabet == "bytes":
-        names = {letter: f"the byte 0x{letter:02X}" for letter in text}
-    else:
-        characters = text.decode("utf-8", "surrogateescape")
-        names = {ord(letter): f"the character {letter!r}" for letter in dict.fromkeys(characters)}
-    unknown = [name for letter, name in names.items() if letter not in model.letters]
-    name = [*unknown, "a word"][0]
+def _unknown_letter(model: Model, flat: FlatText, start: int) -> InputError:
+    """Build the error for a word that begins at `start` and has a letter without a token."""
+    stop = start + flat.scanned[start:].tobytes().index(END)
+    letters = text = flat.text[start:stop].tobytes()
+    if model.alphabet == "characters":
+        letters = map(ord, text.decode("utf-8", "surrogateescape"))
+    name = "a word"
+    unknown = [letter for letter in letters if letter not in model.letters]
+    if unknown:
+        name = f"the character {chr(unknown[0])!r}"
+        if model.alphabet == "bytes":
+            name = f"the byte 0x{unknown[0]:02X}"
     return InputError(f"{name} is not in the vocabulary, which has no unknown token")
 
 
@@ -10649,7 +10653,7 @@ class Tokenizer:
     def _parts(
         self, texts: Sequence[Text], allowed_special: Allowed, first_id: int
     ) -> Iterator[tuple[int, Sequence[Text], int]]:
-        """Gather short texts, and cut long ones, into parts of about PART_BYTES.
+        """Gather short texts into parts of about PART_BYTES, and cut long ones if possible.
 
         Yields the number of texts before each part, its texts, and how the first one begins.
         """
@@ -10705,7 +10709,7 @@ class Tokenizer:
         state = np.array([seed % 2**64], np.uint64)
         n = _sample_words(*flat, self._sample_tables, float(alpha), state, ids)
         if n < 0:
-            raise _unknown_letter(self.model, bytes(flat.text[-1 - n :]))
+            raise _unknown_letter(self.model, flat, -1 - n)
         return ids[:n].tolist()
 
     def encode_batch(
@@ -10733,10 +10737,10 @@ class Tokenizer:
         >>> tokenizer.encode_batch_to_numpy(["Hi", "", "!"])
         (array([ 72, 105,  33], dtype=uint32), array([0, 2, 2, 3]))
         """
-        is_one = isinstance(texts, Text)
-        require(not is_one, "encode_batch takes a list of texts: use encode for one text")
-        if not isinstance(allowed_special, str):
-            allowed_special = list(allowed_special)
+        require(
+            not isinstance(texts, Text),
+            "encode_batch takes a list of texts: use encode for one text",
+        )
         batches = _batched_by_size(texts, _text_size, PART_BYTES)
         encode = functools.partial(self.encode_texts, allowed_special=allowed_special)
         sizes = [np.zeros(1, np.int64)]
@@ -10757,8 +10761,8 @@ class Tokenizer:
     ) -> Iterator[int]:
         """Encode a text that comes in chunks, such as a file, and yield the ids of the whole text.
 
-        Memory is bounded. But if the pattern or the flags of special tokens allow no cut, it holds
-        a whole document.
+        Memory is bounded. But a whole document is held if the pattern or the flags of special
+        tokens allow no cut.
         """
         source = self._source_of_texts(allowed_special)
         chunks = [iterable] if isinstance(iterable, Text) else iterable
@@ -10809,22 +10813,21 @@ class Tokenizer:
 
     def _allowed(self, allowed_special: Allowed) -> list[str]:
         """List the allowed special tokens; raises ValueError for unknown names."""
-        if isinstance(allowed_special, str):
-            if allowed_special == "all":
-                return list(self.special_tokens)
-            require(
-                allowed_special == "none",
-                f"allowed_special is 'all', 'none' or a list of tokens, not {allowed_special!r}",
-            )
+        if allowed_special == "all":
+            return list(self.special_tokens)
+        if allowed_special == "none":
             return []
-        allowed = list(allowed_special)
+        require(
+            isinstance(allowed_special, Collection) and not isinstance(allowed_special, str),
+            f"allowed_special is 'all', 'none' or a list of tokens, not {allowed_special!r}",
+        )
         names = ", ".join(self.special_tokens) or "it has none"
-        for token in allowed:
+        for token in allowed_special:
             require(
                 token in self.special_tokens,
                 f"{token!r} is not a special token of this tokenizer: {names}",
             )
-        return allowed
+        return list(allowed_special)
 
     @interruptible
     def decode_bytes(self, ids: Iterable[int], *, continues: bool = False) -> bytes:
@@ -10847,7 +10850,7 @@ class Tokenizer:
     def decode(self, ids: Iterable[int]) -> str:
         """Decode some ids as text. Invalid UTF-8 becomes U+FFFD.
 
-        As in Hugging Face, each byte of a run of tokens like <0xE4> does, if the run is not UTF-8.
+        As in Hugging Face, a run of tokens like <0xE4> that is not UTF-8 gives one for each byte.
         """
         ids = _id_array(ids)
         text = self.decode_bytes(ids).decode("utf-8", "replace")
@@ -11208,11 +11211,9 @@ def encode_files(
     paths = _name_outputs(out, val_fraction)
     id_type = _id_type(tokenizer.vocab_size - 1, dtype)
     engine = Engine(workers, progress, executor)
-    if not isinstance(allowed_special, str):
-        allowed_special = list(allowed_special)
     source = tokenizer.source(inputs, allowed_special, text_field, skip_bad_lines)
-    outputs = [*paths]
-    index_writer = contextlib.nullcontext(len)  # any function of one argument writes no index
+    outputs = [*paths, *map(_sidecar, paths)]
+    index_writer = contextlib.nullcontext(len)  # `len` takes an array, and writes nothing
     if document_index is not None:
         index = as_path(document_index)
         require(val_fraction is None, "`document_index` does not go with `val_fraction`")
@@ -11279,6 +11280,7 @@ def read_ids(path: PathName, dtype: str | None = None) -> np.ndarray:
     [1, 2]
     """
     path = as_path(path)
+    require(path.suffix in (".npy", ".bin"), f"{path}: ids are read from .npy and .bin files")
     n_bytes = path.stat().st_size
     description = _read_beside(_sidecar(path))
     with expecting_whole("array of ids", path):
@@ -11341,7 +11343,7 @@ def _read_id_batches(path: Path, dtype: str | None) -> Iterator[Iterable[int]]:
 def decode_file(
     tokenizer: Tokenizer, tokens: PathName, out: PathName = "-", *, dtype: str | None = None
 ) -> None:
-    """Write the text of a file of token ids, in bounded memory.
+    """Write the bytes of all ids of a file, as one text, in bounded memory.
 
     A line of decimal numbers is read as a whole.
 
@@ -12239,9 +12241,7 @@ def _cell_width(text: str) -> int:
 def _fill(text: str, width: int, on_right: bool = False) -> str:
     """Fill a text up with spaces."""
     gap = " " * (width - _cell_width(text))
-    if on_right:
-        return gap + text
-    return text + gap
+    return gap + text if on_right else text + gap
 
 
 def tabulate_timings(seconds: float) -> Table:
@@ -12251,15 +12251,12 @@ def tabulate_timings(seconds: float) -> Table:
     rows = []
     for name, spent in timings.items():
         share = round(100 * spent.seconds / seconds, 1)
-        rate = None
-        if spent.n_bytes:
-            rate = spent.n_bytes / spent.seconds / 1e6
-        peak = None
-        if spent.memory:
-            peak = round(spent.memory / 1e6)
+        rate = spent.n_bytes / spent.seconds / 1e6 if spent.n_bytes else None
+        peak = round(spent.memory / 1e6) if spent.memory else None
         rows.append((name, round(spent.seconds, 3), rate, share, peak))
-    header = ("stage", "seconds", "MB/s", "% of time", "peak MB")
-    return Table(f"{seconds:.2f} seconds", header, rows)
+    return Table(
+        f"{seconds:.2f} seconds", ("stage", "seconds", "MB/s", "% of time", "peak MB"), rows
+    )
 
 
 def tabulate_counts(counted: CorpusCounts, title: str = "Pretokens") -> Table:
@@ -12718,8 +12715,15 @@ def inspect_model(
     title = (
         f"{len(model.vocab):,} tokens, {len(model.special_tokens):,} of them special, {model.kind}"
     )
-    kinds = Counter(map(_classify, tokens.values()))
-    return Inspection(title, tokens, kinds, unreachable, measures, frequencies, glitches)
+    return Inspection(
+        title,
+        tokens,
+        Counter(map(_classify, tokens.values())),
+        unreachable,
+        measures,
+        frequencies,
+        glitches,
+    )
 
 
 # curve

@@ -1284,6 +1284,12 @@ def tiktoken_patterns():
     return {"cl100k": line.split('"""')[1], "o200k": "|".join(o200k)}
 
 
+def test_more_single_characters_than_sets_are_several_machines():
+    characters = [chr(0x4E00 + k) for k in range(bpe.MAX_SETS + 1)]
+    text = "".join(characters).encode()
+    assert bpe.Pattern(characters).split(text) == [char.encode() for char in characters]
+
+
 # ─── Scanning ─────────────────────────────────────────────────────────────────────────────────────
 
 
@@ -4663,6 +4669,23 @@ def test_a_tokenizer_can_be_a_string(tokenizer):
     assert again.digest == tokenizer.digest and again.n_vocab == tokenizer.vocab_size
 
 
+def test_special_tokens_that_can_be_read_only_once_are_refused():
+    tokenizer = bpe.Tokenizer({b: bytes([b]) for b in range(256)}, [], ["<|end|>"])
+    with pytest.raises(bpe.InputError, match="special"):
+        tokenizer.encode("a", iter(["<|end|>"]))
+    for encode in (tokenizer.encode_batch, tokenizer.encode_iterable):
+        with pytest.raises(bpe.InputError, match="special"):
+            list(encode(["a"], iter(["<|end|>"])))
+
+
+@pytest.mark.parametrize("encode", [bpe.Tokenizer.encode, bpe.Tokenizer.sample])
+def test_an_unknown_letter_of_the_word_is_named(encode):
+    vocab = {0: b"a", 1: b"aa"}
+    model = bpe.Model(vocab, [(b"a", b"a")], None, "whitespace-split", alphabet="characters")
+    with pytest.raises(bpe.InputError, match="the character 'x' is not in the vocabulary"):
+        encode(bpe.Tokenizer.from_model(model), "aa a axb")
+
+
 # ─── Token files ──────────────────────────────────────────────────────────────────────────────────
 
 
@@ -4869,6 +4892,22 @@ def test_ids_of_another_model_and_a_lack_of_text_are_noted(tmp_path):
     assert (tmp_path / "b.txt").read_text() == "cab"
     with note(r"e\.npy: no ids, since there is no text"):
         bpe.encode_files(plain(), tmp_path / "empty.txt", tmp_path / "e.npy")
+
+
+def test_the_description_of_ids_does_not_replace_an_input(tmp_path):
+    text = tmp_path / "ids.npy.json"
+    text.write_text("abc")
+    tokenizer = bpe.Tokenizer({b: bytes([b]) for b in range(256)}, [])
+    with pytest.raises(bpe.InputError, match="is an input"):
+        bpe.encode_files(tokenizer, text, tmp_path / "ids.npy")
+    assert text.read_text() == "abc"
+
+
+def test_ids_in_a_text_are_not_read_as_an_array(tmp_path):
+    ids = tmp_path / "ids.txt"
+    ids.write_text("0 1 2 ")
+    with pytest.raises(bpe.InputError, match="npy and"):
+        bpe.read_ids(ids, "uint16")
 
 
 # ─── Training ─────────────────────────────────────────────────────────────────────────────────────
