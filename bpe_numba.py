@@ -1312,8 +1312,9 @@ class Split(NamedTuple):
         if self.behavior in ("isolated", "removed"):
             return self.regex
         character = self.regex.removesuffix("+")
+        # A lookahead before a run is not repeated with it.
         require(
-            _is_one_character(character),
+            _is_one_character(character) and not re.match(r"\(\?[=!].*\+\Z", self.regex),
             f"a Split that is {self.behavior} looks for one character, or a run of it: "
             f"{self.regex!r} is not supported",
         )
@@ -10298,9 +10299,9 @@ class _Encoder:
 def _unknown_letter(model: Model, flat: FlatText, start: int) -> InputError:
     """Build the error for a word that begins at `start` and has a letter without a token."""
     stop = start + flat.scanned[start:].tobytes().index(END)
-    letters = text = flat.text[start:stop].tobytes()
+    letters = flat.text[start:stop].tobytes()
     if model.alphabet == "characters":
-        letters = map(ord, text.decode("utf-8", "surrogateescape"))
+        letters = map(ord, letters.decode("utf-8", "surrogateescape"))
     name = "a word"
     unknown = [letter for letter in letters if letter not in model.letters]
     if unknown:
@@ -10811,8 +10812,8 @@ class Tokenizer:
         special = {token: self.special_tokens[token] for token in self._allowed(allowed_special)}
         return Pretokenizer(self.pattern, special, self.model.flags, self._normalizer)
 
-    def _allowed(self, allowed_special: Allowed) -> list[str]:
-        """List the allowed special tokens; raises ValueError for unknown names."""
+    def _allowed(self, allowed_special: Allowed) -> Collection[str]:
+        """Return the allowed special tokens; raises ValueError for unknown names."""
         if allowed_special == "all":
             return list(self.special_tokens)
         if allowed_special == "none":
@@ -10821,13 +10822,13 @@ class Tokenizer:
             isinstance(allowed_special, Collection) and not isinstance(allowed_special, str),
             f"allowed_special is 'all', 'none' or a list of tokens, not {allowed_special!r}",
         )
-        names = ", ".join(self.special_tokens) or "it has none"
         for token in allowed_special:
             require(
                 token in self.special_tokens,
-                f"{token!r} is not a special token of this tokenizer: {names}",
+                f"{token!r} is not a special token of this tokenizer: "
+                f"{', '.join(self.special_tokens) or 'it has none'}",
             )
-        return list(allowed_special)
+        return allowed_special
 
     @interruptible
     def decode_bytes(self, ids: Iterable[int], *, continues: bool = False) -> bytes:

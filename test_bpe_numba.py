@@ -1284,6 +1284,13 @@ def tiktoken_patterns():
     return {"cl100k": line.split('"""')[1], "o200k": "|".join(o200k)}
 
 
+@pytest.mark.parametrize("behavior", ["contiguous", "merged_with_previous"])
+def test_a_run_behind_a_lookahead_is_refused(behavior):
+    with refusal("is not supported"):
+        bpe.Pattern(bpe.Split("(?!x)[a-z]+", behavior))
+    assert bpe.Pattern(bpe.Split("(?!x)[a-z]", "contiguous")).split(b"axbc") == [b"a", b"x", b"bc"]
+
+
 def test_more_single_characters_than_sets_are_several_machines():
     characters = [chr(0x4E00 + k) for k in range(bpe.MAX_SETS + 1)]
     text = "".join(characters).encode()
