@@ -606,12 +606,12 @@ def _repr_markdown(result: object) -> str:
 class _UnfinishedFiles(threading.local):
     """The files that a thread is writing, under temporary names until all of them are whole.
 
-    A signal may come at any time. Its handler finishes the renaming if that has begun, and removes
+    A signal may come at any time. Its handler finishes each renaming that has begun, and removes
     all files that still have temporary names.
     """
 
     temporary: ClassVar[set[Path]] = set()  # the temporary names of all threads
-    renames: ClassVar[list] = []  # that have begun: (temporary name, name) …
+    renames: ClassVar[dict[int, list]] = {}  # that have begun, by thread: (temporary name, name) …
     group: list | None = None  # (temporary name, name) of the whole files of `written_together`
 
     def remove(self, temporary: Path) -> None:
@@ -621,8 +621,8 @@ class _UnfinishedFiles(threading.local):
         self.temporary.discard(temporary)
 
     def end(self) -> None:
-        """Finish the renaming if it has begun, and remove all other files, those of all threads."""
-        for temporary, path in [*self.renames]:
+        """Finish each renaming that has begun, and remove all other files, those of all threads."""
+        for temporary, path in itertools.chain(*[*self.renames.values()]):
             with contextlib.suppress(OSError):  # the file has its name already
                 os.replace(temporary, path)
         for temporary in [*self.temporary]:
@@ -643,15 +643,17 @@ def written_together() -> Iterator[None]:
         yield
         return
     group = UNFINISHED.group = []
+    thread = threading.get_ident()
     try:
         yield
         for _, path in group:
             path.parent.mkdir(parents=True, exist_ok=True)
-        UNFINISHED.renames[:] = reversed(group)
-        for temporary, path in UNFINISHED.renames:
+        group.reverse()
+        UNFINISHED.renames[thread] = group
+        for temporary, path in group:
             os.replace(temporary, path)
     finally:
-        UNFINISHED.renames.clear()
+        UNFINISHED.renames.pop(thread, None)
         UNFINISHED.group = None
         for temporary, _ in group:
             UNFINISHED.remove(temporary)

@@ -969,6 +969,52 @@ def test_files_written_together_take_their_names_together(tmp_path, monkeypatch)
     assert [path.read_bytes() for path in sorted(tmp_path.rglob("?"))] == [b"new"] * 3
 
 
+def test_threads_that_save_at_once_lose_no_file(tmp_path):
+    def save(thread):
+        for k in range(100):
+            bpe.atomic_write_all(tmp_path / f"{thread}-{k}", dict.fromkeys("abc", str(thread)))
+
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)  # threads take turns within a renaming
+    try:
+        with ThreadPoolExecutor(4) as pool:
+            list(pool.map(save, range(4)))
+    finally:
+        sys.setswitchinterval(interval)
+    folders = {folder.name: sorted(os.listdir(folder)) for folder in tmp_path.iterdir()}
+    assert folders == {f"{t}-{k}": [*"abc"] for t in range(4) for k in range(100)}
+    assert not bpe.UNFINISHED.temporary and not bpe.UNFINISHED.renames
+
+
+def test_a_signal_finishes_the_renaming_of_every_thread(tmp_path, monkeypatch):
+    """Two threads have renamed none of their two files when the handler runs."""
+    replace = os.replace
+    begun = threading.Barrier(3)
+    ended = threading.Event()
+
+    def replace_later(source, target):
+        if not ended.is_set() and threading.current_thread() in threads:
+            begun.wait(10)
+            ended.wait(10)
+        with contextlib.suppress(FileNotFoundError):
+            replace(source, target)
+
+    monkeypatch.setattr(os, "replace", replace_later)
+    threads = [
+        threading.Thread(target=bpe.atomic_write_all, args=(tmp_path / name, {"a": "", "b": ""}))
+        for name in "xy"
+    ]
+    for thread in threads:
+        thread.start()
+    begun.wait(10)
+    bpe.UNFINISHED.end()
+    ends = [[*files_in(tmp_path / name)] for name in "xy"], [*files_in(tmp_path)]
+    ended.set()
+    for thread in threads:
+        thread.join()
+    assert sorted(map(sorted, ends[0])) == [["a", "b"]] * 2 and not ends[1]
+
+
 def test_only_the_named_stage_is_profiled(monkeypatch):
     calls = []
     notes = {name: functools.partial(calls.append, name) for name in ("start", "stop")}
