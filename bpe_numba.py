@@ -92,6 +92,7 @@ import functools
 import glob
 import gzip
 import hashlib
+import html
 import importlib.metadata
 import importlib.util
 import inspect
@@ -12205,7 +12206,7 @@ class Table(NamedTuple):
             return self.title
         columns = []
         for values in zip(self.header, *self.rows, strict=True):
-            cells = [*map(_cell, values)]
+            cells = [_cell(value).replace("|", "\\|") for value in values]  # a bar ends a cell
             width = max(map(_cell_width, cells))
             rule = "-" * width
             on_right = str not in map(type, values[1:])
@@ -12216,14 +12217,14 @@ class Table(NamedTuple):
         lines = (f"| {' | '.join(row)} |" for row in zip(*columns, strict=True))
         return "\n".join([self.title, "", *lines])
 
-    _repr_markdown_ = _repr_markdown
+    def _repr_html_(self) -> str:
+        rows = [[html.escape(_cell(v)) for v in row] for row in (self.header, *self.rows)]
+        lines = map("<td>".join, rows)
+        return f"<h4>{html.escape(self.title)}</h4><table><tr><td>{'<tr><td>'.join(lines)}</table>"
 
 
 def _cell(value: str | float | None) -> str:
-    """Write a value for a table.
-
-    Whole numbers have all digits, others four; bars are escaped, as they end a cell.
-    """
+    """Write a value for a table: whole numbers with all digits, others with four."""
     if value is None or value != value:  # NaN
         return ""
     if isinstance(value, float):
@@ -12232,7 +12233,7 @@ def _cell(value: str | float | None) -> str:
         return f"{value:,}"
     if len(value) > LONGEST_CELL:
         value = value[: LONGEST_CELL - 1] + "…"
-    return value.replace("|", "\\|")
+    return value
 
 
 def _cell_width(text: str) -> int:
@@ -12285,7 +12286,35 @@ class Report:
         return "\n\n".join([self.title, *map(str, self.tables())])
 
     __repr__ = __str__
-    _repr_markdown_ = _repr_markdown
+
+    def _repr_html_(self) -> str:
+        return "\n".join(table._repr_html_() for table in self.tables())
+
+
+_PAGE = """<!doctype html>
+<meta charset="utf-8">
+<title>bpe_numba</title>
+<style>
+body { margin: 2em auto; max-width: 60em; padding: 0 1em; font: 16px/1.6 sans-serif }
+table { border-collapse: collapse }
+td { padding: 0 1em 0 0; border-bottom: 1px solid #ccc }
+tr:first-child { font-weight: bold }
+</style>
+"""
+
+
+def write_page(path: PathName, *reports: Report | View) -> None:
+    """Write reports as one page of HTML, which needs no other file.
+
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     path = Path(folder, "view.html")
+    ...     write_page(path, view(Tokenizer({60: b"<"}, []), "<"))
+    ...     '<span title="60"' in path.read_text()
+    True
+    """
+    page = _PAGE + "\n".join(report._repr_html_() for report in reports)
+    with atomic_write(Path(path)) as file:
+        file.write(page.encode(errors="backslashreplace"))  # names of files may have invalid bytes
 
 
 # The history of a training, in the folder of its model
@@ -12936,6 +12965,11 @@ def compare(
 # view
 
 WIDTH = 80  # of lines for people, except in tables
+# A token, with a border that is seen without colours, too.
+_SPAN = (
+    '<span title="{}" style="border-left: 1px solid; color: #000; background: hsl({} 90% 88%)">'
+    "{}</span><wbr>"
+)
 
 
 def decode_each(tokenizer: Tokenizer, ids: Sequence[int]) -> list[bytes]:
@@ -12972,6 +13006,15 @@ class View:
         return "\n".join([*map(str.rstrip, lines), self.title])
 
     __str__ = __repr__ = text
+
+    def _repr_html_(self) -> str:
+        """Write the tokens on colours, with their ids as tooltips."""
+        spans = []
+        for token, number in zip(self.tokens, self.ids.tolist(), strict=True):
+            shown = html.escape(readable(token)).replace("↵", "↵<br>")
+            hue = number * 137 % 360  # neighbouring ids have different colours
+            spans.append(_SPAN.format(number, hue, shown))
+        return f"<h4>{html.escape(self.title)}</h4><div dir=auto>{''.join(spans)}</div>"
 
 
 @checked
@@ -13145,33 +13188,56 @@ def _curve_command(models: Sequence[str], *, plot: str | None = None, **options)
     print(report)
 
 
-def _compare_command(models: Sequence[str], *, corpus: Sequence[str] = (), **options) -> None:
+def _compare_command(
+    models: Sequence[str], *, corpus: Sequence[str] = (), html: str | None = None, **options
+) -> None:
     """Compare models on corpora.
 
     models  files or folders of any format
     corpus  files, a folder or a glob; by default the source of Python's standard library
+    html    also write the tables to this page
 
     $ compare model cl100k_base.tiktoken
     $ compare model other-model --corpus english.txt --corpus code.txt
     """
     options["engine"] = call_with(Engine, **options)
     corpora = corpus or {"standard library": standard_library()}
-    print(call_with(compare, models, corpora, **options))
+    report = call_with(compare, models, corpora, **options)
+    if html:
+        write_page(html, report)
+    print(report)
 
 
-def _view_command(model: str, text: Sequence[str] = (), **options) -> None:
+def _view_command(
+    model: str,
+    text: Sequence[str] = (),
+    *,
+    beside: Sequence[str] = (),
+    html: str | None = None,
+    **options,
+) -> None:
     """Show a text cut into tokens.
 
-    text  the text; by default standard input
+    text    the text; by default standard input
+    beside  another model, whose tokens are shown below
+    html    also write the tokens to this page, in colours
 
     $ view model "Hello, world"
-    $ view model < corpus.txt
+    $ view model --beside other-model --html view.html < corpus.txt
     """
     if len(text) > 1 and os.path.exists(text[0]):
-        raise InputError(f"{text[0]} exists, but only one model is viewed: put the text in quotes")
-    tokenizer = call_with(open_model, model, **options)
+        raise InputError(
+            f"{text[0]} exists, but one model is viewed (see `beside`): put the text in quotes"
+        )
     data = os.fsencode(" ".join(text)) if text else sys.stdin.buffer.read()
-    print(view(tokenizer, data).text(shutil.get_terminal_size().columns))
+    reports = []
+    for name in (model, *beside):
+        report = view(call_with(open_model, name, **options), data)
+        report.title = f"{name}: {report.title}"
+        print(report.text(shutil.get_terminal_size().columns))
+        reports.append(report)
+    if html:
+        write_page(html, *reports)
 
 
 _COMMANDS = {

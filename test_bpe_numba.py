@@ -24,6 +24,7 @@ import fractions
 import functools
 import gzip
 import hashlib
+import html.parser
 import importlib.util
 import inspect
 import io
@@ -5908,6 +5909,18 @@ def test_a_view_shows_every_token(some_prose):
     assert "<U+202E>" in report.text(80) + "<U+202E>"
 
 
+def test_a_page_shows_every_token(some_prose, tmp_path):
+    tokenizer, _, _ = some_prose
+    text = "<script>a & b</script> 中文 سلام 🙂\x00\u202e".encode() + b"\n\xff"
+    report = bpe.view(tokenizer, text)
+    bpe.write_page(tmp_path / "a.html", report, bpe.Table("A <b>", ("x",), [("<i>",)]))
+    page = Cells((tmp_path / "a.html").read_text())
+    assert "".join(page.of("span", "br")) == "".join(map(bpe.readable, report.tokens))
+    titles = [int(attrs["title"]) for tag, attrs in page.tags if tag == "span"]
+    assert titles == report.ids.tolist()
+    assert "script" not in {tag for tag, _ in page.tags}
+
+
 @given(st.binary(min_size=1, max_size=30) | texts.filter(len).map(str.encode))
 def test_readable_text_is_printable(token):
     assert bpe.readable(token).isprintable() and " " not in bpe.readable(token)
@@ -5950,12 +5963,35 @@ def test_tables_are_markdown_in_columns(reports):
         assert len({bpe._cell_width(line) for line in table.splitlines() if line[0] == "|"}) < 2
 
 
+class Cells(html.parser.HTMLParser):
+    """The tags of a page, and the text between them."""
+
+    def __init__(self, page: str):
+        super().__init__()
+        self.tags = []
+        self.texts = []
+        self.feed(page)
+
+    def handle_starttag(self, tag, attrs):
+        self.tags.append((tag, dict(attrs)))
+        self.texts.append("")
+
+    def handle_data(self, data):
+        if self.texts:
+            self.texts[-1] += data
+
+    def of(self, *tags: str) -> list[str]:
+        pairs = zip(self.tags, self.texts, strict=True)
+        return [text.strip("\n") for (tag, _), text in pairs if tag in tags]
+
+
 def test_a_notebook_shows_tables_as_they_are(reports):
-    table = bpe.Table("Tokens of *a*", ("token", "n"), [("<E4>|__init__", 1), ("$x$ `y` #", 2)])
-    text = table._repr_markdown_()
-    assert re.sub(r"\\([<>*_`$#])", r"\1", text) == str(table)
-    assert not re.search(r"(?<!\\)[<>*_`$#]", text)
+    table = bpe.Table("Tokens of <a>", ("token", "n"), [("<E4>|__init__", 1), ("$x$ `y` #", 2)])
+    cells = Cells(table._repr_html_())
+    assert cells.of("h4") == ["Tokens of <a>"]
+    assert cells.of("td") == ["token", "n", "<E4>|__init__", "1", "$x$ `y` #", "2"]
     for report in reports:
+        assert Cells(report._repr_html_()).of("h4") == [table.title for table in report.tables()]
         for row in chain.from_iterable(table.rows for table in report.tables()):
             assert all(isinstance(cell, (str, int, float, np.number, type(None))) for cell in row)
 
@@ -6009,6 +6045,22 @@ def test_view_reads_its_text_from_a_pipe(command, model, monkeypatch):
     output = command("view model The cat", cwd=model).stdout.decode()
     assert output.endswith("7 bytes, 3 tokens\n") and "\x1b" not in output
     assert command("view model", stdin=b"The cat", cwd=model).stdout.decode() == output
+
+
+def test_models_are_viewed_beside_each_other(command, model, tmp_path):
+    page = tmp_path / "a.html"
+    line = f"view model 'The cat' --beside model --html {page}"
+    output = command(line, cwd=model).stdout.decode()
+    half = len(output) // 2
+    assert output[:half] == output[half:] and "model: 7 bytes, 3 tokens" in output
+    assert Cells(page.read_text()).of("h4") == ["model: 7 bytes, 3 tokens"] * 2
+
+
+def test_a_comparison_is_written_to_a_page(command, model, tmp_path):
+    (tmp_path / "a.txt").write_text("The cat")
+    page = tmp_path / "a.html"
+    output = command(f"compare model --corpus {tmp_path / 'a.txt'} --html {page}", cwd=model).stdout
+    assert all(title in output.decode() for title in Cells(page.read_text()).of("h4"))
 
 
 def test_timings_are_a_table(command, some_prose, tmp_path):
@@ -6611,7 +6663,7 @@ REFUSED_COMMANDS = [
     ("decode model large.npy", ["id 100000"]),
     ("view model --plot=a.png", ["--plot=a.png"]),
     ("frain", ["frain"]),
-    ("view model model 'the cat'", ["only one model is viewed"]),
+    ("view model model 'the cat'", ["one model is viewed (see --beside)"]),
     ("inspect model empty.txt", ["no text to look at in", "empty.txt"]),
     ("compare model --corpus empty.txt", ["no text to look at in", "empty.txt"]),
     ("curve bytes", ["bytes: no training.npz here", "`train`"]),
