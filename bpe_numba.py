@@ -2261,7 +2261,7 @@ def _call_step(part: str, functions: Mapping[str, Callable], step: dict, *argume
     fields = {name: field for name, field in step.items() if name != "type"}
     try:
         return list(functions[step["type"]](*arguments, **fields))
-    except (AttributeError, KeyError, OverflowError, TypeError, ValueError) as error:
+    except (AttributeError, LookupError, OverflowError, TypeError, ValueError) as error:
         raise InputError(f"the {part} {_brief_json(step)} is not supported: {error}") from None
 
 
@@ -6550,6 +6550,22 @@ def _read_names(names: Iterable[str], alphabet: str = "bytes") -> list[bytes]:
     return [tokens[start:end] for start, end in itertools.pairwise(ends)]
 
 
+def _template_row(single: list, special_tokens: dict, **_: object) -> Iterable:
+    """List the ids of a template for one text, which is called A."""
+    parts = {"A": [None]} | {name: token["ids"] for name, token in special_tokens.items()}
+    names = [content["id"] for piece in single for content in piece.values()]
+    return itertools.chain.from_iterable(map(parts.__getitem__, names))
+
+
+# The function that lists the ids around a text, which is None there, by the type of a step of a
+# post_processor; its parameters are the other fields.
+_POST_PROCESSORS = {
+    "BertProcessing": lambda cls, sep, **_: [cls[1], None, sep[1]],
+    "RobertaProcessing": lambda cls, sep, **_: [cls[1], None, sep[1]],
+    "TemplateProcessing": _template_row,
+}
+
+
 # Without a decoder, tokens are joined by spaces, like tokens of a WordPiece that all begin a word.
 _JOINED_BY_SPACES = {"type": "WordPiece", "prefix": "\0", "cleanup": False}
 
@@ -6584,8 +6600,8 @@ class Model:
     subword_prefix  the prefix of tokens of a WordPiece that continue a word
     max_word_chars  longer words are unknown to a WordPiece
     config          the content of tokenizer_config.json
-    post_processor  the post_processor of tokenizer.json, which is only kept for other tools
-    batching        its truncation and padding, which are only kept as well
+    post_processor  the post_processor of tokenizer.json; see `added_ids`
+    batching        its truncation and padding, which are only kept for other tools
     added_from      special tokens from this id on are not in the vocabulary of tokenizer.json, but
                     only among its added tokens
     unused          the ids of tokens that no text becomes
@@ -6720,6 +6736,27 @@ class Model:
         if self.decoder == (None,):
             return [_JOINED_BY_SPACES]
         return _flattened(self.decoder, "decoders")
+
+    @functools.cached_property
+    def added_ids(self) -> tuple[list[int], list[int]]:
+        """The ids that the post_processor puts before and after one text.
+
+        Raises InputError if it does more.
+        """
+        steps = _flattened(self.post_processor or [], "processors")
+        steps = [step for step in steps if step["type"] != "ByteLevel"]
+        row = [None]
+        for step in steps:
+            row = _call_step("post_processor", _POST_PROCESSORS, step)
+        n_known = sum(_is_id(token_id) and token_id in self.vocab for token_id in row)
+        # A step after a template would take its tokens for texts of their own.
+        require(
+            len(steps) <= 1 and None in row and n_known == len(row) - 1,
+            "this post_processor is not supported: it must put tokens of the vocabulary around one "
+            f"text, and in one step: {_brief_json(self.post_processor)}",
+        )
+        position = row.index(None)
+        return row[:position], row[position + 1 :]
 
     @functools.cached_property
     def letters(self) -> dict[int, int]:
@@ -10261,6 +10298,21 @@ def _join_ids(parts: Iterable[np.ndarray], n_expected: int) -> np.ndarray:
     return ids
 
 
+def surround(
+    ids: np.ndarray, offsets: np.ndarray, before: Sequence[int], after: Sequence[int]
+) -> Arrays:
+    """Insert ids before and after each text.
+
+    >>> surround(np.array([5, 6, 7]), np.array([0, 2, 2, 3]), [1], [2])
+    (array([1, 5, 6, 2, 1, 2, 1, 7, 2]), array([0, 4, 6, 9]))
+    """
+    # At each offset one text ends and another begins; what is outside of all texts is cut off.
+    row = [*after, *before]
+    longer = np.insert(ids, np.repeat(offsets, len(row)), np.tile(row, len(offsets)))
+    ids = longer[len(after) : len(longer) - len(before)]
+    return ids, offsets + len(row) * np.arange(len(offsets))
+
+
 class _Encoder:
     """The state of one encoding thread."""
 
@@ -10582,14 +10634,20 @@ class Tokenizer:
                 f"id {id!r} is not in the vocabulary, whose ids end at {self.vocab_size - 1}"
             ) from None
 
-    def encode(self, text: Text, allowed_special: Allowed = "all") -> list[int]:
+    def encode(
+        self, text: Text, allowed_special: Allowed = "all", *, add_special_tokens: bool = False
+    ) -> list[int]:
         """Encode a text, or bytes that may be invalid UTF-8, as a list of ids.
 
-        allowed_special  the special tokens that become their ids: "all", "none", or some of them.
-                         All others are ordinary text, so nobody can forge a control token that is
-                         not allowed
+        allowed_special     the special tokens that become their ids: "all", "none", or some of
+                            them. All others are ordinary text, so nobody can forge a control token
+                            that is not allowed
+        add_special_tokens  put the tokens of the model's post_processor, such as [CLS] and [SEP],
+                            before and after the text, as Hugging Face does by default
         """
-        return self.encode_to_numpy(text, allowed_special).tolist()
+        return self.encode_to_numpy(
+            text, allowed_special, add_special_tokens=add_special_tokens
+        ).tolist()
 
     def encode_with_offsets(
         self, text: Text, allowed_special: Allowed = "all"
@@ -10613,14 +10671,16 @@ class Tokenizer:
         """Encode a text as ordinary text, without special tokens."""
         return self.encode(text, "none")
 
-    def encode_to_numpy(self, text: Text, allowed_special: Allowed = "all") -> np.ndarray:
+    def encode_to_numpy(
+        self, text: Text, allowed_special: Allowed = "all", *, add_special_tokens: bool = False
+    ) -> np.ndarray:
         """Encode a text as uint32[N].
 
         >>> Tokenizer({b: bytes([b]) for b in range(256)}, []).encode_to_numpy("Hi")
         array([ 72, 105], dtype=uint32)
         """
         _text_size(text)
-        return self.encode_texts([text], allowed_special)[0]
+        return self.encode_texts([text], allowed_special, add_special_tokens=add_special_tokens)[0]
 
     @interruptible
     def encode_texts(
@@ -10629,11 +10689,15 @@ class Tokenizer:
         allowed_special: Allowed = "all",
         first_id: int = BEGINS,
         carry: np.ndarray | None = None,
+        *,
+        add_special_tokens: bool = False,
     ) -> Arrays:
         """Encode texts in this thread.
 
         first_id  CONTINUES if the first text continues an earlier one; see Pretokenizer.apply
         carry     what the next part of a text needs from this one, uint64[1]; changed in place
+
+        Also add_special_tokens, as in `encode`.
 
         Returns the ids of the texts end to end, uint32[N], and their offsets, int64[T + 1].
         """
@@ -10650,6 +10714,8 @@ class Tokenizer:
             ids = encoder.encode(pretokenizer, parts, sum(map(len, texts)), offsets)
             if carry is not None:
                 carry[0] = encoder.scratch[SUM]
+            if add_special_tokens:
+                return surround(ids, offsets, *self.model.added_ids)
             return ids, offsets
         finally:
             self._idle.append(encoder)
@@ -10717,7 +10783,12 @@ class Tokenizer:
         return ids[:n].tolist()
 
     def encode_batch(
-        self, texts: Iterable[Text], allowed_special: Allowed = "all", *, threads: int | None = None
+        self,
+        texts: Iterable[Text],
+        allowed_special: Allowed = "all",
+        *,
+        add_special_tokens: bool = False,
+        threads: int | None = None,
     ) -> list[list[int]]:
         """Encode each text as a list of ids.
 
@@ -10726,12 +10797,19 @@ class Tokenizer:
         >>> Tokenizer({b: bytes([b]) for b in range(256)}, []).encode_batch(["Hi", "", "!"])
         [[72, 105], [], [33]]
         """
-        ids, offsets = self.encode_batch_to_numpy(texts, allowed_special, threads=threads)
+        ids, offsets = self.encode_batch_to_numpy(
+            texts, allowed_special, add_special_tokens=add_special_tokens, threads=threads
+        )
         return [ids[start:stop].tolist() for start, stop in itertools.pairwise(offsets.tolist())]
 
     @checked
     def encode_batch_to_numpy(
-        self, texts: Iterable[Text], allowed_special: Allowed = "all", *, threads: int | None = None
+        self,
+        texts: Iterable[Text],
+        allowed_special: Allowed = "all",
+        *,
+        add_special_tokens: bool = False,
+        threads: int | None = None,
     ) -> Arrays:
         """Encode all texts.
 
@@ -10746,7 +10824,11 @@ class Tokenizer:
             "encode_batch takes a list of texts: use encode for one text",
         )
         batches = _batched_by_size(texts, _text_size, PART_BYTES)
-        encode = functools.partial(self.encode_texts, allowed_special=allowed_special)
+        encode = functools.partial(
+            self.encode_texts,
+            allowed_special=allowed_special,
+            add_special_tokens=add_special_tokens,
+        )
         sizes = [np.zeros(1, np.int64)]
         n_expected = 0
         if isinstance(texts, (list, tuple)):
@@ -10760,8 +10842,57 @@ class Tokenizer:
         ids = _join_ids(encode_all(), n_expected)
         return ids, np.cumsum(np.concatenate(sizes))
 
+    @checked
+    def encode_batch_padded(
+        self,
+        texts: Iterable[Text],
+        max_length: int = MAX_ID,
+        allowed_special: Allowed = "all",
+        *,
+        add_special_tokens: bool = False,
+        pad_id: int = 0,
+        pad_left: bool = False,
+        threads: int | None = None,
+    ) -> Arrays:
+        """Encode each text as a row of a matrix, which is as wide as its longest row.
+
+        Returns the ids, uint32[T, L], and the lengths of the rows without padding, int64[T].
+
+        max_length  the last ids of a longer text are left out, but none of those that
+                    add_special_tokens puts around it
+        pad_id      the id of padding
+        pad_left    whether padding is at the beginning of a row, not at its end
+
+        >>> tokenizer = Tokenizer({b: bytes([b]) for b in range(256)}, [])
+        >>> tokenizer.encode_batch_padded(["Hi!", "", "?"], 2)
+        (array([[ 72, 105],
+               [  0,   0],
+               [ 63,   0]], dtype=uint32), array([2, 0, 1]))
+        """
+        ids, offsets = self.encode_batch_to_numpy(texts, allowed_special, threads=threads)
+        before, after = self.model.added_ids if add_special_tokens else ([], [])
+        room = max_length - len(before) - len(after)
+        require(room >= 0, f"`max_length` {max_length} has no room for the special tokens")
+        lengths = np.minimum(np.diff(offsets), room)
+        columns = np.arange(lengths.max(initial=0))
+        places = offsets[:-1, None] + columns
+        ids = ids[places[columns < lengths[:, None]]]
+        ids, offsets = surround(ids, np.append(0, np.cumsum(lengths)), before, after)
+        lengths = np.diff(offsets)
+        columns = np.arange(lengths.max(initial=0))
+        if pad_left:
+            columns = columns[::-1]
+        is_id = columns < lengths[:, None]
+        rows = np.full(is_id.shape, pad_id, np.uint32)
+        rows[is_id] = ids
+        return rows, lengths
+
     def encode_iterable(
-        self, iterable: Iterable[Text], allowed_special: Allowed = "all"
+        self,
+        iterable: Iterable[Text],
+        allowed_special: Allowed = "all",
+        *,
+        add_special_tokens: bool = False,
     ) -> Iterator[int]:
         """Encode a text that comes in chunks, such as a file, and yield the ids of the whole text.
 
@@ -10771,8 +10902,11 @@ class Tokenizer:
         source = self._source_of_texts(allowed_special)
         chunks = [iterable] if isinstance(iterable, Text) else iterable
         carry = np.zeros(1, np.uint64)
+        before, after = self.model.added_ids if add_special_tokens else ([], [])
+        yield from before
         for data, first_id, _ in source.cut(map(_text_bytes, chunks), WINDOW_BYTES):
             yield from self.encode_texts([data], allowed_special, first_id, carry)[0].tolist()
+        yield from after
 
     def source(
         self,

@@ -71,6 +71,7 @@ from tokenizers import decoders as D
 from tokenizers import normalizers as N
 from tokenizers import pre_tokenizers as P
 from tokenizers.pre_tokenizers import ByteLevel, Sequence, Split
+from tokenizers.processors import TemplateProcessing
 
 import bpe_numba as bpe
 
@@ -4530,6 +4531,9 @@ CALLS = {
     "encode_batch_to_numpy": lambda t, text, chosen, _: t.encode_batch_to_numpy(
         [text] * 3, chosen, threads=2
     )[0],
+    "encode_batch_padded": lambda t, text, chosen, _: chain(
+        *(row[:n] for row, n in zip(*t.encode_batch_padded([text] * 2, 99, chosen), strict=True))
+    ),
     "encode_iterable": lambda t, text, chosen, _: [
         *t.encode_iterable(text, chosen),
         *t.encode_iterable([text], chosen),
@@ -4721,6 +4725,96 @@ def test_there_are_no_offsets_if_tokens_differ_from_the_text():
 def test_a_tokenizer_can_be_a_string(tokenizer):
     again = bpe.Tokenizer.from_str(tokenizer.to_str())
     assert again.digest == tokenizer.digest and again.n_vocab == tokenizer.vocab_size
+
+
+def template(single, **special_tokens):
+    numbers = list(special_tokens.items())
+    return TemplateProcessing(single=single, pair="$A $B:1", special_tokens=numbers)
+
+
+POST_PROCESSORS = [
+    template("CLS $A SEP", CLS=1, SEP=2),
+    template("$A:1 SEP", SEP=2),
+    template("CLS CLS $A", CLS=1),
+    tokenizers.processors.BertProcessing(("SEP", 2), ("CLS", 1)),
+    tokenizers.processors.RobertaProcessing(("SEP", 2), ("CLS", 1)),
+    tokenizers.processors.ByteLevel(),
+    tokenizers.processors.Sequence([tokenizers.processors.ByteLevel(), template("CLS $A", CLS=1)]),
+]
+
+
+def post_processed(processor):
+    """A tokenizer of Hugging Face with five tokens, and ours."""
+    vocab = {name: id for id, name in enumerate(["UNK", "CLS", "SEP", "a", "b"])}
+    theirs = tokenizers.Tokenizer(tokenizers.models.WordLevel(vocab, unk_token="UNK"))
+    theirs.pre_tokenizer = P.Whitespace()
+    theirs.add_special_tokens(["CLS", "SEP"])
+    theirs.post_processor = processor
+    return theirs, bpe.Tokenizer.from_str(theirs.to_str())
+
+
+@pytest.mark.parametrize("processor", POST_PROCESSORS, ids=str)
+def test_special_tokens_are_added_as_in_hugging_face(processor):
+    theirs, ours = post_processed(processor)
+    some_texts = ["a b a b a", "", "x CLS b", "a"]
+    expected = [theirs.encode(text).ids for text in some_texts]
+    bare = [theirs.encode(text, add_special_tokens=False).ids for text in some_texts]
+    assert ours.encode_batch(some_texts) == bare
+    assert ours.encode_batch(some_texts, add_special_tokens=True) == expected
+    assert ours.encode_batch([], add_special_tokens=True) == []
+    for text, ids in zip(some_texts, expected, strict=True):
+        assert ours.encode(text, add_special_tokens=True) == ids
+        assert ours.encode_to_numpy(text, add_special_tokens=True).tolist() == ids
+        assert [*ours.encode_iterable([text[:2], text[2:]], add_special_tokens=True)] == ids
+    for size, side in itertools.product((3, 4, 99), ("right", "left")):
+        theirs.enable_truncation(size)
+        theirs.enable_padding(direction=side, pad_id=7)
+        expected = theirs.encode_batch(some_texts)
+        rows, lengths = ours.encode_batch_padded(
+            some_texts, size, add_special_tokens=True, pad_id=7, pad_left=side == "left"
+        )
+        assert rows.tolist() == [row.ids for row in expected] and rows.dtype == np.uint32
+        assert lengths.tolist() == [sum(row.attention_mask) for row in expected]
+
+
+def test_a_padded_batch_may_have_no_texts_and_no_ids(tokenizer):
+    assert tokenizer.encode_batch_padded([])[0].shape == (0, 0)
+    assert tokenizer.encode_batch_padded(["", ""])[0].shape == (2, 0)
+    assert tokenizer.encode_batch_padded(["a", "b"], 0)[0].shape == (2, 0)
+    ours = post_processed(POST_PROCESSORS[0])[1]
+    assert ours.encode_batch_padded(["a"], 2, add_special_tokens=True)[0].tolist() == [[1, 2]]
+    with refusal("`max_length` 1 has no room"):
+        ours.encode_batch_padded(["a"], 1, add_special_tokens=True)
+
+
+BERT_PROCESSING = {"type": "BertProcessing", "cls": ["CLS", 1], "sep": ["SEP", 2]}
+TEMPLATE = {"type": "TemplateProcessing", "special_tokens": {}}
+
+
+@pytest.mark.parametrize(
+    "processor",
+    [
+        BERT_PROCESSING | {"cls": ["CLS", 9]},
+        BERT_PROCESSING | {"cls": ["CLS", [1]]},
+        BERT_PROCESSING | {"cls": []},
+        TEMPLATE,
+        TEMPLATE | {"single": []},
+        TEMPLATE | {"single": [{"Sequence": {"id": "B"}}]},
+        TEMPLATE | {"single": [{"Sequence": {"id": "A"}}] * 2},
+        {"type": "Sequence", "processors": [BERT_PROCESSING] * 2},
+        {"type": "Pairs"},
+    ],
+    ids=str,
+)
+def test_a_post_processor_that_does_more_is_refused_where_it_is_asked_for(processor):
+    model = bpe.Model(BYTE_VOCAB, [], post_processor=processor)
+    if processor["type"] == "BertProcessing":
+        model = bpe.Model({0: b"a", 1: b"CLS", 2: b"SEP"}, [], post_processor=processor)
+    ours = bpe.Tokenizer.from_model(model)
+    assert len(ours.encode("a")) == 1
+    for encode in (ours.encode, ours.encode_batch, ours.encode_batch_padded):
+        with refusal("post_processor .*not supported"):
+            encode("a" if encode == ours.encode else ["a"], add_special_tokens=True)
 
 
 def test_special_tokens_that_can_be_read_only_once_are_refused():
