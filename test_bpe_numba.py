@@ -1211,7 +1211,7 @@ def test_patterns_have_names_sources_and_stages():
     assert bpe.Pattern(bpe.Split(r"\d")).source == r"\d"
     assert bpe.Pattern(bpe.Split("the")).source == bpe.Split("the")
     assert bpe.Pattern([bpe.Metaspace(), "bert"]).source == (bpe.Metaspace(), *bert.source)
-    assert gpt2.name == "gpt2"
+    assert gpt2.name == "gpt2" and repr(gpt2) == "Pattern(gpt2)"
     assert gpt2.source == bpe.PATTERNS["gpt2"]
     assert bpe.Pattern(gpt2.source).name == "gpt2"
     assert chained.name is None and chained.source == (gpt2.source, r"\p{N}")
@@ -5098,6 +5098,26 @@ def test_an_unknown_character_becomes_its_bytes(options):
     assert ours.decode(ids) == "a中 é"
 
 
+@given(st.text("aé中, \n\t\u3000\xa0.1", max_size=30) | texts)
+def test_every_space_comes_back_from_a_unigram(text):
+    ours = family_training(model="unigram", byte_fallback=True, pattern=None).tokenizer
+    assert ours.pattern.steps[0] == bpe.PATTERNS["spaces"]
+    if "▁" not in text and not regex.search("<0x..>|<unk>", text):
+        assert ours.decode(ours.encode(text)) == text
+
+
+def test_a_unigram_cuts_unseen_text_no_finer_than_sentencepiece(library, tmp_path):
+    trainer = pytest.importorskip("sentencepiece").SentencePieceTrainer
+    lines = [" ".join(line.split()) for path in library[:30] for line in path.open()]
+    (tmp_path / "a.txt").write_text("\n".join(filter(None, lines[::2])))
+    options = {"vocab_size": 1000, "minloglevel": 2}
+    trainer.train(input=tmp_path / "a.txt", model_prefix=tmp_path / "sp", **options)
+    theirs = bpe.Tokenizer.load(tmp_path / "sp.model")
+    ours = bpe.train(tmp_path / "a.txt", 1000, model="unigram", workers=1).tokenizer
+    sizes = [len(list(chain(*model.encode_batch(lines[1::2])))) for model in (ours, theirs)]
+    assert sizes[0] <= sizes[1]
+
+
 def test_a_mark_says_where_words_begin():
     ours = family_training(model="longest", alphabet="characters", mark="_").tokenizer
     names = b"".join(map(ours.id_to_token, ours.encode("def  self.x\n return")))
@@ -5138,6 +5158,18 @@ def test_bad_options_are_refused_before_texts_are_read():
     assert next(texts) == "some text"
 
 
+def test_a_long_pattern_is_shown_by_its_ends():
+    letters = {chr(code) for code in range(0x4E00, 0x5000)} | {"]", "\u0301"}
+    shown = repr(bpe.Pattern(bpe._write_set(letters) + "+"))
+    assert (
+        len(shown) < 330 and "…" in shown and shown.endswith("俾俿]+')") and "\\U0000005d" in shown
+    )
+    assert bpe.Pattern(bpe._write_set(letters) + "+").split("丁]a".encode()) == [
+        "丁]".encode(),
+        b"a",
+    ]
+
+
 def test_results_are_a_page_and_not_a_wall(library):
     training = bpe.train(library[:5], 300)
     assert repr(training) == str(training) and max(map(len, repr(training).splitlines()[1:])) <= 80
@@ -5175,7 +5207,7 @@ COUNTINGS = [
     ({}, {}),
     ({"pattern": "cl100k", "normalizer": ["nfc", "lowercase"]}, {"tie_break": "ids"}),
     ({}, {"model": "longest", "min_frequency": 2}),
-    (WITH_UNK, {"model": "unigram"}),
+    ({**WITH_UNK, "pattern": "spaces"}, {"model": "unigram"}),
     ({**WITH_UNK, "byte_fallback": True}, {"model": "unigram", "byte_fallback": True}),
     ({"byte_fallback": True}, {"alphabet": "characters", "byte_fallback": True, "coverage": 0.99}),
     ({**WITH_UNK, "pattern": "whitespace-split"}, {"alphabet": "characters", "mark": "_"}),
@@ -5192,7 +5224,8 @@ def test_training_from_counts_is_training_from_the_texts(library, tmp_path, coun
     files = [*library[:9], tmp_path / "a.txt"]
     for name, group in (("1.npz", files[:4]), ("2.npz", files[4:])):
         bpe.count_files(group, tmp_path / name, **counting | special, workers=1)
-    also = {name: counting[name] for name in ("pattern", "normalizer") if name in counting}
+    also = {"pattern": counting.get("pattern", "gpt2")}
+    also["normalizer"] = counting.get("normalizer", [])
     words = [tmp_path / "1.npz", tmp_path / "2.npz"]
     written = []
     ways = [(words, (), {}), (words, special_tokens, {}), (files, special_tokens, also)]
