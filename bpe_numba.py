@@ -11139,6 +11139,7 @@ def _encode_blocks(
     dtype: np.dtype,
     end_id: int | None,
     allowed_special: Allowed,
+    add_special_tokens: bool,
     carry: np.ndarray,
     source: Source,
     blocks: list[Block],
@@ -11152,9 +11153,17 @@ def _encode_blocks(
     for block in blocks:
         texts = source.texts(block)
         begins = block.first_id == BEGINS
-        ids, offsets = tokenizer.encode_texts(texts, allowed_special, block.first_id, carry)
+        goes_on = block.next_id != BEGINS  # the text goes on in the next block
+        ids, offsets = tokenizer.encode_texts(
+            texts, allowed_special, block.first_id, carry, add_special_tokens=add_special_tokens
+        )
         ends = offsets[1:]
-        if block.next_id != BEGINS:  # the text goes on in the next block
+        if add_special_tokens:
+            before, after = tokenizer.model.added_ids
+            n_before = len(before) * (not begins)
+            ids = ids[n_before : len(ids) - len(after) * goes_on]
+            ends = ends - n_before
+        if goes_on:
             ends = ends[:0]
         repeats_end = False
         if end_id is not None:
@@ -11287,6 +11296,21 @@ def _without_repeated_ends(
         yield block
 
 
+def _with_starts(blocks: Iterable[_EncodedBlock], start_id: int) -> Iterator[_EncodedBlock]:
+    """Insert an id before each document that does not begin with it."""
+    is_start = True  # whether the next id begins a document
+    for block in blocks:
+        ends = block.ends
+        starts = np.append(0, ends)
+        lengths = np.append(ends, len(block.ids)) - starts
+        is_missing = (lengths == 0) | (np.append(block.ids, 0)[starts] != start_id)
+        is_missing[0] &= is_start
+        is_missing[-1] &= lengths[-1] > 0  # or the last document ends with the block
+        is_start = lengths[-1] == 0 and (is_start or len(ends) > 0)
+        ids = np.insert(block.ids, starts[is_missing], start_id)
+        yield block._replace(ids=ids, ends=ends + np.cumsum(is_missing)[:-1])
+
+
 def _write_descriptions(paths: Sequence[Path], totals: np.ndarray, encoded: Encoded) -> None:
     """Describe each file of ids in a file next to it.
 
@@ -11310,6 +11334,8 @@ def encode_files(
     *,
     dtype: str = "auto",
     append: str | None = None,
+    prepend: str | None = None,
+    add_special_tokens: bool = False,
     layout: str = "auto",
     val_fraction: float | None = None,
     document_index: PathName | None = None,
@@ -11334,6 +11360,9 @@ def encode_files(
     append           special token that ends every document. Documents are files, lines of .jsonl
                      files and rows of Parquet files; this token in a text also ends one, and is not
                      written twice
+    prepend          special token that begins every document; it is not written twice
+    add_special_tokens  put the tokens of the model's post_processor, such as [CLS] and [SEP],
+                     before and after each file, line or row
     layout           auto, which is that of the name of the file; or llm.c, a .bin file with a
                      header of 1,024 bytes
     val_fraction     share of documents to hold out, as with nanoGPT: 0.0005 holds out the last of
@@ -11373,13 +11402,18 @@ def encode_files(
     _require_other_files(outputs, source.files)
     if tokenizer.model.sums_in_single and not all(map(source.is_json, source.files)):
         engine = Engine(1, progress)  # the blocks of a text need the sums of those before them
-    end_id = None
-    if append is not None:
-        tokenizer._allowed([append])
-        end_id = tokenizer.special_tokens[append]
+    tokenizer._allowed([token for token in (append, prepend) if token is not None])
+    end_id = tokenizer.special_tokens.get(append)
+    start_id = tokenizer.special_tokens.get(prepend)
+    if add_special_tokens and tokenizer.model.added_ids == ([], []):
+        warnings.warn(
+            "`add_special_tokens`: the post_processor of this model adds none", stacklevel=3
+        )
     tokenizer.compile_kernels()
     carry = np.zeros(1, np.uint64)
-    work = functools.partial(_encode_blocks, tokenizer, id_type, end_id, allowed_special, carry)
+    work = functools.partial(
+        _encode_blocks, tokenizer, id_type, end_id, allowed_special, add_special_tokens, carry
+    )
     totals = np.zeros((2, 2), np.int64)  # the numbers of tokens and documents of each file
     n_bytes = 0
     with written_together(), contextlib.ExitStack() as stack, index_writer as write_index:
@@ -11387,8 +11421,10 @@ def encode_files(
         write_index(np.zeros(1, np.int64))
         bar = stack.enter_context(engine.progress_bar("encode", source.total_bytes, "B"))
         tasks = stack.enter_context(contextlib.closing(source.map(engine, work)))
-        blocks = itertools.chain.from_iterable(tasks)
-        for block in _without_repeated_ends(blocks, end_id):
+        blocks = _without_repeated_ends(itertools.chain.from_iterable(tasks), end_id)
+        if start_id is not None:
+            blocks = _with_starts(blocks, start_id)
+        for block in blocks:
             write_index(block.ends + totals[0, 0])
             parts = [(block.ids, block.ends)]
             if val_fraction is not None:

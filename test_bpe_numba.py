@@ -4916,6 +4916,71 @@ def test_ids_do_not_depend_on_workers_and_blocks(workers, corpus, tokenizer, tmp
     assert read_json(tmp_path / "o.npy.json") == report._asdict()
 
 
+STARTED = ["a b<|end|>c d<s>", "<s>a b<|end|><s><|end|>b", "", "<|end|>a", " ", "c d e <|end|> f "]
+
+
+def with_starts_and_ends(tokenizer, text, start, end):
+    """The ids of a text whose documents begin with `start` and end with `end`, if these are ids."""
+    documents = [tokenizer.encode(text)]
+    if end is not None:
+        documents = [[]]
+        for id in tokenizer.encode(text):
+            documents[-1].append(id)
+            if id == end:
+                documents.append([])
+        if documents[-1]:
+            documents[-1].append(end)
+        elif len(documents) > 1:
+            documents.pop()
+        else:
+            documents = [[end]]
+    if start is not None:
+        documents = [ids if ids[:1] == [start] else [start, *ids] for ids in documents]
+    return documents
+
+
+@pytest.mark.parametrize("append", [None, "<|end|>"])
+@pytest.mark.parametrize("prepend", [None, "<s>"])
+@pytest.mark.parametrize("block_bytes", [4, 9, 1000])
+@pytest.mark.parametrize("suffix", [".txt", ".jsonl"])
+def test_documents_begin_and_end_with_the_tokens_asked_for(
+    append, prepend, block_bytes, suffix, tmp_path, monkeypatch
+):
+    monkeypatch.setattr(bpe, "BLOCK_BYTES", block_bytes)
+    tokenizer = bpe.Tokenizer(BYTE_VOCAB, [], ["<|end|>", "<s>"], "whitespace-split")
+    numbers = [tokenizer.special_tokens.get(token) for token in (prepend, append)]
+    files = [tmp_path / f"{k}{suffix}" for k in range(len(STARTED))]
+    for path, text in zip(files, STARTED, strict=True):
+        path.write_text(text)
+        if suffix == ".jsonl":  # each file has all texts
+            path.write_text("".join(json.dumps({"text": text}) + "\n" for text in STARTED))
+    some_texts = STARTED * (suffix == ".jsonl") * len(files) or [text for text in STARTED if text]
+    expected = [
+        ids for text in some_texts for ids in with_starts_and_ends(tokenizer, text, *numbers)
+    ]
+    paths = {"out": tmp_path / "o.npy", "document_index": tmp_path / "i.npy"}
+    bpe.encode_files(tokenizer, files, **paths, append=append, prepend=prepend, workers=1)
+    index = np.load(tmp_path / "i.npy")
+    ids = np.load(tmp_path / "o.npy")
+    assert [ids[a:b].tolist() for a, b in pairwise(index)] == expected
+
+
+@pytest.mark.parametrize("block_bytes", [4, 1000])
+def test_added_tokens_stand_around_each_text_in_a_file(block_bytes, tmp_path, monkeypatch):
+    monkeypatch.setattr(bpe, "BLOCK_BYTES", block_bytes)
+    _, ours = post_processed(POST_PROCESSORS[0])
+    some_texts = ["a b a b a b a b a b", "a", "b b b b b b b b b b", "x CLS b"]
+    for k, text in enumerate(some_texts):
+        (tmp_path / f"{k}.txt").write_text(text)
+    options = {"add_special_tokens": True, "append": "SEP", "workers": 1}
+    bpe.encode_files(ours, tmp_path, tmp_path / "o.npy", **options)
+    expected = chain(*ours.encode_batch(some_texts, add_special_tokens=True))
+    assert np.load(tmp_path / "o.npy").tolist() == [*expected]
+    _, ours = post_processed(POST_PROCESSORS[5])
+    with note("adds none"):
+        bpe.encode_files(ours, tmp_path, tmp_path / "o.npy", **options)
+
+
 @pytest.mark.parametrize(
     "texts",
     [
