@@ -147,15 +147,17 @@ def tally(numbers):
     return sums
 
 
-def naive_score(score, count, left, right, size):
-    """The score of a pair from its count, the counts of its symbols, and its size."""
+def naive_score(score, count, left, right, size, n_tokens):
+    """The score of a pair from its count, those of its symbols, its size, and all tokens."""
     if score == "count":
         return float(count)
     if score == "likelihood":
         return count / (float(left) * float(right))
-    if score.__code__.co_argcount == 4:
-        return score(np.int64(count), np.int64(left), np.int64(right), np.int64(size))
-    return score(np.int64(count), np.int64(size))
+    numbers = (count, left, right, size, n_tokens)
+    n = score.__code__.co_argcount - len(score.__defaults__ or ())
+    if n == 2:
+        numbers = (count, size)
+    return score(*map(np.int64, numbers[:n]))
 
 
 class NaiveLearner:
@@ -181,14 +183,22 @@ class NaiveLearner:
     def pairs(self):
         return tally((pair, n) for word, n in self.words for pair in pairwise(word))
 
-    def best(self):
+    def scores(self):
+        """The count and the score of each pair that occurs and is not forbidden."""
         symbols = self.symbols()
+        n_tokens = self.n_tokens()
         scores = {}
         for (left, right), n in self.pairs().items():
             size = len(self.tokens[left] + self.tokens[right])
-            score = naive_score(self.score, n, symbols[left], symbols[right], size)
-            if score > 0 and n >= self.min_frequency and (left, right) not in self.forbidden:
-                scores[left, right] = score, n
+            score = 0.0
+            if n >= self.min_frequency:
+                score = naive_score(self.score, n, symbols[left], symbols[right], size, n_tokens)
+            if (left, right) not in self.forbidden:
+                scores[left, right] = n, score
+        return scores
+
+    def best(self):
+        scores = {pair: row[::-1] for pair, row in self.scores().items() if row[1] > 0}
         best = max(scores, key=lambda pair: (scores[pair], *map(self.rank, pair)), default=None)
         return best and (*best, *scores[best][::-1])
 
@@ -2152,6 +2162,53 @@ def test_the_hash_and_the_file_of_words_are_of_each_with_its_count(tmp_path):
         assert bpe.Words.from_counts(counts | other).digest != words.digest
 
 
+@given(
+    corpora=st.lists(word_counts, max_size=3),
+    weights=st.lists(st.sampled_from([0, 1, 3, 0.5, 0.3, 2.5]), min_size=3, max_size=3),
+)
+def test_words_of_several_corpora_are_added_up_by_weight(corpora, weights):
+    parts = [bpe.Words.from_counts(counts) for counts in corpora]
+    sums = tally(item for counts in corpora for item in counts.items())
+    assert bpe.Words.merge(parts).to_counts() == {word: n for word, n in sums.items() if n and word}
+    if len(parts) == 2:
+        assert (parts[0] + parts[1]).digest == bpe.Words.merge(parts).digest
+    weights = weights[: len(parts)]
+    sums = tally(
+        (word, round(n * weight))
+        for counts, weight in zip(corpora, weights, strict=True)
+        for word, n in counts.items()
+    )
+    weighted = bpe.Words.merge(parts, weights).to_counts()
+    assert weighted == {word: n for word, n in sums.items() if n and word}
+
+
+def test_words_that_cannot_be_added_up_are_named():
+    words = bpe.Words.from_counts({b"ab": 3})
+    for corpora, weights, message in [
+        ([words], [1, 2], "a weight for each corpus"),
+        ([words], [-1], "the weight -1 is below 0"),
+        ([words], [math.nan], "the weight nan"),
+        ([words], [1e300], "too large"),
+        ([{b"ab": 3}], [], "only Words"),
+        ([words, words.as_characters()], [], "another alphabet"),
+    ]:
+        with refusal(message):
+            bpe.Words.merge(corpora, weights)
+    with refusal("only Words"):
+        words + words.counts
+
+
+def test_files_and_patterns_have_names(library, tmp_path):
+    expected = bpe.count(bpe.Source([library[5], library[6]], bpe.Pattern("cl100k"))).words.digest
+    names = [str(library[5]), library[6]]
+    assert bpe.count(names, pattern="cl100k").words.digest == expected
+    assert bpe.count(bpe.Source(names, "cl100k")).words.digest == expected
+    bpe.count_files(names, tmp_path / "words.npz", pattern="cl100k")
+    assert bpe.Words.load(str(tmp_path / "words.npz")).digest == expected
+    with refusal("no such file"):
+        bpe.Source("nothing.txt", "gpt2")
+
+
 # ─── Learning ─────────────────────────────────────────────────────────────────────────────────────
 
 
@@ -2175,6 +2232,8 @@ SCORES = [
     lambda count, size: count - 3,
     lambda count, left, right, size: float((count * 7 + left * 3 + right * 5) % 11) - 2.0,
     lambda count, left, right, size: size - count * count,
+    lambda count, left, right, size, n_tokens: float((count * 5 + left + size * n_tokens) % 7) - 1,
+    lambda count, size, weight=3: count * size**weight,
 ]
 
 
@@ -2232,7 +2291,11 @@ def test_a_driven_learner_is_the_naive_one(counts, options, source):
         if source.random() < 0.6:  # merges and splits need not ask for the best pair
             assert learner.best() == naive.best()
         assert {pair: learner.count(*pair) for pair in pairs} == pairs
+        rows = [(*pair, *row) for pair, row in sorted(naive.scores().items())]
+        assert [*zip(*(column.tolist() for column in learner.pairs()), strict=True)] == rows
         assert learner.n_tokens == naive.n_tokens()
+        if source.random() < 0.2:
+            learner = learner.copy()
         if not pairs:
             break
         change_at_random(learner, naive, source, pairs)
@@ -2240,6 +2303,38 @@ def test_a_driven_learner_is_the_naive_one(counts, options, source):
     symbols = [now.symbols[i:j].tolist() for i, j in pairwise(now.offsets)]
     ours = sorted(zip(symbols, now.counts.tolist(), strict=True))
     assert ours == sorted((word, n) for word, n in naive.words if word)
+
+
+@pytest.mark.parametrize("score", ["count", "likelihood"])
+@pytest.mark.parametrize(
+    "duplicate", [copy.copy, copy.deepcopy, lambda learner: pickle.loads(pickle.dumps(learner))]
+)
+def test_a_copy_of_a_learner_goes_its_own_way(library, score, duplicate):
+    words = bpe.count(bpe.Source([library[5]], bpe.Pattern())).words
+    learner = bpe.Learner(words, 400, score=score)
+    learner.merge_best(330)
+    learner.split(300, [*learner.token(300)])
+    best = learner.best()
+    other = duplicate(learner)
+    other.forbid(best.left, best.right)
+    other.merge_best(400)
+    assert learner.n_symbols == 330 and learner.best() == best
+    twin = bpe.Learner(words, 400, score=score)
+    twin.merge_best(330)
+    twin.split(300, [*twin.token(300)])
+    twin.forbid(best.left, best.right)
+    twin.merge_best(400)
+    assert other.n_symbols == 400 and all(map(np.array_equal, other.learned(), twin.learned()))
+    assert other.words().to_counts() == twin.words().to_counts() == words.to_counts()
+    learner.merge_best(400)
+    assert learner.learned().merges[74:] != other.learned().merges[74:]
+
+
+def test_pairs_are_in_the_same_order_in_any_order_of_the_words():
+    counts = {bytes([a, b]): a % 7 + 1 for a in b"abcdefg" for b in b"xyz"}
+    orders = [counts, dict(reversed(counts.items()))]
+    first, second = (bpe.Learner(bpe.Words.from_counts(one), 300).pairs() for one in orders)
+    assert all(map(np.array_equal, first, second)) and len(first.left) == 21
 
 
 @pytest.mark.parametrize("wide", [False, True])
