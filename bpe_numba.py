@@ -13227,12 +13227,52 @@ class Curve(Report):
                 figure.savefig(file, format=suffix[1:], dpi=200)
 
 
+def tokens_by_size(model: Model, frequencies: np.ndarray) -> np.ndarray:
+    """Compute the tokens of a corpus for the first k merges of a BPE, k = 0 … M: int64[M + 1].
+
+    frequencies  of the ids in the corpus, which all merges made: int64[V]
+
+    Words are merged in the order of ranks, so a model with fewer merges stops earlier. From the
+    last merge to the first, each occurrence of the merged token becomes two tokens again. Raises
+    InputError for a model that is not cut by merges alone, and if two merges make the same token.
+
+    >>> model = Tokenizer.from_merges([(b"a", b"b"), (b"ab", b"ab")]).model
+    >>> tokens_by_size(model, np.bincount([256, 257, 257])).tolist()
+    [10, 5, 3]
+    """
+    merges = model.merges
+    require(
+        model.kind == "bpe" and merges is not None and not model.ignore_merges,
+        "only for a BPE whose words are cut by its merges alone",
+    )
+    require(
+        len({*map(b"".join, merges)}) == len(merges), "two merges make the same token: no way back"
+    )
+    used = {token: int(frequencies[token_id]) for token, token_id in model.ids.items()}
+    n_tokens = [int(frequencies.sum())]
+    for left, right in reversed(merges):
+        n_made = used[left + right]
+        used[left] += n_made
+        used[right] += n_made
+        n_tokens.append(n_tokens[-1] + n_made)
+    return np.array(n_tokens[::-1])
+
+
 @checked
-def curve(models: PathName | Iterable) -> Curve:
-    """Compute the tokens of the training corpus for every size of the vocabulary of a BPE.
+def curve(
+    models: PathName | Iterable,
+    corpus: object = None,
+    *,
+    text_field: str | None = None,
+    engine: Engine | None = None,
+) -> Curve:
+    """Compute the tokens of a corpus for every size of the vocabulary of a BPE.
 
     models  the folder of a model that `train` wrote, or several; or {name: a folder or the result
-            of `load_learned`}
+            of `load_learned`}. With a corpus: models of any format, or {name: Tokenizer or path}
+    corpus  files, folders or globs; by default the corpus of the training
+
+    Also text_field, as in a Source; and an Engine.
 
     >>> counts = {b"aaab": 3, b"ab": 1}
     >>> report = curve({"a": (learn(Words.from_counts(counts), 258), 14)})
@@ -13241,17 +13281,24 @@ def curve(models: PathName | Iterable) -> Curve:
     """
     columns = {}
     for name, model in _by_name(models).items():
-        if isinstance(model, PathName):
-            model = load_learned(model, load_model(model))
-        learned, n_bytes = model
-        n_tokens = learned.n_tokens
-        sizes = len(learned.alphabet) + np.arange(len(n_tokens))
+        if corpus:
+            tokenizer = open_model(model)
+            encoded = encode_corpus(tokenizer, corpus, text_field=text_field, engine=engine)
+            n_tokens = tokens_by_size(tokenizer.model, encoded.frequencies(tokenizer.vocab_size))
+            n_letters = len(tokenizer.model.letters)
+            n_bytes = encoded.n_bytes
+        else:
+            if isinstance(model, PathName):
+                model = load_learned(model, load_model(model))
+            learned, n_bytes = model
+            n_tokens = learned.n_tokens
+            n_letters = len(learned.alphabet)
+        sizes = n_letters + np.arange(len(n_tokens))
         saved = np.full(len(n_tokens), np.nan)
         saved[:-1000] = 100 - 100 * n_tokens[1000:] / n_tokens[:-1000]
         columns[name] = sizes, n_tokens, n_bytes / n_tokens, saved
     return Curve(
-        "Tokens of the training corpus by the size of the vocabulary, without special tokens",
-        columns,
+        "Tokens of the corpus by the size of the vocabulary, without special tokens", columns
     )
 
 
@@ -13586,16 +13633,20 @@ def _inspect_command(model: str, inputs: Sequence[str] = (), **options) -> None:
     print(call_with(inspect_model, model, inputs or None, **options))
 
 
-def _curve_command(models: Sequence[str], *, plot: str | None = None, **options) -> None:
-    """Compute the number of training tokens for each size of the vocabulary.
+def _curve_command(
+    models: Sequence[str], *, corpus: Sequence[str] = (), plot: str | None = None, **options
+) -> None:
+    """Compute the number of tokens of a corpus for each size of the vocabulary.
 
-    models  folders that `train` wrote
+    models  folders that `train` wrote; with a corpus, models of any format
+    corpus  files, a folder or a glob; by default the corpus of the training
     plot    draw the curves to a .png, .svg or .pdf file
 
     $ curve model
-    $ curve english code --plot curve.png
+    $ curve english code --plot curve.png --corpus held-out.txt
     """
-    report = curve(models)
+    options["engine"] = call_with(Engine, **options)
+    report = call_with(curve, models, corpus or None, **options)
     if plot:
         report.plot(plot)
     print(report)
@@ -13660,7 +13711,7 @@ _COMMANDS = {
     "decode": (_decode_command, open_model, decode_file),
     "convert": (_convert_command, open_model, transformers_config),
     "inspect": (_inspect_command, open_model, inspect_model, Engine),
-    "curve": (_curve_command,),
+    "curve": (_curve_command, curve, Engine),
     "compare": (_compare_command, compare, Engine),
     "view": (_view_command, open_model),
 }

@@ -6295,6 +6295,40 @@ def test_curves_are_drawn(reports, tmp_path, suffix, begin):
         assert (tmp_path / f"picture.{suffix}").read_bytes().startswith(begin)
 
 
+def test_sizes_on_a_corpus_are_those_of_models_with_fewer_merges(some_prose, tmp_path):
+    tokenizer, _, files = some_prose
+    encoded = bpe.encode_corpus(tokenizer, files[5])
+    n_tokens = bpe.tokens_by_size(tokenizer.model, encoded.frequencies(tokenizer.vocab_size))
+    for n_merges in (0, 1, 7, 100, len(tokenizer.merges)):
+        fewer = bpe.Tokenizer.from_merges(tokenizer.merges[:n_merges], pattern="gpt2")
+        assert n_tokens[n_merges] == len(fewer.encode(files[5].read_text()))
+    report = bpe.curve({"a": tokenizer}, files[5])
+    assert report.columns["a"][1].tolist() == n_tokens.tolist()
+
+
+def test_the_curve_on_the_corpus_of_a_training_is_that_of_the_training(command, model):
+    (model / "a.txt").write_text("The cat sat on the mat. " * 3)
+    command("train a.txt --vocab-size 262 --out here", cwd=model)
+    here = command("curve here", cwd=model).stdout
+    assert command("curve here --corpus a.txt", cwd=model).stdout == here
+
+
+def test_sizes_need_one_way_to_each_token():
+    model = bpe.Tokenizer.from_merges([(b"a", b"b"), (b"b", b"c"), (b"ab", b"c")]).model
+    assert bpe.tokens_by_size(model, np.bincount([258, 256], minlength=259)).tolist() == [
+        5,
+        3,
+        3,
+        2,
+    ]
+    vocab = dict(enumerate([b"a", b"b", b"ab", b"aba"]))
+    twice = [(b"a", b"b"), (b"ab", b"a"), (b"b", b"a"), (b"a", b"ba")]
+    with pytest.raises(bpe.InputError, match="no way back"):
+        bpe.tokens_by_size(bpe.Tokenizer(vocab | {4: b"ba"}, twice).model, np.zeros(5, int))
+    with pytest.raises(bpe.InputError, match="by its merges alone"):
+        bpe.tokens_by_size(bpe.Tokenizer(vocab, None).model, np.zeros(4, int))
+
+
 def test_tables_are_markdown_in_columns(reports):
     text = str(reports[3])
     assert "| model | 中文 \\| text |     b |" in text
