@@ -12876,50 +12876,6 @@ def measure_documents(tokenizer: Tokenizer, texts: Sequence[str]) -> Documents:
     return Documents(np.array(n_bytes), np.array(n_words), np.diff(offsets))
 
 
-class Interval(NamedTuple):
-    """A measure of a corpus, and the bounds of its interval. See `bootstrap`."""
-
-    value: float
-    low: float
-    high: float
-
-
-def bootstrap(
-    numbers: np.ndarray,
-    per: np.ndarray,
-    minus: Sequence[np.ndarray] = (),
-    *,
-    level: float = 0.95,
-    n_resamples: int = 1000,
-    seed: int = 0,
-) -> Interval:
-    """Estimate how much a measure depends on the choice of documents.
-
-    numbers  of each of T documents, such as its bytes; the measure is their sum ...
-    per      ... over the sum of these, such as the tokens of each document
-    minus    the same two arrays of another model: the measure is the difference of both models
-
-    T documents are drawn with replacement, `n_resamples` times, and both models are measured on the
-    same draws. The interval holds the central `level` of all measures: the percentile method of
-    Efron, "Bootstrap Methods: Another Look at the Jackknife" (1979).
-
-    >>> interval = bootstrap(np.array([6, 9, 8, 9]), np.array([3, 3, 4, 3]))
-    >>> [round(number, 2) for number in interval]
-    [2.46, 2.0, 3.0]
-    """
-    sizes = np.array([numbers, per, *minus], float)
-    n = sizes.shape[1]
-    rng = np.random.default_rng(seed)
-    weights = [np.ones(n)]
-    for _ in range(n_resamples):
-        weights.append(np.bincount(rng.integers(n, size=n), minlength=n))
-    sums = sizes @ np.array(weights).T
-    ratios = sums[::2] / sums[1::2]
-    measures = ratios[0] - ratios[1:].sum(0)
-    low, high = np.quantile(measures[1:], [(1 - level) / 2, (1 + level) / 2])
-    return Interval(*map(float, (measures[0], low, high)))
-
-
 def _split_words(tokenizer: Tokenizer, words: Iterable[Text]) -> list[list[bytes]]:
     """Encode words one by one, and decode their tokens without white space at their ends."""
     splits = []
@@ -12950,15 +12906,16 @@ def score_boundaries(
     (1.0, 0.5, 0.6666666666666666)
     """
     segmentations = [[*map(str.encode, pieces)] for pieces in segmentations]
-    words = [b" " + b"".join(pieces) for pieces in segmentations]
-    numbers = np.zeros(3, int)
-    splits = _split_words(tokenizer, words)
-    for word, pieces, tokens in zip(words, segmentations, splits, strict=True):
-        require(b"".join(tokens) == word[1:], f"the tokens of {word[1:]!r} differ from the word")
+    splits = _split_words(tokenizer, [b" " + b"".join(pieces) for pieces in segmentations])
+    n_cuts = n_given = n_right = 0
+    for pieces, tokens in zip(segmentations, splits, strict=True):
+        word = b"".join(pieces)
+        require(b"".join(tokens) == word, f"the tokens of {word!r} differ from the word")
         cuts = _inner_ends(tokens)
         given = _inner_ends(pieces)
-        numbers += len(cuts), len(given), len(cuts & given)
-    n_cuts, n_given, n_right = numbers.tolist()
+        n_cuts += len(cuts)
+        n_given += len(given)
+        n_right += len(cuts & given)
     f1 = 2 * n_right / max(n_cuts + n_given, 1)
     return n_right / max(n_cuts, 1), n_right / max(n_given, 1), f1
 

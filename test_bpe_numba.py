@@ -6189,33 +6189,6 @@ def test_documents_are_measured_one_by_one(some_prose):
     assert measured.n_words[-2:].tolist() == [0, 4]
 
 
-@given(st.lists(st.tuples(*[st.integers(1, 99)] * 4), min_size=1, max_size=9), st.integers(0, 9))
-def test_an_interval_is_that_of_plain_resampling(documents, seed):
-    n = len(documents)
-    draws = np.random.default_rng(seed)
-    differences = []
-    for _ in range(50):
-        a, b, c, d = map(sum, zip(*(documents[k] for k in draws.integers(n, size=n)), strict=True))
-        differences.append(a / b - c / d)
-    a, b, c, d = map(np.array, zip(*documents, strict=True))
-    value, low, high = bpe.bootstrap(a, b, (c, d), level=0.8, n_resamples=50, seed=seed)
-    assert value == pytest.approx(sum(a) / sum(b) - sum(c) / sum(d))
-    assert [low, high] == pytest.approx(np.quantile(differences, [0.1, 0.9]).tolist())
-    same = bpe.bootstrap(a, b, (a, b), n_resamples=5)
-    assert same == (0, 0, 0)
-
-
-def test_an_interval_holds_the_measure_of_all_documents_as_often_as_it_says():
-    random_numbers = np.random.default_rng(0)
-    n_right = 0
-    for seed in range(200):
-        tokens = random_numbers.integers(50, 150, 100)
-        n_bytes = tokens * random_numbers.integers(3, 6, 100)  # 4 bytes per token
-        interval = bpe.bootstrap(n_bytes, tokens, n_resamples=200, seed=seed)
-        n_right += interval.low <= 4 <= interval.high
-    assert 180 <= n_right <= 199
-
-
 def test_boundaries_are_scored_as_the_definition_says(some_prose):
     tokenizer, _, files = some_prose
     words = sorted({word for word in files[0].read_text().split() if word.isalpha()})[:300]
