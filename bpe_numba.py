@@ -4190,8 +4190,9 @@ class Texts(NamedTuple):
 class Source:
     """The texts to read, and how to read them; worker processes get it, too.
 
-    files           paths, as from `find_files`; or Texts
-    pattern         the pattern that cuts texts into pretokens; blocks end where it always ends one
+    files           files, folders and globs, as for `find_files`; or a list of Texts
+    pattern         the Pattern that cuts texts into pretokens, or its source; blocks end where it
+                    always ends one
     special_tokens  tokens that end documents
     text_field      the field of a line of JSON, or the column of a Parquet file, that has the text;
                     "text" by default. If it is set, standard input is lines of JSON
@@ -4203,13 +4204,13 @@ class Source:
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     path = Path(folder, "a.jsonl")
     ...     _ = path.write_text('{"text": "one"}\\n{"text": "two"}\\n')
-    ...     source = Source(find_files(folder), Pattern("gpt2"))
+    ...     source = Source(folder, "gpt2")
     ...     [source.texts(block) for block in source.blocks()]
     [[b'one', b'two']]
     """
 
-    files: Sequence[Path | Texts]
-    pattern: Pattern
+    files: Sequence[Path | Texts] | Files
+    pattern: Pattern | PatternSource = "gpt2"
     special_tokens: Sequence[str] = ()
     text_field: str | None = None
     block_bytes: int = dataclasses.field(default_factory=lambda: BLOCK_BYTES)
@@ -4220,6 +4221,14 @@ class Source:
     # the states of the files before they are read, and the files that may not be text
     _states: dict[Path, os.stat_result] = dataclasses.field(default_factory=dict, init=False)
     _doubtful: list[Path] = dataclasses.field(default_factory=list, init=False)
+
+    def __post_init__(self):
+        in_memory = any(isinstance(file, Texts) for file in self.files)
+        files = self.files if in_memory else find_files(self.files)
+        pattern = self.pattern
+        if not isinstance(pattern, Pattern):
+            pattern = Pattern(pattern)
+        vars(self).update(files=files, pattern=pattern)  # the class is frozen
 
     @property
     def _numbers(self) -> dict[str, int]:
@@ -4592,6 +4601,45 @@ class Words(NamedTuple):
         offsets = _add_up([*map(len, nonzero)])
         symbols = np.frombuffer(b"".join(nonzero), np.uint8).astype(np.int32)
         return cls(symbols, offsets, np.fromiter(nonzero.values(), np.int64, len(nonzero)))
+
+    @classmethod
+    def load(cls, path: PathName) -> Words:
+        """Read the words of a words file, as `count_files` writes it.
+
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     _ = Path(folder, "a.txt").write_text("to be")
+        ...     _ = count_files(folder, Path(folder, "words.npz"))
+        ...     sorted(Words.load(Path(folder, "words.npz")).to_counts())
+        [b' be', b'to']
+        """
+        return load_counts(as_path(path))[0].words
+
+    @staticmethod
+    def merge(corpora: Sequence[Words], weights: Sequence[float] = ()) -> Words:
+        """Add up the words of several corpora, over the single bytes; `a + b` does so for two.
+
+        weights  each count is multiplied by the weight of its corpus and rounded, half to even; a
+                 word whose count is 0 then is left out
+
+        >>> a, b = Words.from_counts({b"a": 5, b"b": 1}), Words.from_counts({b"b": 1})
+        >>> sorted((a + b).to_counts().items())
+        [(b'a', 5), (b'b', 2)]
+        >>> sorted(Words.merge([a, b], [0.3, 2]).to_counts().items())
+        [(b'a', 2), (b'b', 2)]
+        """
+        require(len(weights) in (0, len(corpora)), "there must be a weight for each corpus")
+        counter = WordCounter()
+        for words, weight in itertools.zip_longest(corpora, weights, fillvalue=1):
+            require(isinstance(words, Words), f"only Words can be added up, not {words!r:.80}")
+            with np.errstate(invalid="ignore"):
+                counts = np.rint(words.counts * weight).astype(np.int64)
+            require(counts.min(initial=0) >= 0, f"the weight {weight!r} is below 0 or too large")
+            weighted = words._replace(counts=counts)
+            counter.add_words(_select_words(weighted, np.flatnonzero(counts)))
+        return counter.words()
+
+    def __add__(self, other: Words) -> Words:
+        return self.merge([self, other])
 
     def to_counts(self) -> dict[bytes, int]:
         """Make a dict of the words, as bytes, and their counts."""
@@ -5125,13 +5173,16 @@ def _count_task(source: Source, blocks: list[Block]) -> tuple[CorpusCounts, int]
 
 @checked
 def count(
-    source: Source,
+    source: Source | Files,
     engine: Engine | None = None,
     before: Iterable[CorpusCounts] = (),
     max_words: int = 0,
+    *,
+    pattern: PatternSource = "gpt2",
 ) -> CorpusCounts:
     """Count the pretokens of files; the result is the same for any number of workers.
 
+    source     a Source; or files, folders and globs, which `pattern` cuts into pretokens
     before     earlier counts with equal `Source.settings`, which are added to the new ones
     max_words  if there are more words than this, the rarest are dropped; 0: no word is dropped
 
@@ -5141,11 +5192,13 @@ def count(
 
     >>> with tempfile.NamedTemporaryFile(suffix=".txt") as file:
     ...     _ = file.write(b"one two two"), file.flush()
-    ...     counted = count(Source(find_files(file.name), Pattern("gpt2")))
+    ...     counted = count(file.name, pattern="gpt2")
     >>> counted.words.to_counts()[b" two"], counted.n_documents
     (2, 1)
     """
     engine = engine or Engine()
+    if not isinstance(source, Source):
+        source = Source(source, pattern)
     counter = WordCounter()
     special_tokens = Counter()
     n_read = np.zeros(2, np.int64)
@@ -5442,6 +5495,7 @@ class _Learner:
     n_symbols: np.ndarray  # int64[1]      an array, since Python reads it, too
     score: Callable  # a cfunc: all of them have one type, so the kernels are compiled once
     by_count: bool  # the score of a pair is its count
+    by_tokens: bool  # the score depends on the number of tokens in the corpus
     by_bytes: bool  # the rule for ties
     min_frequency: int
     threshold: float  # the least score of pairs in the heap
@@ -5492,7 +5546,8 @@ def _score(pair, learner):
     b = i64(pair.right)
     totals = learner.totals
     size = _size_of_pair(a, b, learner.symbols)
-    score = learner.score(pair.count, totals[a], totals[b], size)
+    n_tokens = learner.symbols[learner.n_symbols[0] - 1].n_tokens
+    score = learner.score(pair.count, totals[a], totals[b], size, n_tokens)
     return score if score < np.inf else np.inf
 
 
@@ -5954,6 +6009,8 @@ def _apply_merge(number, learner):
         _push_again(a, learner)
         if a != b:
             _push_again(b, learner)
+    if learner.by_tokens:  # all scores have changed: make the heap again
+        learner.heap_size = 0
 
 
 @kernel
@@ -6006,6 +6063,21 @@ def _forbid_pair(left, right, learner):
     """Exclude a pair for good, even if it occurs only after a split."""
     number = _pair_number(left, right, learner)
     learner.pairs[number].start = FORBIDDEN
+
+
+@kernel
+def _list_pairs(learner):
+    """Return all pairs, _PAIR[P], and all lists of their occurrences."""
+    return learner.pairs[: learner.n_pairs], learner.occurrences[: learner.n_occurrences]
+
+
+@kernel
+def _score_pairs(pairs, learner):
+    """Compute the scores of pairs, float64[P]."""
+    scores = np.empty(len(pairs))
+    for k in range(len(pairs)):
+        scores[k] = _score(pairs[k], learner)
+    return scores
 
 
 @kernel
@@ -6100,11 +6172,8 @@ def _make_cells(words: Words, index_dtype: type) -> tuple[np.ndarray, np.ndarray
     return cells, class_of, classes
 
 
-def _make_symbols(words: Words, n_symbols: int, tie_break: str) -> tuple[np.ndarray, np.ndarray]:
-    """Make the table of symbols, which has the alphabet and room for `n_symbols`.
-
-    Also returns the bytes of the alphabet.
-    """
+def _make_symbols(words: Words, n_symbols: int, tie_break: str) -> np.ndarray:
+    """Make the table of symbols, which has the alphabet and room for `n_symbols`."""
     alphabet = words.alphabet
     a = len(alphabet)
     symbols = np.zeros(n_symbols + 1, _SYMBOL)
@@ -6118,7 +6187,7 @@ def _make_symbols(words: Words, n_symbols: int, tie_break: str) -> tuple[np.ndar
         symbols["tie_key"][BYTE_ORDER] = range(256)
     else:
         symbols["tie_key"][:a] = range(a)
-    return symbols, np.frombuffer(b"".join(alphabet), np.uint8).copy()
+    return symbols
 
 
 def _check_words(words: Words, n_symbols: int) -> tuple[int, int]:
@@ -6139,34 +6208,37 @@ def _check_words(words: Words, n_symbols: int) -> tuple[int, int]:
     return n, a
 
 
-def _likelihood(count, left, right, size):
+def _likelihood(count, left, right, size, n_tokens=0):
     """The score of Schuster and Nakajima (2012), "Japanese and Korean Voice Search"."""
     return count / (float(left) * float(right))
 
 
 SCORES = {"count": None, "likelihood": _likelihood}  # None: no function is called
-_SCORE_TYPE = "float64(int64, int64, int64, int64)"
+_SCORE_TYPE = "float64(int64, int64, int64, int64, int64)"
 
 
 @functools.cache
-def _compile_score(score: Callable) -> tuple[Callable, bool]:
+def _compile_score(score: Callable) -> tuple[Callable, bool, bool]:
     """Compile a score to a function that kernels call by its address.
 
-    The function takes all four arguments, and returns inf if the score raises an error. Also
-    returns whether the score needs the counts of the two symbols.
+    The function takes all five arguments, and returns inf if the score raises an error. Also
+    returns whether the score needs the counts of the two symbols, and the tokens of the corpus.
     """
     if score is _likelihood and COMPILES:
         with contextlib.suppress(RuntimeError):  # no folder for the cache is writable
-            return numba.cfunc(_SCORE_TYPE, cache=True)(score), True
+            return numba.cfunc(_SCORE_TYPE, cache=True)(score), True, False
     try:
         function = inspect.unwrap(score)  # Numba may have compiled it already
-        n_parameters = len(inspect.signature(function).parameters)
-        require(n_parameters in (2, 4), f"it takes 2 or 4 numbers, not {n_parameters}")
+        n = function.__code__.co_argcount - len(function.__defaults__ or ())
+        require(n in (2, 4, 5), f"it takes 2, 4 or 5 numbers, not {n}")
         compiled = numba.njit(error_model="numpy")(function)
-        needs_totals = n_parameters == 4
+        needs_totals = n > 2
+        needs_tokens = n == 5
 
-        def call(count, left, right, size):
+        def call(count, left, right, size, n_tokens):
             try:
+                if needs_tokens:
+                    return float(compiled(count, left, right, size, n_tokens))
                 if needs_totals:
                     return float(compiled(count, left, right, size))
                 return float(compiled(count, size))
@@ -6175,7 +6247,7 @@ def _compile_score(score: Callable) -> tuple[Callable, bool]:
 
         if COMPILES:
             call = numba.cfunc(_SCORE_TYPE)(call)
-        return call, needs_totals
+        return call, needs_totals, needs_tokens
     except Exception as error:  # of many types
         reasons = [line for line in str(error).splitlines() if not line.startswith("Failed in")]
         raise InputError(f"the `score` {score!r} cannot be compiled: {reasons[0]}") from None
@@ -6184,14 +6256,16 @@ def _compile_score(score: Callable) -> tuple[Callable, bool]:
 class Pair(NamedTuple):
     """Two adjacent symbols, the count of the pair in the corpus, and its score.
 
+    For several pairs, each field is an array.
+
     >>> Learner(Words.from_counts({b"ab": 3}), 300).best()
     Pair(left=97, right=98, count=3, score=3.0)
     """
 
-    left: int
-    right: int
-    count: int
-    score: float
+    left: int  # or int32[P]
+    right: int  # or int32[P]
+    count: int  # or int64[P]
+    score: float  # or float64[P]
 
 
 class Learner:
@@ -6211,15 +6285,19 @@ class Learner:
     min_frequency  a pair that occurs less often in the corpus has the score 0
 
     A score of your own is a Python function that Numba can compile, with these parameters, whatever
-    their names are:
+    their names are, and perhaps others that have defaults:
 
         score(count, size)               the occurrences of the pair in the corpus, and the bytes of
                                          both symbols. The score must not fall when the count rises.
                                          Such a score costs almost nothing
         score(count, left, right, size)  also the occurrences of the two symbols. The score may rise
                                          and fall with each number. Each merge computes the scores
-                                         of all pairs with the two symbols, so learning takes 20 to
-                                         30 times as long
+                                         of all pairs with the two symbols, so learning takes 7 to
+                                         16 times as long
+        score(count, left, right, size, n_tokens)
+                                         also the tokens of the whole corpus, as for an entropy or a
+                                         description length. Each merge computes all scores, so
+                                         learning takes hundreds of times as long
 
     A pair whose score is 0 or less is never the best, and without a best pair learning ends. If the
     score of a pair is NaN or inf, or raises an error, then `best` and `merge_best` raise InputError
@@ -6263,52 +6341,86 @@ class Learner:
         if isinstance(score, str):
             require_known("`score`", score, SCORES)
             score = SCORES[score]
-        function, needs_totals = _compile_score(score or _likelihood)
         require(tie_break in ("bytes", "ids"), f"tie_break is 'bytes' or 'ids', not {tie_break!r}")
         n, a = _check_words(words, n_symbols)
-        index_dtype = np.int32 if n < INT32_SYMBOLS else np.int64
-        cells, class_of, classes = _make_cells(words, index_dtype)
-        symbols, spelled = _make_symbols(words, n_symbols, tie_break)
-        n_cells = len(cells)
-        most = len(symbols)
-        totals = np.zeros(most, np.int64)
-        heads = links = np.empty(0, np.int64)
-        if score and needs_totals:
-            np.add.at(totals, words.symbols, np.repeat(words.counts, words.sizes))
-            heads = np.full(most, -1)
-        pairs, occurrences, beside = _large_arrays(n_cells, class_of)
         self.alphabet = words.alphabet
         self.has_split = False
+        self._score = score
+        self._tie_break = tie_break
+        self._min_frequency = min(max(min_frequency, 1), MAX_COUNT)
         self._tokens = list(words.alphabet)
         self._counts = words.counts
-        self._cells = cells
-        self._symbols = symbols
+        index_dtype = np.int32 if n < INT32_SYMBOLS else np.int64
+        self._cells, self._class_of, self._classes = _make_cells(words, index_dtype)
+        self._symbols = _make_symbols(words, n_symbols, tie_break)
         self._n_symbols = np.array([a])
+        self._totals = np.zeros(len(self._symbols), np.int64)
+        if score:
+            np.add.at(self._totals, words.symbols, np.repeat(words.counts, words.sizes))
+        self._begin()
+        _add_first_pairs(self._state)
+
+    def _begin(self, pairs: Sequence = (), occurrences: Sequence = ()) -> None:
+        """Make the state for the kernels, with the pairs of another learner or without any."""
+        score = self._score
+        function, needs_totals, needs_tokens = _compile_score(score or _likelihood)
+        n = len(self._symbols)
+        n_pairs = len(pairs)
+        n_occurrences = len(occurrences)
+        self.token(0)  # completes self._tokens
+        spelled = np.frombuffer(b"".join(self._tokens), np.uint8).copy()
+        *large, beside = _large_arrays(len(self._cells), self._class_of)
+        if n_pairs:
+            large = pairs, occurrences
+        pairs, occurrences = large
         self._state = _Learner(
-            cells,
-            class_of,
-            classes,
-            symbols,
+            self._cells,
+            self._class_of,
+            self._classes,
+            self._symbols,
             spelled,
             pairs,
-            np.full(1 << 17, -1, index_dtype),  # slots
+            np.full(2, -1, self._class_of.dtype),  # slots
             np.empty(65536, _QUEUED),
             occurrences,
-            np.zeros((2, most), _NEIGHBOUR),
+            np.zeros((2, n), _NEIGHBOUR),
             beside,
-            np.empty((2, most), np.int32),  # distinct
-            totals,
-            heads,
-            links,
+            np.empty((2, n), np.int32),  # distinct
+            self._totals,
+            np.full(n * bool(score and needs_totals), -1),  # heads
+            np.empty(0, np.int64),  # links
             self._n_symbols,
             function,
             score is None,
-            tie_break == "bytes",
-            min(max(min_frequency, 1), MAX_COUNT),
+            needs_tokens,
+            self._tie_break == "bytes",
+            self._min_frequency,
             np.inf,
-            *[0] * 4,  # heap_size, n_pairs, n_occurrences, n_linked
+            0,  # heap_size
+            n_pairs,
+            n_occurrences,
+            0,  # n_linked
         )
-        _add_first_pairs(self._state)
+        _reserve_pairs(1 << 16, self._state)
+
+    def copy(self) -> Learner:
+        """Return a learner in the same state, which then goes its own way, as in a beam search.
+
+        A learner can also be pickled, with a score that can.
+
+        >>> learner = Learner(Words.from_counts({b"aab": 3}), 300)
+        >>> other = learner.copy()
+        >>> other.merge(97, 97), other.n_tokens, learner.n_tokens
+        (256, 6, 9)
+        """
+        return copy.copy(self)
+
+    def __getstate__(self) -> dict:
+        return copy.deepcopy(vars(self) | {"_state": self._run(_list_pairs)})
+
+    def __setstate__(self, saved: dict) -> None:
+        vars(self).update(saved)
+        self._begin(*self._state)
 
     @property
     def n_symbols(self) -> int:
@@ -6334,6 +6446,22 @@ class Learner:
         Pair(left=97, right=98, count=3, score=3.0)
         """
         return self._merge_until(0)
+
+    def pairs(self) -> Pair:
+        """List all pairs that occur and may merge, as arrays, in the order of their symbols.
+
+        So you can sample from them, or take the best ten. A score of 0 or less hides a pair from
+        `best`, and a score of NaN is inf.
+
+        >>> pairs = Learner(Words.from_counts({b"aab": 3, b"ba": 1}), 300).pairs()
+        >>> pairs.left.tolist(), pairs.right.tolist(), pairs.count.tolist(), pairs.score.tolist()
+        ([97, 97, 98], [97, 98, 97], [3, 3, 1], [3.0, 3.0, 1.0])
+        """
+        pairs, _ = self._run(_list_pairs)
+        pairs = pairs[(pairs["count"] > 0) & (pairs["start"] >= 0)]
+        pairs = pairs[np.lexsort((pairs["right"], pairs["left"]))]
+        columns = (pairs[name].copy() for name in Pair._fields[:3])
+        return Pair(*columns, self._run(_score_pairs, pairs))
 
     def merge(self, left: int, right: int) -> int:
         """Merge two symbols wherever they are adjacent, from left to right; returns the new symbol.
@@ -11163,6 +11291,7 @@ def _encode_blocks(
     dtype: np.dtype,
     end_id: int | None,
     allowed_special: Allowed,
+    add_special_tokens: bool,
     carry: np.ndarray,
     source: Source,
     blocks: list[Block],
@@ -11176,9 +11305,17 @@ def _encode_blocks(
     for block in blocks:
         texts = source.texts(block)
         begins = block.first_id == BEGINS
-        ids, offsets = tokenizer.encode_texts(texts, allowed_special, block.first_id, carry)
+        goes_on = block.next_id != BEGINS  # the text goes on in the next block
+        ids, offsets = tokenizer.encode_texts(
+            texts, allowed_special, block.first_id, carry, add_special_tokens=add_special_tokens
+        )
         ends = offsets[1:]
-        if block.next_id != BEGINS:  # the text goes on in the next block
+        if add_special_tokens:
+            before, after = tokenizer.model.added_ids
+            n_before = len(before) * (not begins)
+            ids = ids[n_before : len(ids) - len(after) * goes_on]
+            ends = ends - n_before
+        if goes_on:
             ends = ends[:0]
         repeats_end = False
         if end_id is not None:
@@ -11311,6 +11448,21 @@ def _without_repeated_ends(
         yield block
 
 
+def _with_starts(blocks: Iterable[_EncodedBlock], start_id: int) -> Iterator[_EncodedBlock]:
+    """Insert an id before each document that does not begin with it."""
+    is_start = True  # whether the next id begins a document
+    for block in blocks:
+        ends = block.ends
+        starts = np.append(0, ends)
+        lengths = np.append(ends, len(block.ids)) - starts
+        is_missing = (lengths == 0) | (np.append(block.ids, 0)[starts] != start_id)
+        is_missing[0] &= is_start
+        is_missing[-1] &= lengths[-1] > 0  # or the last document ends with the block
+        is_start = lengths[-1] == 0 and (is_start or len(ends) > 0)
+        ids = np.insert(block.ids, starts[is_missing], start_id)
+        yield block._replace(ids=ids, ends=ends + np.cumsum(is_missing)[:-1])
+
+
 def _write_descriptions(paths: Sequence[Path], totals: np.ndarray, encoded: Encoded) -> None:
     """Describe each file of ids in a file next to it.
 
@@ -11334,6 +11486,8 @@ def encode_files(
     *,
     dtype: str = "auto",
     append: str | None = None,
+    prepend: str | None = None,
+    add_special_tokens: bool = False,
     layout: str = "auto",
     val_fraction: float | None = None,
     document_index: PathName | None = None,
@@ -11358,6 +11512,9 @@ def encode_files(
     append           special token that ends every document. Documents are files, lines of .jsonl
                      files and rows of Parquet files; this token in a text also ends one, and is not
                      written twice
+    prepend          special token that begins every document; it is not written twice
+    add_special_tokens  put the tokens of the model's post_processor, such as [CLS] and [SEP],
+                     before and after each file, line or row
     layout           auto, which is that of the name of the file; or llm.c, a .bin file with a
                      header of 1,024 bytes
     val_fraction     share of documents to hold out, as with nanoGPT: 0.0005 holds out the last of
@@ -11397,13 +11554,18 @@ def encode_files(
     _require_other_files(outputs, source.files)
     if tokenizer.model.sums_in_single and not all(map(source.is_json, source.files)):
         engine = Engine(1, progress)  # the blocks of a text need the sums of those before them
-    end_id = None
-    if append is not None:
-        tokenizer._allowed([append])
-        end_id = tokenizer.special_tokens[append]
+    tokenizer._allowed([token for token in (append, prepend) if token is not None])
+    end_id = tokenizer.special_tokens.get(append)
+    start_id = tokenizer.special_tokens.get(prepend)
+    if add_special_tokens and tokenizer.model.added_ids == ([], []):
+        warnings.warn(
+            "`add_special_tokens`: the post_processor of this model adds none", stacklevel=3
+        )
     tokenizer.compile_kernels()
     carry = np.zeros(1, np.uint64)
-    work = functools.partial(_encode_blocks, tokenizer, id_type, end_id, allowed_special, carry)
+    work = functools.partial(
+        _encode_blocks, tokenizer, id_type, end_id, allowed_special, add_special_tokens, carry
+    )
     totals = np.zeros((2, 2), np.int64)  # the numbers of tokens and documents of each file
     n_bytes = 0
     with written_together(), contextlib.ExitStack() as stack, index_writer as write_index:
@@ -11411,8 +11573,10 @@ def encode_files(
         write_index(np.zeros(1, np.int64))
         bar = stack.enter_context(engine.progress_bar("encode", source.total_bytes, "B"))
         tasks = stack.enter_context(contextlib.closing(source.map(engine, work)))
-        blocks = itertools.chain.from_iterable(tasks)
-        for block in _without_repeated_ends(blocks, end_id):
+        blocks = _without_repeated_ends(itertools.chain.from_iterable(tasks), end_id)
+        if start_id is not None:
+            blocks = _with_starts(blocks, start_id)
+        for block in blocks:
             write_index(block.ends + totals[0, 0])
             parts = [(block.ids, block.ends)]
             if val_fraction is not None:
@@ -12729,50 +12893,6 @@ def measure_documents(tokenizer: Tokenizer, texts: Sequence[str]) -> Documents:
     return Documents(np.array(n_bytes), np.array(n_words), np.diff(offsets))
 
 
-class Interval(NamedTuple):
-    """A measure of a corpus, and the bounds of its interval. See `bootstrap`."""
-
-    value: float
-    low: float
-    high: float
-
-
-def bootstrap(
-    numbers: np.ndarray,
-    per: np.ndarray,
-    minus: Sequence[np.ndarray] = (),
-    *,
-    level: float = 0.95,
-    n_resamples: int = 1000,
-    seed: int = 0,
-) -> Interval:
-    """Estimate how much a measure depends on the choice of documents.
-
-    numbers  of each of T documents, such as its bytes; the measure is their sum ...
-    per      ... over the sum of these, such as the tokens of each document
-    minus    the same two arrays of another model: the measure is the difference of both models
-
-    T documents are drawn with replacement, `n_resamples` times, and both models are measured on the
-    same draws. The interval holds the central `level` of all measures: the percentile method of
-    Efron, "Bootstrap Methods: Another Look at the Jackknife" (1979).
-
-    >>> interval = bootstrap(np.array([6, 9, 8, 9]), np.array([3, 3, 4, 3]))
-    >>> [round(number, 2) for number in interval]
-    [2.46, 2.0, 3.0]
-    """
-    sizes = np.array([numbers, per, *minus], float)
-    n = sizes.shape[1]
-    rng = np.random.default_rng(seed)
-    weights = [np.ones(n)]
-    for _ in range(n_resamples):
-        weights.append(np.bincount(rng.integers(n, size=n), minlength=n))
-    sums = sizes @ np.array(weights).T
-    ratios = sums[::2] / sums[1::2]
-    measures = ratios[0] - ratios[1:].sum(0)
-    low, high = np.quantile(measures[1:], [(1 - level) / 2, (1 + level) / 2])
-    return Interval(*map(float, (measures[0], low, high)))
-
-
 def _split_words(tokenizer: Tokenizer, words: Iterable[Text]) -> list[list[bytes]]:
     """Encode words one by one, and decode their tokens without white space at their ends."""
     splits = []
@@ -12803,15 +12923,16 @@ def score_boundaries(
     (1.0, 0.5, 0.6666666666666666)
     """
     segmentations = [[*map(str.encode, pieces)] for pieces in segmentations]
-    words = [b" " + b"".join(pieces) for pieces in segmentations]
-    numbers = np.zeros(3, int)
-    splits = _split_words(tokenizer, words)
-    for word, pieces, tokens in zip(words, segmentations, splits, strict=True):
-        require(b"".join(tokens) == word[1:], f"the tokens of {word[1:]!r} differ from the word")
+    splits = _split_words(tokenizer, [b" " + b"".join(pieces) for pieces in segmentations])
+    n_cuts = n_given = n_right = 0
+    for pieces, tokens in zip(segmentations, splits, strict=True):
+        word = b"".join(pieces)
+        require(b"".join(tokens) == word, f"the tokens of {word!r} differ from the word")
         cuts = _inner_ends(tokens)
         given = _inner_ends(pieces)
-        numbers += len(cuts), len(given), len(cuts & given)
-    n_cuts, n_given, n_right = numbers.tolist()
+        n_cuts += len(cuts)
+        n_given += len(given)
+        n_right += len(cuts & given)
     f1 = 2 * n_right / max(n_cuts + n_given, 1)
     return n_right / max(n_cuts, 1), n_right / max(n_given, 1), f1
 
@@ -13089,12 +13210,52 @@ class Curve(Report):
                 figure.savefig(file, format=suffix[1:], dpi=200)
 
 
+def tokens_by_size(model: Model, frequencies: np.ndarray) -> np.ndarray:
+    """Compute the tokens of a corpus for the first k merges of a BPE, k = 0 … M: int64[M + 1].
+
+    frequencies  of the ids in the corpus, which all merges made: int64[V]
+
+    Words are merged in the order of ranks, so a model with fewer merges stops earlier. From the
+    last merge to the first, each occurrence of the merged token becomes two tokens again. Raises
+    InputError for a model that is not cut by merges alone, and if two merges make the same token.
+
+    >>> model = Tokenizer.from_merges([(b"a", b"b"), (b"ab", b"ab")]).model
+    >>> tokens_by_size(model, np.bincount([256, 257, 257])).tolist()
+    [10, 5, 3]
+    """
+    merges = model.merges
+    require(
+        model.kind == "bpe" and merges is not None and not model.ignore_merges,
+        "only for a BPE whose words are cut by its merges alone",
+    )
+    require(
+        len({*map(b"".join, merges)}) == len(merges), "two merges make the same token: no way back"
+    )
+    used = {token: int(frequencies[token_id]) for token, token_id in model.ids.items()}
+    n_tokens = [int(frequencies.sum())]
+    for left, right in reversed(merges):
+        n_made = used[left + right]
+        used[left] += n_made
+        used[right] += n_made
+        n_tokens.append(n_tokens[-1] + n_made)
+    return np.array(n_tokens[::-1])
+
+
 @checked
-def curve(models: PathName | Iterable) -> Curve:
-    """Compute the tokens of the training corpus for every size of the vocabulary of a BPE.
+def curve(
+    models: PathName | Iterable,
+    corpus: object = None,
+    *,
+    text_field: str | None = None,
+    engine: Engine | None = None,
+) -> Curve:
+    """Compute the tokens of a corpus for every size of the vocabulary of a BPE.
 
     models  the folder of a model that `train` wrote, or several; or {name: a folder or the result
-            of `load_learned`}
+            of `load_learned`}. With a corpus: models of any format, or {name: Tokenizer or path}
+    corpus  files, folders or globs; by default the corpus of the training
+
+    Also text_field, as in a Source; and an Engine.
 
     >>> counts = {b"aaab": 3, b"ab": 1}
     >>> report = curve({"a": (learn(Words.from_counts(counts), 258), 14)})
@@ -13103,17 +13264,24 @@ def curve(models: PathName | Iterable) -> Curve:
     """
     columns = {}
     for name, model in _by_name(models).items():
-        if isinstance(model, PathName):
-            model = load_learned(model, load_model(model))
-        learned, n_bytes = model
-        n_tokens = learned.n_tokens
-        sizes = len(learned.alphabet) + np.arange(len(n_tokens))
+        if corpus:
+            tokenizer = open_model(model)
+            encoded = encode_corpus(tokenizer, corpus, text_field=text_field, engine=engine)
+            n_tokens = tokens_by_size(tokenizer.model, encoded.frequencies(tokenizer.vocab_size))
+            n_letters = len(tokenizer.model.letters)
+            n_bytes = encoded.n_bytes
+        else:
+            if isinstance(model, PathName):
+                model = load_learned(model, load_model(model))
+            learned, n_bytes = model
+            n_tokens = learned.n_tokens
+            n_letters = len(learned.alphabet)
+        sizes = n_letters + np.arange(len(n_tokens))
         saved = np.full(len(n_tokens), np.nan)
         saved[:-1000] = 100 - 100 * n_tokens[1000:] / n_tokens[:-1000]
         columns[name] = sizes, n_tokens, n_bytes / n_tokens, saved
     return Curve(
-        "Tokens of the training corpus by the size of the vocabulary, without special tokens",
-        columns,
+        "Tokens of the corpus by the size of the vocabulary, without special tokens", columns
     )
 
 
@@ -13449,16 +13617,20 @@ def _inspect_command(model: str, inputs: Sequence[str] = (), **options) -> None:
     print(call_with(inspect_model, model, inputs or None, **options))
 
 
-def _curve_command(models: Sequence[str], *, plot: str | None = None, **options) -> None:
-    """Compute the number of training tokens for each size of the vocabulary.
+def _curve_command(
+    models: Sequence[str], *, corpus: Sequence[str] = (), plot: str | None = None, **options
+) -> None:
+    """Compute the number of tokens of a corpus for each size of the vocabulary.
 
-    models  folders that `train` wrote
+    models  folders that `train` wrote; with a corpus, models of any format
+    corpus  files, a folder or a glob; by default the corpus of the training
     plot    draw the curves to a .png, .svg or .pdf file
 
     $ curve model
-    $ curve english code --plot curve.png
+    $ curve english code --plot curve.png --corpus held-out.txt
     """
-    report = curve(models)
+    options["engine"] = call_with(Engine, **options)
+    report = call_with(curve, models, corpus or None, **options)
     if plot:
         report.plot(plot)
     print(report)
@@ -13523,7 +13695,7 @@ _COMMANDS = {
     "decode": (_decode_command, open_model, decode_file),
     "convert": (_convert_command, open_model, transformers_config),
     "inspect": (_inspect_command, open_model, inspect_model, Engine),
-    "curve": (_curve_command,),
+    "curve": (_curve_command, curve, Engine),
     "compare": (_compare_command, compare, Engine),
     "view": (_view_command, open_model),
 }

@@ -147,15 +147,17 @@ def tally(numbers):
     return sums
 
 
-def naive_score(score, count, left, right, size):
-    """The score of a pair from its count, the counts of its symbols, and its size."""
+def naive_score(score, count, left, right, size, n_tokens):
+    """The score of a pair from its count, those of its symbols, its size, and all tokens."""
     if score == "count":
         return float(count)
     if score == "likelihood":
         return count / (float(left) * float(right))
-    if score.__code__.co_argcount == 4:
-        return score(np.int64(count), np.int64(left), np.int64(right), np.int64(size))
-    return score(np.int64(count), np.int64(size))
+    numbers = (count, left, right, size, n_tokens)
+    n = score.__code__.co_argcount - len(score.__defaults__ or ())
+    if n == 2:
+        numbers = (count, size)
+    return score(*map(np.int64, numbers[:n]))
 
 
 class NaiveLearner:
@@ -181,14 +183,22 @@ class NaiveLearner:
     def pairs(self):
         return tally((pair, n) for word, n in self.words for pair in pairwise(word))
 
-    def best(self):
+    def scores(self):
+        """The count and the score of each pair that occurs and is not forbidden."""
         symbols = self.symbols()
+        n_tokens = self.n_tokens()
         scores = {}
         for (left, right), n in self.pairs().items():
             size = len(self.tokens[left] + self.tokens[right])
-            score = naive_score(self.score, n, symbols[left], symbols[right], size)
-            if score > 0 and n >= self.min_frequency and (left, right) not in self.forbidden:
-                scores[left, right] = score, n
+            score = 0.0
+            if n >= self.min_frequency:
+                score = naive_score(self.score, n, symbols[left], symbols[right], size, n_tokens)
+            if (left, right) not in self.forbidden:
+                scores[left, right] = n, score
+        return scores
+
+    def best(self):
+        scores = {pair: row[::-1] for pair, row in self.scores().items() if row[1] > 0}
         best = max(scores, key=lambda pair: (scores[pair], *map(self.rank, pair)), default=None)
         return best and (*best, *scores[best][::-1])
 
@@ -2168,6 +2178,53 @@ def test_the_hash_and_the_file_of_words_are_of_each_with_its_count(tmp_path):
         assert bpe.Words.from_counts(counts | other).digest != words.digest
 
 
+@given(
+    corpora=st.lists(word_counts, max_size=3),
+    weights=st.lists(st.sampled_from([0, 1, 3, 0.5, 0.3, 2.5]), min_size=3, max_size=3),
+)
+def test_words_of_several_corpora_are_added_up_by_weight(corpora, weights):
+    parts = [bpe.Words.from_counts(counts) for counts in corpora]
+    sums = tally(item for counts in corpora for item in counts.items())
+    assert bpe.Words.merge(parts).to_counts() == {word: n for word, n in sums.items() if n and word}
+    if len(parts) == 2:
+        assert (parts[0] + parts[1]).digest == bpe.Words.merge(parts).digest
+    weights = weights[: len(parts)]
+    sums = tally(
+        (word, round(n * weight))
+        for counts, weight in zip(corpora, weights, strict=True)
+        for word, n in counts.items()
+    )
+    weighted = bpe.Words.merge(parts, weights).to_counts()
+    assert weighted == {word: n for word, n in sums.items() if n and word}
+
+
+def test_words_that_cannot_be_added_up_are_named():
+    words = bpe.Words.from_counts({b"ab": 3})
+    for corpora, weights, message in [
+        ([words], [1, 2], "a weight for each corpus"),
+        ([words], [-1], "the weight -1 is below 0"),
+        ([words], [math.nan], "the weight nan"),
+        ([words], [1e300], "too large"),
+        ([{b"ab": 3}], [], "only Words"),
+        ([words, words.as_characters()], [], "another alphabet"),
+    ]:
+        with refusal(message):
+            bpe.Words.merge(corpora, weights)
+    with refusal("only Words"):
+        words + words.counts
+
+
+def test_files_and_patterns_have_names(library, tmp_path):
+    expected = bpe.count(bpe.Source([library[5], library[6]], bpe.Pattern("cl100k"))).words.digest
+    names = [str(library[5]), library[6]]
+    assert bpe.count(names, pattern="cl100k").words.digest == expected
+    assert bpe.count(bpe.Source(names, "cl100k")).words.digest == expected
+    bpe.count_files(names, tmp_path / "words.npz", pattern="cl100k")
+    assert bpe.Words.load(str(tmp_path / "words.npz")).digest == expected
+    with refusal("no such file"):
+        bpe.Source("nothing.txt", "gpt2")
+
+
 # ─── Learning ─────────────────────────────────────────────────────────────────────────────────────
 
 
@@ -2191,6 +2248,8 @@ SCORES = [
     lambda count, size: count - 3,
     lambda count, left, right, size: float((count * 7 + left * 3 + right * 5) % 11) - 2.0,
     lambda count, left, right, size: size - count * count,
+    lambda count, left, right, size, n_tokens: float((count * 5 + left + size * n_tokens) % 7) - 1,
+    lambda count, size, weight=3: count * size**weight,
 ]
 
 
@@ -2248,7 +2307,11 @@ def test_a_driven_learner_is_the_naive_one(counts, options, source):
         if source.random() < 0.6:  # merges and splits need not ask for the best pair
             assert learner.best() == naive.best()
         assert {pair: learner.count(*pair) for pair in pairs} == pairs
+        rows = [(*pair, *row) for pair, row in sorted(naive.scores().items())]
+        assert [*zip(*(column.tolist() for column in learner.pairs()), strict=True)] == rows
         assert learner.n_tokens == naive.n_tokens()
+        if source.random() < 0.2:
+            learner = learner.copy()
         if not pairs:
             break
         change_at_random(learner, naive, source, pairs)
@@ -2256,6 +2319,38 @@ def test_a_driven_learner_is_the_naive_one(counts, options, source):
     symbols = [now.symbols[i:j].tolist() for i, j in pairwise(now.offsets)]
     ours = sorted(zip(symbols, now.counts.tolist(), strict=True))
     assert ours == sorted((word, n) for word, n in naive.words if word)
+
+
+@pytest.mark.parametrize("score", ["count", "likelihood"])
+@pytest.mark.parametrize(
+    "duplicate", [copy.copy, copy.deepcopy, lambda learner: pickle.loads(pickle.dumps(learner))]
+)
+def test_a_copy_of_a_learner_goes_its_own_way(library, score, duplicate):
+    words = bpe.count(bpe.Source([library[5]], bpe.Pattern())).words
+    learner = bpe.Learner(words, 400, score=score)
+    learner.merge_best(330)
+    learner.split(300, [*learner.token(300)])
+    best = learner.best()
+    other = duplicate(learner)
+    other.forbid(best.left, best.right)
+    other.merge_best(400)
+    assert learner.n_symbols == 330 and learner.best() == best
+    twin = bpe.Learner(words, 400, score=score)
+    twin.merge_best(330)
+    twin.split(300, [*twin.token(300)])
+    twin.forbid(best.left, best.right)
+    twin.merge_best(400)
+    assert other.n_symbols == 400 and all(map(np.array_equal, other.learned(), twin.learned()))
+    assert other.words().to_counts() == twin.words().to_counts() == words.to_counts()
+    learner.merge_best(400)
+    assert learner.learned().merges[74:] != other.learned().merges[74:]
+
+
+def test_pairs_are_in_the_same_order_in_any_order_of_the_words():
+    counts = {bytes([a, b]): a % 7 + 1 for a in b"abcdefg" for b in b"xyz"}
+    orders = [counts, dict(reversed(counts.items()))]
+    first, second = (bpe.Learner(bpe.Words.from_counts(one), 300).pairs() for one in orders)
+    assert all(map(np.array_equal, first, second)) and len(first.left) == 21
 
 
 @pytest.mark.parametrize("wide", [False, True])
@@ -4948,6 +5043,71 @@ def test_ids_do_not_depend_on_workers_and_blocks(workers, corpus, tokenizer, tmp
     assert read_json(tmp_path / "o.npy.json") == report._asdict()
 
 
+STARTED = ["a b<|end|>c d<s>", "<s>a b<|end|><s><|end|>b", "", "<|end|>a", " ", "c d e <|end|> f "]
+
+
+def with_starts_and_ends(tokenizer, text, start, end):
+    """The ids of a text whose documents begin with `start` and end with `end`, if these are ids."""
+    documents = [tokenizer.encode(text)]
+    if end is not None:
+        documents = [[]]
+        for id in tokenizer.encode(text):
+            documents[-1].append(id)
+            if id == end:
+                documents.append([])
+        if documents[-1]:
+            documents[-1].append(end)
+        elif len(documents) > 1:
+            documents.pop()
+        else:
+            documents = [[end]]
+    if start is not None:
+        documents = [ids if ids[:1] == [start] else [start, *ids] for ids in documents]
+    return documents
+
+
+@pytest.mark.parametrize("append", [None, "<|end|>"])
+@pytest.mark.parametrize("prepend", [None, "<s>"])
+@pytest.mark.parametrize("block_bytes", [4, 9, 1000])
+@pytest.mark.parametrize("suffix", [".txt", ".jsonl"])
+def test_documents_begin_and_end_with_the_tokens_asked_for(
+    append, prepend, block_bytes, suffix, tmp_path, monkeypatch
+):
+    monkeypatch.setattr(bpe, "BLOCK_BYTES", block_bytes)
+    tokenizer = bpe.Tokenizer(BYTE_VOCAB, [], ["<|end|>", "<s>"], "whitespace-split")
+    numbers = [tokenizer.special_tokens.get(token) for token in (prepend, append)]
+    files = [tmp_path / f"{k}{suffix}" for k in range(len(STARTED))]
+    for path, text in zip(files, STARTED, strict=True):
+        path.write_text(text)
+        if suffix == ".jsonl":  # each file has all texts
+            path.write_text("".join(json.dumps({"text": text}) + "\n" for text in STARTED))
+    some_texts = STARTED * (suffix == ".jsonl") * len(files) or [text for text in STARTED if text]
+    expected = [
+        ids for text in some_texts for ids in with_starts_and_ends(tokenizer, text, *numbers)
+    ]
+    paths = {"out": tmp_path / "o.npy", "document_index": tmp_path / "i.npy"}
+    bpe.encode_files(tokenizer, files, **paths, append=append, prepend=prepend, workers=1)
+    index = np.load(tmp_path / "i.npy")
+    ids = np.load(tmp_path / "o.npy")
+    assert [ids[a:b].tolist() for a, b in pairwise(index)] == expected
+
+
+@pytest.mark.parametrize("block_bytes", [4, 1000])
+def test_added_tokens_stand_around_each_text_in_a_file(block_bytes, tmp_path, monkeypatch):
+    monkeypatch.setattr(bpe, "BLOCK_BYTES", block_bytes)
+    _, ours = post_processed(POST_PROCESSORS[0])
+    some_texts = ["a b a b a b a b a b", "a", "b b b b b b b b b b", "x CLS b"]
+    for k, text in enumerate(some_texts):
+        (tmp_path / f"{k}.txt").write_text(text)
+    options = {"add_special_tokens": True, "append": "SEP", "workers": 1}
+    bpe.encode_files(ours, tmp_path, tmp_path / "o.npy", **options)
+    expected = chain(*ours.encode_batch(some_texts, add_special_tokens=True))
+    assert np.load(tmp_path / "o.npy").tolist() == [*expected]
+    _, ours = post_processed(POST_PROCESSORS[5])
+    with note("adds none"):
+        bpe.encode_files(ours, tmp_path, tmp_path / "o.npy", **options)
+
+
 @pytest.mark.parametrize(
     "texts",
     [
@@ -6102,33 +6262,6 @@ def test_documents_are_measured_one_by_one(some_prose):
     assert measured.n_words[-2:].tolist() == [0, 4]
 
 
-@given(st.lists(st.tuples(*[st.integers(1, 99)] * 4), min_size=1, max_size=9), st.integers(0, 9))
-def test_an_interval_is_that_of_plain_resampling(documents, seed):
-    n = len(documents)
-    draws = np.random.default_rng(seed)
-    differences = []
-    for _ in range(50):
-        a, b, c, d = map(sum, zip(*(documents[k] for k in draws.integers(n, size=n)), strict=True))
-        differences.append(a / b - c / d)
-    a, b, c, d = map(np.array, zip(*documents, strict=True))
-    value, low, high = bpe.bootstrap(a, b, (c, d), level=0.8, n_resamples=50, seed=seed)
-    assert value == pytest.approx(sum(a) / sum(b) - sum(c) / sum(d))
-    assert [low, high] == pytest.approx(np.quantile(differences, [0.1, 0.9]).tolist())
-    same = bpe.bootstrap(a, b, (a, b), n_resamples=5)
-    assert same == (0, 0, 0)
-
-
-def test_an_interval_holds_the_measure_of_all_documents_as_often_as_it_says():
-    random_numbers = np.random.default_rng(0)
-    n_right = 0
-    for seed in range(200):
-        tokens = random_numbers.integers(50, 150, 100)
-        n_bytes = tokens * random_numbers.integers(3, 6, 100)  # 4 bytes per token
-        interval = bpe.bootstrap(n_bytes, tokens, n_resamples=200, seed=seed)
-        n_right += interval.low <= 4 <= interval.high
-    assert 180 <= n_right <= 199
-
-
 def test_boundaries_are_scored_as_the_definition_says(some_prose):
     tokenizer, _, files = some_prose
     words = sorted({word for word in files[0].read_text().split() if word.isalpha()})[:300]
@@ -6206,6 +6339,40 @@ def test_curves_are_drawn(reports, tmp_path, suffix, begin):
     for report in (reports[2], few):
         report.plot(tmp_path / f"picture.{suffix}")
         assert (tmp_path / f"picture.{suffix}").read_bytes().startswith(begin)
+
+
+def test_sizes_on_a_corpus_are_those_of_models_with_fewer_merges(some_prose, tmp_path):
+    tokenizer, _, files = some_prose
+    encoded = bpe.encode_corpus(tokenizer, files[5])
+    n_tokens = bpe.tokens_by_size(tokenizer.model, encoded.frequencies(tokenizer.vocab_size))
+    for n_merges in (0, 1, 7, 100, len(tokenizer.merges)):
+        fewer = bpe.Tokenizer.from_merges(tokenizer.merges[:n_merges], pattern="gpt2")
+        assert n_tokens[n_merges] == len(fewer.encode(files[5].read_text()))
+    report = bpe.curve({"a": tokenizer}, files[5])
+    assert report.columns["a"][1].tolist() == n_tokens.tolist()
+
+
+def test_the_curve_on_the_corpus_of_a_training_is_that_of_the_training(command, model):
+    (model / "a.txt").write_text("The cat sat on the mat. " * 3)
+    command("train a.txt --vocab-size 262 --out here", cwd=model)
+    here = command("curve here", cwd=model).stdout
+    assert command("curve here --corpus a.txt", cwd=model).stdout == here
+
+
+def test_sizes_need_one_way_to_each_token():
+    model = bpe.Tokenizer.from_merges([(b"a", b"b"), (b"b", b"c"), (b"ab", b"c")]).model
+    assert bpe.tokens_by_size(model, np.bincount([258, 256], minlength=259)).tolist() == [
+        5,
+        3,
+        3,
+        2,
+    ]
+    vocab = dict(enumerate([b"a", b"b", b"ab", b"aba"]))
+    twice = [(b"a", b"b"), (b"ab", b"a"), (b"b", b"a"), (b"a", b"ba")]
+    with pytest.raises(bpe.InputError, match="no way back"):
+        bpe.tokens_by_size(bpe.Tokenizer(vocab | {4: b"ba"}, twice).model, np.zeros(5, int))
+    with pytest.raises(bpe.InputError, match="by its merges alone"):
+        bpe.tokens_by_size(bpe.Tokenizer(vocab, None).model, np.zeros(4, int))
 
 
 def test_tables_are_markdown_in_columns(reports):
