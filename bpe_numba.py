@@ -7186,7 +7186,8 @@ def build_vocabulary(
 # The ids of most words come from a cache, which is a table of words as in Words. The kernels call
 # each other so:
 #
-#     _encode_flat
+#     _take_text                  puts a text into the workspace
+#     _encode_flat                encodes it; also a short text, from which it cuts special tokens
 #         _scan_batch             finds the ends of the next words
 #         _encode_words           looks up each word in the cache; END stands for a special token or
 #                                 the end of a text

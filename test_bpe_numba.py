@@ -4728,6 +4728,47 @@ def test_no_call_makes_a_special_token_that_is_not_allowed(name, kind, tmp_path)
             assert ids <= model.vocab.keys() and not ids & forbidden, (text, chosen)
 
 
+# Steps before a model -> whether a short text of ASCII needs no flat text, which takes longer.
+SHORT_WAYS = {
+    "plain": ({}, True),
+    "llama": ({"normalizer": [PREPEND, replace(" ", "▁")]}, True),
+    "bert": ({"normalizer": [bert()], "pattern": "bert"}, True),
+    "composed": ({"normalizer": types("NFC", "Lowercase")}, True),
+    "stripped": ({"normalizer": [bpe._STRIP, bpe._SPACES_TO_ONE]}, True),
+    "first": ({"pattern": [bpe.Metaspace("_", "first"), "_?[^_]+|_"]}, True),
+    "always": ({"pattern": [bpe.Metaspace(" "), "gpt2"], "normalizer": types("NFD")}, True),
+    "never": ({"pattern": [bpe.Metaspace("_", "never"), "none"]}, True),
+    "cut": ({"pattern": [bpe.Metaspace("_"), r"\d", "gpt2"]}, False),
+}
+SHORT_FLAGS = SPECIAL_FLAGS | {"<r>": bpe.AddedToken(rstrip=True), "é": bpe.AddedToken()}
+few_specials = st.sets(st.sampled_from(["<s>", "e>", "<r>", "é", "E E"]))
+short_pieces = st.lists(
+    st.sampled_from([*"aeE1 é\u0301中\r▁_\x00", "<s>", " <s> ", "e>", "<r>", "a " * 2000]),
+    max_size=9,
+)
+short_texts = (
+    texts | short_pieces.map("".join) | hostile_bytes | short_pieces.map("".join).map(str.encode)
+)
+
+
+@pytest.mark.parametrize("way", SHORT_WAYS)
+@given(text=short_texts, specials=few_specials, allowed=st.sampled_from(["all", "none"]))
+def test_a_short_text_is_encoded_as_in_a_list(way, text, specials, allowed):
+    options, has_short_way = SHORT_WAYS[way]
+    flags = {token: SHORT_FLAGS[token] for token in specials & SHORT_FLAGS.keys()}
+    merges = [(b"a", b" "), (b"a", b"e"), (b"e", b"e"), (b"\xe2", b"\x96")]
+    vocab = dict(enumerate([*BYTES, *map(b"".join, merges)]))
+    options = {"special_tokens": sorted(specials), "flags": flags, **options}
+    tokenizer = bpe.Tokenizer.from_model(bpe.Model(vocab, merges, **options), cache_size=4)
+    texts = [text, "a  e1", text, b"e\xfe", text]
+    assert [tokenizer.encode(text, allowed) for text in texts] == tokenizer.encode_batch(
+        texts, allowed, threads=1
+    )
+    tokenizer.encode_texts = None  # which is called for a list
+    if has_short_way and not specials:
+        assert len(tokenizer.encode("a e")) >= 2
+
+
 def rebuilt(tokenizer, **options):
     return bpe.Tokenizer(tokenizer.vocab, tokenizer.merges, tokenizer.special_tokens, **options)
 
