@@ -3972,6 +3972,7 @@ PART_BYTES = 1 << 20  # text that is encoded at once: it fits into the caches of
 MAX_BLOCK_BYTES = 1 << 28  # text without a position where it can be cut
 WINDOW_BYTES = 1 << 16  # the first text that is searched for a cut
 HEAD_BYTES = 1 << 12  # the head of a file, which reveals its type
+MAX_NAMED_LINES = 5  # bad lines of a file that are named one by one
 PAIR_BYTES = 8  # two characters in UTF-8, which decide whether a pretoken ends between them
 STANDARD_STREAM = Path("-")
 
@@ -4170,6 +4171,8 @@ class Block(NamedTuple):
     data: bytes | list[bytes] | None = None
     n_before: int = 0  # lines before it in a stream; row groups before it in a Parquet file
     read_texts: Callable | None = None  # (block, text_field, skip_bad_lines) -> texts
+    # (path, message) for each line that `read_texts` has skipped; the message of later ones is ""
+    bad_lines: Sequence[tuple[Path, str]] = ()
 
     @property
     def n_bytes(self) -> int:
@@ -4203,11 +4206,15 @@ def _read_lines(block: Block, text_field: str, skip_bad_lines: bool) -> list[byt
                 line = line.decode().removeprefix("\ufeff")  # json.loads takes longer to decode it
                 texts.append(_record_text(json.loads(line), text_field))
         except (ValueError, RecursionError) as error:
-            reason = error if isinstance(error, InputError) else f"not JSON ({error})"
-            where = f"{block.path}, line {block.count_lines_before() + number}"
+            message = ""
+            if len(block.bad_lines) < MAX_NAMED_LINES:  # the number of a line takes long to count
+                reason = error if isinstance(error, InputError) else f"not JSON ({error})"
+                number += block.count_lines_before()
+                message = f"{block.path}, line {number}: {reason}"
             if not skip_bad_lines:
-                raise InputError(f"{where}: {reason}") from None
-            warnings.warn(f"{where}: skipped, {reason}", stacklevel=2)
+                remedy = "with `skip_bad_lines`, train, count and encode leave out such lines"
+                raise InputError(f"{message}; {remedy}") from None
+            block.bad_lines.append((block.path, message))
     return texts
 
 
@@ -4253,7 +4260,8 @@ class Source:
     block_bytes     bytes of text in a block; BLOCK_BYTES by default. No result depends on it
     flags           how special tokens are found, if not in the plain way
     normalizer      steps of a Normalizer, which change texts before they are cut
-    skip_bad_lines  skip lines that are not JSON or have no text, with a warning that names each
+    skip_bad_lines  skip lines that are not JSON or have no text; warnings name the first five of a
+                    file, and count all
 
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     path = Path(folder, "a.jsonl")
@@ -4275,6 +4283,7 @@ class Source:
     # the states of the files before they are read, and the files that may not be text
     _states: dict[Path, os.stat_result] = dataclasses.field(default_factory=dict, init=False)
     _doubtful: list[Path] = dataclasses.field(default_factory=list, init=False)
+    n_bad_lines: Counter[Path] = dataclasses.field(default_factory=Counter, init=False)
 
     def __post_init__(self):
         in_memory = any(isinstance(file, Texts) for file in self.files)
@@ -4433,15 +4442,27 @@ class Source:
 
         task_bytes  the least number of bytes in a task, so that several small files are one task
 
-        Each task gets a source without files, since each block names its file.
+        Each task gets a source without files, since each block names its file. Warnings name the
+        first lines that were skipped, and count those of each file.
         """
 
         def size_of(block: Block) -> int:
             return max(len(block.data or b""), block.n_bytes)
 
-        work = functools.partial(work, dataclasses.replace(self, files=()))
+        work = functools.partial(_run_task, work, dataclasses.replace(self, files=()))
         tasks = _batched_by_size(self.blocks(), size_of, task_bytes or self.block_bytes)
-        return engine.map(work, tasks, self.suits_threads(engine))
+        n_bad_lines = self.n_bad_lines
+        n_bad_lines.clear()
+        with contextlib.closing(engine.map(work, tasks, self.suits_threads(engine))) as results:
+            for result, bad_lines in results:
+                for path, message in bad_lines:
+                    n_bad_lines[path] += 1
+                    if n_bad_lines[path] <= MAX_NAMED_LINES:
+                        warnings.warn(f"skipped: {message}", stacklevel=2)
+                yield result
+        for path, n in n_bad_lines.items():
+            if n > MAX_NAMED_LINES:
+                warnings.warn(f"skipped in all: {n:,} lines of {path}", stacklevel=2)
 
     def _file_blocks(self, path: Path) -> Iterator[Block]:
         """Cut a file into blocks, which workers read themselves."""
@@ -4455,7 +4476,7 @@ class Source:
             cut = self.find_cut(read, start + self.block_bytes, is_json)
             stop, next_id = cut or (size, BEGINS)
             _require_cut(path, stop - start)
-            yield Block(path, start, stop, first_id, next_id, read_texts=read_texts)
+            yield Block(path, start, stop, first_id, next_id, None, 0, read_texts, [])
             start = stop
             first_id = next_id
 
@@ -4561,9 +4582,15 @@ class Source:
                 yield chunk
 
         for data, first_id, next_id in self.cut(read(), self.block_bytes, is_json, path):
-            yield Block(path, start, stop, first_id, next_id, data, n_lines, read_texts)
+            yield Block(path, start, stop, first_id, next_id, data, n_lines, read_texts, [])
             start = stop
             n_lines += data.count(b"\n")
+
+
+def _run_task(work: Callable, source: Source, blocks: list[Block]) -> tuple[object, list]:
+    """Do work(source, blocks) in a worker; also returns the bad lines that were skipped."""
+    result = work(source, blocks)
+    return result, [line for block in blocks for line in block.bad_lines]
 
 
 def _require_cut(where: object, n_bytes: int) -> None:
@@ -4829,6 +4856,7 @@ class CorpusCounts(NamedTuple):
     n_dropped: int = 0  # occurrences of the rarest words, which were dropped; see `count`
     n_dropped_bytes: int = 0  # the bytes of these occurrences
     max_error: int = 0  # the most by which the count of a word can be too small
+    n_bad_lines: int = 0  # that were skipped
 
     __repr__ = brief_repr
 
@@ -4846,10 +4874,13 @@ class CorpusCounts(NamedTuple):
     @property
     def described(self) -> dict:
         """All fields as plain JSON, with a hash in place of the words."""
-        return self._asdict() | {
+        fields = self._asdict() | {
             "words": self.words.digest,
             "special_tokens": dict(sorted(self.special_tokens.items())),
         }
+        if not self.n_bad_lines:
+            del fields["n_bad_lines"]
+        return fields
 
 
 # The table of words uses linear probing, and is at most half full; the cache of encoding is such a
@@ -5257,6 +5288,7 @@ def count(
     special_tokens = Counter()
     n_read = np.zeros(2, np.int64)
     dropped = np.zeros(3, np.int64)
+    n_bad_lines = 0
     # Tasks are few and large, since the parent adds up alone; but each worker gets several, so that
     # all end together.
     task_bytes = max(min((source.total_bytes or 0) // 16, TASK_BYTES), source.block_bytes)
@@ -5268,12 +5300,15 @@ def count(
             counter.add_words(part.words)
             n_read += part.n_documents, part.n_bytes
             special_tokens.update(part.special_tokens)
+            n_bad_lines += part.n_bad_lines
             dropped += part.n_dropped, part.n_dropped_bytes, part.max_error
             if max_words:
                 dropped += counter.drop_rarest(max_words)
             bar.update(n_bytes)
     source.check_unchanged()
-    return CorpusCounts(counter.words(), *n_read.tolist(), special_tokens, *dropped.tolist())
+    n_bad_lines += source.n_bad_lines.total()
+    totals = *n_read.tolist(), special_tokens, *dropped.tolist(), n_bad_lines
+    return CorpusCounts(counter.words(), *totals)
 
 
 def compile_pretokenizing(pattern: Pattern) -> None:
@@ -6077,13 +6112,17 @@ def _merge_until(goal, learner):
         # a heap this large is mostly outdated
         if learner.heap_size == 0 or learner.heap_size > learner.n_pairs:
             _refill_heap(learner)
-            if learner.heap_size == 0:
+            if learner.heap_size == 0 and learner.threshold == LEAST_SCORE:
                 return -1, -1, 0, 0.0
+            if learner.heap_size == 0:  # the score is random, and next time the heap has a pair
+                continue
         best = learner.heap[0].pair
         queued = learner.heap[0].score
         count = learner.heap[0].count
         pair = learner.pairs[best]
         score = _score(pair, learner)
+        if score != _score(pair, learner):  # it is not a function of its arguments
+            score = queued = np.inf
         if learner.threshold <= score <= queued and (score < queued or pair.count < count):
             _sift_down(best, score, pair.count, learner)
         elif score != queued:
@@ -6333,7 +6372,8 @@ class Learner:
                    occurrences; "likelihood" is count(ab) / (count(a) * count(b)) in float64; or a
                    function of two or four numbers, see below
     tie_break      the order of pairs with equal scores and counts. "bytes": the greatest left bytes
-                   first, then the greatest right bytes (the rule of Stanford's CS336). "ids": the
+                   first, then the greatest right bytes (the rule of Stanford's CS336); of two
+                   left symbols with the same bytes, the one with the smaller id. "ids": the
                    smallest left id first, then the smallest right id (the rule of Hugging Face,
                    which numbers the bytes in BYTE_ORDER; other alphabets keep their order)
     min_frequency  a pair that occurs less often in the corpus has the score 0
@@ -6353,9 +6393,13 @@ class Learner:
                                          description length. Each merge computes all scores, so
                                          learning takes hundreds of times as long
 
-    A pair whose score is 0 or less is never the best, and without a best pair learning ends. If the
-    score of a pair is NaN or inf, or raises an error, then `best` and `merge_best` raise InputError
-    instead of choosing a pair.
+    The score is a function of its arguments alone: a random number is none, and a global variable
+    keeps the value that it had when the score was first used. A pair whose score is 0 or less is
+    never the best, and without a best pair learning ends. If the score of a pair is NaN or inf,
+    raises an error, or differs when it is computed again, then `best` and `merge_best` raise
+    InputError instead of choosing a pair.
+
+    A learner is for one thread at a time.
 
     Any pair may merge at any time, even where it does not occur. So learners of several corpora
     stay in step if each merge is made in all of them: a symbol then has one number in all. Merges
@@ -6607,7 +6651,10 @@ class Learner:
         pair = Pair(*self._run(_merge_until, goal))
         if pair.score == np.inf:
             tokens = self.token(pair.left), self.token(pair.right)
-            raise InputError(f"the score of {tokens} is not a finite number, or raised an error")
+            raise InputError(
+                f"the score of {tokens} is not a finite number, raised an error, or is another one "
+                "when it is computed again"
+            )
         return pair if pair.left >= 0 else None
 
     def _check_room(self, n_symbols: int) -> None:
@@ -6809,6 +6856,7 @@ class Model:
     added_from      special tokens from this id on are not in the vocabulary of tokenizer.json, but
                     only among its added tokens
     unused          the ids of tokens that no text becomes
+    extra           data of a kind of your own, as JSON; a tokenizer.json has it in its "model"
 
     The text of a special token mostly equals the bytes of its id, but some files have tokens like
     "Ċ" with the id of a line feed. Raises ValueError for an invalid model.
@@ -6840,8 +6888,10 @@ class Model:
     batching: dict = dataclasses.field(default_factory=dict)
     added_from: int = MAX_ID
     unused: Collection[int] = ()
+    extra: dict = dataclasses.field(default_factory=dict)
 
     def __post_init__(self):
+        self.extra = json.loads(json.dumps(self.extra))  # as it is when it was saved and loaded
         self.vocab = _validate_vocab(self.vocab)
         _assign_special_ids(self)
         if self.merges is not None:
@@ -6982,10 +7032,10 @@ class Model:
         """A hash of all fields that decide about ids: a SHA-256 in hexadecimal."""
         names = ("merges", "kind", "ignore_merges", "alphabet", "normalizer", "unk_token",
                  "byte_fallback", "fuse_unk", "subword_prefix", "max_word_chars",
-                 "word_suffix", "drops_unknown", "unused")  # fmt: skip
-        # The last three count only if they are set: other models keep their digests.
+                 "word_suffix", "drops_unknown", "unused", "extra")  # fmt: skip
+        # The last four count only if they are set: other models keep their digests.
         fields = vars(self) | {"normalizer": tuple(self.normalizer_steps)}
-        plain = [(name, fields[name]) for name in names if fields[name] or name not in names[-3:]]
+        plain = [(name, fields[name]) for name in names if fields[name] or name not in names[-4:]]
         tables = (
             sorted(self.vocab.items()),
             sorted(self.special_tokens.items()),
@@ -7163,9 +7213,10 @@ def build_vocabulary(
     byte_tokens        names of the 256 bytes in a vocabulary of characters; they come before the
                        alphabet
 
-    Returns the vocabulary, id -> bytes, and the merges as pairs of bytes.
+    Returns the vocabulary, id -> bytes, and the merges as pairs of bytes. Two ways to make the same
+    bytes, such as a + bc and ab + c, make one token.
     """
-    tokens = learned.tokens
+    tokens = [*dict.fromkeys(learned.tokens)]
     n_letters = len(learned.alphabet)
     order = BYTE_ORDER if tuple(learned.alphabet) == BYTES else range(n_letters)
     alphabet = [*map(str.encode, byte_tokens), *(tokens[k] for k in order)]
@@ -9686,6 +9737,8 @@ def _token_names(written: dict) -> Ids:
 def _to_tokenizer_json(model: Model) -> dict:
     """Make the content of a tokenizer.json, as the `tokenizers` package writes it."""
     written = KINDS[model.kind].write(model)
+    if model.extra:
+        written["extra"] = model.extra
     texts = {}
     for text, token_id in sorted(model.special_tokens.items(), key=lambda item: item[1]):
         if texts.setdefault(token_id, text) != text:
@@ -9837,15 +9890,27 @@ def _check_single_words(model: Model, names: Ids) -> None:
         )
 
 
+def _adds_tokens(processor: object) -> bool:
+    """Check whether a post_processor adds tokens to a single text."""
+    return any(
+        step["type"] in ("BertProcessing", "RobertaProcessing")
+        or any("SpecialToken" in piece for piece in step.get("single", ()))
+        for step in _flattened(processor or [], "processors")
+    )
+
+
 def read_huggingface(content: dict) -> Model:
     """Read a tokenizer.json; raises ValueError for features that would give other ids here."""
     written = content.get("model")
     require(isinstance(written, dict), "not a tokenizer.json: it has no model")
     kind = _read_kind(written)
     batching = {key: content[key] for key in _BATCHING if content.get(key)}
-    if batching:
+    kept = [*batching]
+    if _adds_tokens(content.get("post_processor")):
+        kept.append("post_processor, which adds tokens,")
+    if kept:
         warnings.warn(
-            f"{' and '.join(batching)} of a tokenizer.json: kept, but not applied by `encode`",
+            f"{' and '.join(kept)} of a tokenizer.json: kept, but not applied by `encode`",
             stacklevel=5,
         )
     normalizer = list(filter(None, [content.get("normalizer")]))
@@ -9873,6 +9938,7 @@ def read_huggingface(content: dict) -> Model:
         post_processor=content.get("post_processor"),
         batching=batching,
         added_from=MAX_ID if has_gaps else len(names),
+        extra=written.get("extra", {}),
     )
     if model.ignore_merges:
         _check_single_words(model, names)
@@ -10718,8 +10784,8 @@ class Tokenizer:
             )
             merges = merges.learned()
         if not isinstance(merges, Learned):
-            tokens = dict.fromkeys([*BYTES, *map(b"".join, merges)])
-            merges = SimpleNamespace(tokens=list(tokens), merges=merges, alphabet=BYTES)
+            tokens = [*BYTES, *map(b"".join, merges)]
+            merges = SimpleNamespace(tokens=tokens, merges=merges, alphabet=BYTES)
         vocab, pairs = build_vocabulary(merges, special_tokens, special_tokens_at)
         if tuple(merges.alphabet) != BYTES:
             fields = {"alphabet": "characters", **fields}
@@ -11358,8 +11424,8 @@ def _id_array(ids: Iterable[int]) -> np.ndarray:
 LLMC_HEADER_BYTES = 1024
 # The first numbers of llm.c's files for GPT-2 and for Llama 3.
 LLMC_SIGNS = {"uint16": [20240520, 1], "uint32": [20240801, 7]}
-# Layouts by the suffix of the file; standard output has none.
-_LAYOUTS = {".npy": "npy", ".bin": "bin", ".txt": "text", "": "text"}
+# Layouts by the suffix of the file. Standard output, pipes and devices get text.
+_LAYOUTS = {".npy": "npy", ".bin": "bin", ".txt": "text"}
 
 
 def _header(layout: str, dtype: np.dtype, n: int) -> bytes:
@@ -11488,11 +11554,12 @@ def _array_writer(path: Path, dtype: np.dtype | type, layout: str = "auto") -> I
     """Write arrays to a file or to standard output; yields the function that writes the next."""
     require_known("`layout`", layout, ("auto", "llm.c"))
     if layout == "auto":
+        is_pipe = path == STANDARD_STREAM or (path.exists() and not path.is_file())
         require(
-            path.suffix in _LAYOUTS,
+            path.suffix in _LAYOUTS or is_pipe,
             f"{path}: name a .npy file, a .bin file for numbers alone, or a .txt file",
         )
-        layout = _LAYOUTS[path.suffix]
+        layout = _LAYOUTS.get(path.suffix, "text")
     require(layout != "llm.c" or path.suffix == ".bin", f"{path}: name a .bin file for llm.c")
     dtype = np.dtype(dtype).newbyteorder("<")
     n = 0
@@ -11916,14 +11983,14 @@ class Recipe:
             options["from_"] = self.from_.digest
         return options
 
-    def source(self, files: Sequence[Path | Texts] = (), text_field: str | None = None) -> Source:
-        """Make the Source of the text.
+    def source(self, files: Sequence[Path | Texts] = (), **options: object) -> Source:
+        """Make the Source of the text, with its options `text_field` and `skip_bad_lines`.
 
         The names of byte tokens end documents, since they must not be learnt.
         """
         special_tokens = [*self.special_tokens, *self.byte_tokens]
         return Source(
-            files, Pattern(self.pattern), special_tokens, text_field, normalizer=self.normalizer
+            files, Pattern(self.pattern), special_tokens, normalizer=self.normalizer, **options
         )
 
     @property
@@ -12220,7 +12287,7 @@ def extend_model(model: Model, learned: Learned) -> Model:
 
 @dataclasses.dataclass(eq=False, repr=False)
 class Training:
-    """The result of a training: a tokenizer and all measurements. As a string it is a summary."""
+    """The result of a training: a tokenizer and all measurements. See `summary`."""
 
     tokenizer: Tokenizer
     counted: CorpusCounts
@@ -12257,7 +12324,11 @@ class Training:
             "model": self.tokenizer.digest,
         }
 
-    def __str__(self) -> str:
+    def __repr__(self) -> str:
+        return f"<Training of {self.tokenizer}>"
+
+    def summary(self) -> str:
+        """Tabulate the measurements; the text of most models is encoded first, see `n_tokens`."""
         counted = self.counted
         learned = self.learned
         model = self.tokenizer.model
@@ -12281,9 +12352,6 @@ class Training:
         rows += [(name, f"{spent.seconds:.2f} s") for name, spent in self.timings.items()]
         rows.append(("peak memory", f"{(peak_memory() or 0) / 1e6:,.0f} MB in the largest process"))
         return str(table)
-
-    __repr__ = __str__
-    _repr_markdown_ = _repr_markdown
 
 
 def _warn_if_short(vocab: Mapping[int, bytes], vocab_size: int) -> None:
@@ -12407,6 +12475,7 @@ def train(
     max_words: int = MAX_WORDS,
     workers: int | None = None,
     text_field: str | None = None,
+    skip_bad_lines: bool = False,
     progress: bool = False,
     executor: Executor | None = None,
     special_tokens_at: str = "first",
@@ -12450,8 +12519,8 @@ def train(
                        drop any
     special_tokens_at  the ids of special tokens: first, after-bytes, or last (as in GPT-2)
 
-    Also text_field, as in a Source; workers, progress and executor, as in an Engine. All other
-    options are passed to the `learn` of a family of your own; see Family.
+    Also text_field and skip_bad_lines, as in a Source; workers, progress and executor, as in an
+    Engine. All other options are passed to the `learn` of a family of your own; see Family.
 
     Raises InputError for invalid options, before any work, and OSError for unreadable files.
 
@@ -12483,7 +12552,8 @@ def train(
         learner_options,
     )
     recipe, files, counts = prepare(recipe, inputs, texts)
-    return train_recipe(recipe, files, counts, text_field, Engine(workers, progress, executor))
+    source = recipe.source(files, text_field=text_field, skip_bad_lines=skip_bad_lines)
+    return train_recipe(recipe, source, counts, Engine(workers, progress, executor))
 
 
 def prepare(
@@ -12539,18 +12609,15 @@ def _with_settings(recipe: Recipe, settings: Mapping) -> Recipe:
 
 
 def train_recipe(
-    recipe: Recipe,
-    files: Sequence[Path | Texts],
-    counts: Sequence[CorpusCounts],
-    text_field: str | None,
-    engine: Engine,
+    recipe: Recipe, source: Source, counts: Sequence[CorpusCounts], engine: Engine
 ) -> Training:
-    """Train by a complete recipe on files or on the counts of words files; see `prepare`."""
+    """Train by a complete recipe on the files of a source, or on the counts of words files."""
     timings = {}
+    files = source.files
     with stage("compile") as timings["compile"]:
-        source = recipe.source([], text_field)
-        if not counts:
-            source = recipe.source(files, text_field)
+        if counts:
+            source = recipe.source()
+        else:
             _warn_of_source(source)
         # To learn from one word also tells wrong options before the scan.
         jobs = [
@@ -12728,6 +12795,8 @@ def tabulate_counts(counted: CorpusCounts, title: str = "Pretokens") -> Table:
     if counted.n_dropped:
         error = f"{counted.n_dropped:,} pretokens; counts are up to {counted.max_error:,} too small"
         rows.append(("dropped", error))
+    if counted.n_bad_lines:
+        rows.append(("bad lines", f"{counted.n_bad_lines:,} skipped"))
     return Table(title, ("what", "value"), rows)
 
 
@@ -13650,7 +13719,8 @@ def _train_command(inputs: Sequence[str] = (), *, out: str = "model", **options)
     config = call_with(transformers_config, **options | {"special_tokens": recipe.special_tokens})
     check_writable(as_path(out))  # fails before the training
     engine = call_with(Engine, **options)
-    training = train_recipe(recipe, files, counts, options["text_field"], engine)
+    source = call_with(recipe.source, files, **options)
+    training = train_recipe(recipe, source, counts, engine)
     if Path(out, "tokenizer.json").exists():
         warnings.warn(f"{out}: the model in this folder is replaced", stacklevel=2)
     with stage("save") as training.timings["save"], written_together():
@@ -13659,7 +13729,7 @@ def _train_command(inputs: Sequence[str] = (), *, out: str = "model", **options)
         save_learned(out, training)
     if options["progress"]:
         next_command = f"echo 'Hello, world!' | {_typed_command()} encode {shlex.quote(out)} -"
-        print(f"{training}\n\nWritten to {out}\n\nNext:\n  {next_command}")
+        print(f"{training.summary()}\n\nWritten to {out}\n\nNext:\n  {next_command}")
 
 
 def _count_command(inputs: Sequence[str], **options) -> None:
@@ -13932,6 +14002,7 @@ def _make_parser() -> _Parser:
             description=title,
             epilog="\n".join(["examples:", *examples]),
             formatter_class=argparse.RawDescriptionHelpFormatter,
+            allow_abbrev=False,
         )
         flags = _add_arguments(command, run, callees)
         command.set_defaults(run=run, flags=flags, refuse=command.refuse)

@@ -70,6 +70,7 @@ from tokenizers import Regex
 from tokenizers import decoders as D
 from tokenizers import normalizers as N
 from tokenizers import pre_tokenizers as P
+from tokenizers import processors as A
 from tokenizers.pre_tokenizers import ByteLevel, Sequence, Split
 from tokenizers.processors import TemplateProcessing
 
@@ -1965,8 +1966,33 @@ def test_bad_lines_can_be_skipped_and_are_named(tmp_path):
     with note("skipped") as notes:
         result = bpe.count_files(tmp_path, tmp_path / "w.npz", skip_bad_lines=True, workers=1)
     assert result.words.to_counts() == {b"ab": 2}
-    places = [re.findall("line ([0-9]+): skipped", str(note.message)) for note in notes]
+    places = [re.findall("skipped: .*jsonl, line ([0-9]+)", str(note.message)) for note in notes]
     assert places == [["2"], ["3"], ["4"]]
+
+
+def test_many_bad_lines_are_named_five_times_and_counted(tmp_path, monkeypatch):
+    monkeypatch.setattr(bpe, "BLOCK_BYTES", 200)
+    lines = [b'{"text": "ab"}', *[b"no json"] * 40]
+    (tmp_path / "a.jsonl").write_bytes(b"\n".join(lines * 2))
+    (tmp_path / "b.jsonl").write_bytes(b"\n".join(lines[:4]))
+    options = {"skip_bad_lines": True, "workers": 1}
+    expected = [f"a.jsonl, line {k}: not JSON" for k in range(2, 7)]
+    expected += [f"b.jsonl, line {k}: not JSON" for k in range(2, 5)]
+    expected += ["skipped in all: 80 lines of"]
+    with note("skipped") as notes:
+        training = bpe.train(tmp_path, 257, **options)
+    assert all(part in str(n.message) for part, n in zip(expected, notes, strict=True))
+    assert training.counted.n_bad_lines == 83 and training.counted.words.to_counts() == {b"ab": 3}
+    assert "| bad lines | 83 skipped " in re.sub(" +", " ", training.summary())
+    with note("skipped") as of_encoding:
+        bpe.encode_files(training.tokenizer, tmp_path, tmp_path / "o.bin", **options)
+    with note("skipped") as of_counting:
+        bpe.count_files(tmp_path, tmp_path / "w.npz", **options)
+    for others in (of_encoding, of_counting):
+        assert [str(n.message) for n in others] == [str(n.message) for n in notes]
+    assert bpe.train(tmp_path / "w.npz", 257, workers=1).counted.n_bad_lines == 83
+    with refusal("a.jsonl, line 2: not JSON .*; with `skip_bad_lines`, train"):
+        bpe.train(tmp_path, 257, workers=1)
 
 
 def test_the_first_run_warns_of_nothing():
@@ -2436,6 +2462,36 @@ def test_a_score_that_fails_is_named_and_the_learner_goes_on_without_the_pair(sc
     learner.forbid(256, 99)
     learner.merge_best(300)
     assert learner.learned().merges == [(b"a", b"b"), (b"x", b"y")]
+
+
+@pytest.mark.parametrize(
+    "score",
+    [
+        lambda count, size: count * np.random.random(),
+        lambda count, left, right, size: count + np.random.random(),
+    ],
+)
+def test_a_score_that_is_no_function_of_its_arguments_is_refused(score):
+    learner = bpe.Learner(bpe.Words.from_counts({b"abcabd": 5, b"abc": 3}), 300, score=score)
+    with refusal("is another one when it is computed again"):
+        learner.merge_best(300)
+    learner = bpe.Learner(bpe.Words.from_counts({b"ab": 2}), 300, score=score)
+    with refusal("is another one when it is computed again"):
+        learner.best()
+
+
+def test_two_ways_to_one_token_make_one_token():
+    learner = bpe.Learner(bpe.Words.from_counts({b"abcd": 3}), 300)
+    for left, right in (b"b", b"c"), (b"a", b"bc"), (b"a", b"b"), (b"ab", b"c"), (b"abc", b"d"):
+        symbols = {learner.token(k): k for k in range(learner.n_symbols)}
+        learner.merge(symbols[left], symbols[right])
+    of_learner = bpe.Tokenizer.from_merges(learner, pattern="none")
+    of_list = bpe.Tokenizer.from_merges(learner.learned().merges, pattern="none")
+    assert of_learner.vocab == of_list.vocab and len(of_learner) == 256 + 4
+    for text in ("abcd", "abxbcxabc"):
+        assert of_learner.encode(text) == of_list.encode(text)
+    theirs = of_learner.to_huggingface()
+    assert theirs.encode("abcdabxbcx").ids == of_learner.encode("abcdabxbcx")
 
 
 # Characters with or without a mark: no symbol has the bytes of others together.
@@ -4248,6 +4304,34 @@ def test_truncation_and_padding_are_kept_and_not_applied(tokenizer, tmp_path):
     assert read_json(tmp_path / "again" / "tokenizer.json")["truncation"] == truncation
 
 
+@pytest.mark.parametrize(
+    "processor",
+    [
+        A.BertProcessing(("<s>", 0), ("</s>", 1)),
+        A.RobertaProcessing(("<s>", 0), ("</s>", 1)),
+        A.TemplateProcessing("<s> $A", special_tokens=[("<s>", 0)]),
+        A.TemplateProcessing("$A", "$A <s> $B", [("<s>", 0)]),
+        A.TemplateProcessing("$A </s>", special_tokens=[("</s>", 1)]),
+        A.ByteLevel(),
+        A.Sequence([A.ByteLevel(), A.TemplateProcessing("<s> $A", None, [("<s>", 0)])]),
+        A.Sequence([A.ByteLevel()]),
+        None,
+    ],
+)
+def test_a_post_processor_that_adds_tokens_gets_a_note(processor):
+    model = tokenizers.models.BPE({"<s>": 0, "</s>": 1, "a": 2}, [], unk_token="</s>")
+    theirs = tokenizers.Tokenizer(model)
+    if processor:
+        theirs.post_processor = processor
+    with warnings.catch_warnings(record=True) as notes:
+        warnings.simplefilter("always")
+        ours = bpe.Tokenizer.from_str(theirs.to_str())
+    assert ours.encode("aa") == [2, 2]
+    messages = [str(note.message) for note in notes]
+    is_noted = any("post_processor, which adds tokens, of a" in text for text in messages)
+    assert is_noted == (theirs.encode("aa").ids != [2, 2])
+
+
 def test_a_special_token_that_merges_make_gets_a_note():
     vocab = BYTE_VOCAB | {256: b"ab"}
     with note("'ab' can be produced from ordinary text"):
@@ -4599,10 +4683,14 @@ def test_a_kind_of_tokenizers_is_added_in_one_place(toy, tmp_path):
     ours = bpe.Tokenizer.from_model(bpe.Model(BYTE_VOCAB, None, {END: 256}, kind="toy"))
     text = f"Any text, {END}é and more." * 500
     expected = bpe.Tokenizer(BYTE_VOCAB, [], {END: 256}).encode(text)
+    plain = ours.digest
+    ours = bpe.Tokenizer.from_model(dataclasses.replace(ours.model, extra={"of": (1, 2)}))
+    assert ours.digest != plain
     ours.save(tmp_path / "model")
     (tmp_path / "a.txt").write_text(text)
     loaded = bpe.Tokenizer.load(tmp_path / "model")
     assert loaded.model.kind == "toy" and loaded.digest == ours.digest
+    assert loaded.model.extra == ours.model.extra == {"of": [1, 2]}
     for other in (ours, loaded, pickle.loads(pickle.dumps(loaded))):
         assert other.encode(text) == list(other.encode_iterable([text])) == expected
         assert other.encode_batch([text]) == [expected]
@@ -5298,7 +5386,7 @@ def test_ids_in_a_text_are_not_read_as_an_array(tmp_path):
 def test_each_family_is_trained_and_gives_text_back(options, is_lossless, library):
     training = family_training(**options)
     ours = training.tokenizer
-    assert len(ours) == 1000 and "\n| tokens " in str(training)
+    assert len(ours) == 1000 and "\n| tokens " in training.summary()
     strings = [library[3].read_text()[:5000]]
     if ours.model.alphabet == "bytes" or ours.model.byte_fallback:  # it knows all characters
         strings += [f" two  spaces {END}{END} and é, 中文 ", "", "   ", "\n\n"]
@@ -5414,18 +5502,26 @@ def test_a_long_pattern_is_shown_by_its_ends():
 
 def test_results_are_a_page_and_not_a_wall(library):
     training = bpe.train(library[:5], 300)
-    assert repr(training) == str(training) and max(map(len, repr(training).splitlines()[1:])) <= 80
-    results = training.counted, training.counted.words, training.learned, training.tokenizer
-    for result in (*results, training.tokenizer.source(library)):
+    assert max(map(len, training.summary().splitlines()[1:])) <= 80
+    results = training, training.counted, training.counted.words, training.learned
+    for result in (*results, training.tokenizer, training.tokenizer.source(library)):
         assert len(repr(result)) < 600
+
+
+def test_a_training_is_shown_without_encoding_its_text():
+    training = family_training(model="unigram")
+    vars(training).pop("n_tokens", None)
+    assert repr(training) == str(training) == f"<Training of {training.tokenizer!r}>"
+    assert "n_tokens" not in vars(training) and not hasattr(training, "_repr_markdown_")
+    assert "| bytes/token | " in training.summary()
 
 
 def test_reports_name_special_tokens_that_are_unseen_or_unnamed(tmp_path):
     (tmp_path / "a.txt").write_text(f"a text{END}" * 5)
     with note(re.escape(END)):
-        assert "not in text" not in str(bpe.train(tmp_path, 260))
+        assert "not in text" not in bpe.train(tmp_path, 260).summary()
     training = bpe.train(tmp_path, 260, [END, "<pad>"])
-    assert re.search(r"\| not in text \| <pad> +\|", str(training))
+    assert re.search(r"\| not in text \| <pad> +\|", training.summary())
     assert training.counted.n_read == 5 * (6 + len(END))
     assert training.counted.special_tokens == {END: 5}
 
@@ -6193,7 +6289,7 @@ def test_bytes_per_token_are_the_same_in_all_places(library, tmp_path, options):
     ids = [id for text in texts for id in training.tokenizer.encode(text)]
     rate = sum(len(text.encode()) for text in texts) / len(ids)
     assert training.n_tokens == len(ids)
-    assert f"| bytes/token | {rate:.4g} " in str(training)
+    assert f"| bytes/token | {rate:.4g} " in training.summary()
     inspection = bpe.inspect_model(tmp_path / "model", tmp_path / "a.txt")
     assert inspection.measures["bytes per token"] == rate
     comparison = bpe.compare([tmp_path / "model"], [tmp_path / "a.txt"])
@@ -7091,6 +7187,8 @@ REFUSED_COMMANDS = [
     ("train text.txt --workers 0", ["0 workers"]),
     ("train text.txt --workers lots", ["argument --workers: 'lots' is not", "such as 4"]),
     ("train text.txt --coverage 0.5", ["--coverage, --byte-fallback and --mark go with"]),
+    ("train text.txt --special-tokens '<a>'", ["--special-tokens; did you mean --special-token?"]),
+    ("train text.txt --vocab 300", ["unrecognized argument: --vocab; did you mean --vocab-size?"]),
     ("train text.txt --vocb-size 3", ["--vocb-size; did you mean --vocab-size?", "train --help"]),
     *(
         (f"train text.txt --vocab-size {wrong}", [f"'{wrong}' is not a whole number"])
@@ -7104,6 +7202,9 @@ REFUSED_COMMANDS = [
     ("encode folder text.txt", ["folder", "no tokenizer.json"]),
     ("encode model text.txt --out folder", ["folder"]),
     ("encode model text.txt --out o.dat", ["o.dat", ".npy", ".bin"]),
+    ("encode model text.txt --out tokens", ["tokens: name a .npy file", ".bin", ".txt"]),
+    ("encode model text.txt --out new/", ["new: name a .npy file", ".bin", ".txt"]),
+    ("encode model text.txt --out o.npy --document-index i", ["i: name a .npy file"]),
     ("encode model text.txt --out o.npy --append '<x>'", ["'<x>'", END]),
     (
         "encode model text.txt --out=train.npy --document-index=i.npy --val-fraction=0.5",
