@@ -4173,6 +4173,7 @@ class Block(NamedTuple):
     read_texts: Callable | None = None  # (block, text_field, skip_bad_lines) -> texts
     # (path, message) for each line that `read_texts` has skipped; the message of later ones is ""
     bad_lines: Sequence[tuple[Path, str]] = ()
+    number: int = 0  # of all blocks before it
 
     @property
     def n_bytes(self) -> int:
@@ -4368,9 +4369,12 @@ class Source:
 
     def blocks(self) -> Iterator[Block]:
         """Cut all files into blocks of about `block_bytes` that can be processed in any order."""
+        number = 0
         # all files are examined before any work, since a wrong file would waste it
         for path, cut in [(path, self._examine(path)) for path in self.files]:
-            yield from cut(path)
+            for block in cut(path):
+                yield block._replace(number=number)
+                number += 1
 
     def _examine(self, path: Path | Texts) -> Callable:
         """Check the head of a file, if it can be read twice; returns what cuts it into blocks."""
@@ -6942,7 +6946,7 @@ class Model:
         for token_id, token in self.vocab.items():
             if special.get(token, token_id) != token_id:
                 del special[token]
-        if self.kind == "bpe":
+        if self.kind in ("bpe", "trimmed"):
             letters = _letters(special, self.alphabet).values()
             merged = special.keys() & map(b"".join, self.merges or ())
             return {special[token] for token in merged}.union(letters)
@@ -7302,6 +7306,8 @@ class BpeTables:
     bloom: np.ndarray
     # words -> ids: words that are looked up whole, since merges do not make these tokens
     tokens: _WordTable
+    # int64[V, 2], by id: the parts of an unused token, or -1; empty if no token is unused
+    parts: np.ndarray
 
 
 def make_token_bytes(vocab: Mapping[int, bytes]) -> TokenBytes:
@@ -7392,6 +7398,7 @@ def _bpe_tables_and_pairs(
         n_merges = min(n_merges, len(ids))
     size = 1 << max(6, (2 * n_merges - 1).bit_length())
     lookup = WordCounter()
+    last_pairs = np.full((len(tokens.sizes), 2), -1)
     tables = BpeTables(
         letter_ids,
         last_ids,
@@ -7401,11 +7408,11 @@ def _bpe_tables_and_pairs(
         np.full((size, 2), NO_MERGE, np.uint64),
         np.zeros(size >> 3, np.uint64),
         lookup.table,
+        last_pairs[:0],
     )
     whole_words = np.zeros(0, np.int64)
     if model.looks_up_words:
         whole_words = np.fromiter(model.ordinary_ids.values(), np.int64)
-    last_pairs = np.full((len(tokens.sizes), 2), -1)
     _fill_merges(rows, keeps_all, tokens, whole_words, tables, last_pairs)
     whole_words = whole_words[whole_words >= 0]
     if len(whole_words):  # the id of a token takes the place of the count of a word
@@ -7425,6 +7432,21 @@ def bpe_tables(model: Model, unknown_letter: int = -1, samples: bool = False) ->
                       left out at random
     """
     return _bpe_tables_and_pairs(model, unknown_letter, samples)[0]
+
+
+def trimmed_tables(model: Model, samples: bool = False) -> BpeTables:
+    """Make the tables of a BPE whose unused tokens fall into their parts.
+
+    These are the two tokens that became the token, and their parts if they are unused as well.
+    Raises InputError for a token that no merge makes.
+    """
+    tables, pairs = _bpe_tables_and_pairs(model, -1, samples)
+    for token_id in model.unused:
+        token = readable(model.vocab[token_id])
+        require(pairs[token_id, 0] >= 0, f"the token {token!r} has no parts: no merge makes it")
+    pairs[~np.isin(np.arange(len(pairs)), model.unused)] = -1
+    _set_parts(pairs, tables)
+    return tables
 
 
 def _unreachable(model: Model) -> list[int]:
@@ -7713,6 +7735,36 @@ def _random(state):
 
 
 @kernel
+def _set_parts(parts, tables):
+    """Give a BPE the parts of its unused tokens."""
+    tables.parts = parts
+
+
+@inline_kernel
+def _write_parts(n, parts, ids, at):
+    """Write the parts of unused tokens in their place, again and again; returns the number of ids.
+
+    Each pass begins with the last id, as the ids behind it make room.
+    """
+    n_more = len(parts)
+    while n_more:
+        n_more = 0
+        for k in range(at, at + n):
+            n_more += parts[ids[k], 0] >= 0
+        end = at + n + n_more
+        for k in range(at + n - 1, at - 1, -1):
+            token_id = ids[k]
+            end -= 1
+            ids[end] = token_id
+            if parts[token_id, 0] >= 0:
+                ids[end] = parts[token_id, 1]
+                end -= 1
+                ids[end] = parts[token_id, 0]
+        n += n_more
+    return n
+
+
+@kernel
 def segment_bpe(text, start, size, tables, scratch, ids, at):
     """Cut the word text[start : start + size] into ids[at :].
 
@@ -7731,7 +7783,7 @@ def segment_bpe(text, start, size, tables, scratch, ids, at):
             n = _merge_short(n, tables.merges, tables.bloom, scratch, ids, at)
         else:
             n = _merge_long(n, tables, 0.0, scratch, ids, at)
-    return n
+    return _write_parts(n, tables.parts, ids, at)
 
 
 @kernel
@@ -7809,7 +7861,7 @@ def sample_bpe(text, start, size, tables, alpha, state, ids, at):
     n = _first_letters(text, start, size, tables, ids, at)
     if n > 0:
         n = _merge_long(n, tables, alpha, state, ids, at)
-    return n
+    return _write_parts(n, tables.parts, ids, at)
 
 
 def last_merges(model: Model) -> tuple[np.ndarray, np.ndarray]:
@@ -7932,14 +7984,14 @@ def settle_nothing(text, stop, scratch, tables, ids, at):
 
 
 @kernel
-def _sample_words(text, scanned, meanings, tables, alpha, state, ids):
-    """Cut words, which have an END after each, at random, and write their ids.
+def _sample_words(text, scanned, meanings, tables, alpha, state, ids, at, id_stops):
+    """Cut words, which have an END after each, at random; all else is as in `_encode_flat`.
 
-    Returns the same as `_encode_flat`.
+    state  uint64[2]: that of `_random`, and the seed of the text. The next text has the next seed
     """
-    at = i64(0)
     start = 0
     m = 0
+    n_texts = 0
     for end in range(len(text) - PADDING):
         if scanned[end] != END:
             continue
@@ -7951,6 +8003,12 @@ def _sample_words(text, scanned, meanings, tables, alpha, state, ids):
         if meanings[m] >= 0:
             ids[at] = meanings[m]
             at += 1
+        elif meanings[m] == BEGINS:
+            id_stops[n_texts] = at
+            n_texts += 1
+            if m + 1 < len(meanings):  # the last text may go on in the next part
+                state[1] += u64(1)
+                state[0] = state[1]
         start = end + 1
         m = m + 1
     return at
@@ -9566,6 +9624,19 @@ def read_bpe(data: dict, added: Sequence[str], alphabet: str) -> dict:
     }
 
 
+def write_trimmed(model: Model) -> dict:
+    """Write the "model" object of a trimmed BPE, which is a BPE and the ids of unused tokens."""
+    return write_bpe(model) | {"type": "Trimmed", "unused": model.unused}
+
+
+def read_trimmed(data: dict, added: Sequence[str], alphabet: str) -> dict:
+    """Read the "model" object of a trimmed BPE; returns fields of Model."""
+    unused = data.get("unused")
+    fits = isinstance(unused, list) and all(map(_is_id, unused))
+    require(fits, "a trimmed BPE has a list of the ids of unused tokens")
+    return read_bpe(data, added, alphabet) | {"unused": unused}
+
+
 _WORDPIECE_FIELDS = {
     "unk_token": ("unk_token", "[UNK]"),
     "subword_prefix": ("continuing_subword_prefix", "##"),
@@ -10439,6 +10510,9 @@ KINDS = {
         settle_unigram,
     ),
 }
+KINDS["trimmed"] = KINDS["bpe"]._replace(
+    tables=trimmed_tables, write=write_trimmed, read=read_trimmed
+)
 
 
 def compile_tables(kind: str) -> None:
@@ -10654,22 +10728,34 @@ class _Encoder:
         parts: Iterable[tuple[int, Sequence[Text], int]],
         n_expected: int,
         offsets: np.ndarray,
+        sampling: tuple[object, float, int] | None = None,
     ) -> np.ndarray:
         """Encode the parts of some texts, as from `Tokenizer._parts`; returns their ids.
 
         The ends of the texts are written to `offsets`, int64[T + 1]. More than `n_expected` bytes
         may cost a copy of the ids.
+
+        sampling  the tables, alpha and seed with which words are cut at random
         """
         ids = np.empty(n_expected + len(offsets) + PADDING, np.uint32)
         n = 0
         self._special = None
+        if sampling:
+            tables, alpha, seed = sampling
+            state = np.full(2, seed % 2**64, np.uint64)
         for n_before, texts, first_id in parts:
             flat, _ = pretokenizer.apply(self.scan, [*map(_text_bytes, texts)], first_id)
             ids = _with_room(ids, n, len(flat.text))
             # A text in several parts has its end written several times, the last time for good.
             stops = offsets[n_before + 1 :]
-            _take_text(self.workspace, pretokenizer.last_special, *flat, ids, stops)
-            n = _encode_flat(self.workspace, -1, first_id, n)
+            if sampling:
+                if first_id == BEGINS:
+                    state[:] = (seed + n_before) % 2**64
+                flat = flat.rewritten(_write_cuts, pretokenizer.pattern.table, *self.scan)
+                n = _sample_words(*flat, tables, alpha, state, ids, n, stops)
+            else:
+                _take_text(self.workspace, pretokenizer.last_special, *flat, ids, stops)
+                n = _encode_flat(self.workspace, -1, first_id, n)
             if n < 0:
                 raise _unknown_letter(self.model, flat, -1 - n)
         _take_text(self.workspace, pretokenizer.last_special, *self._short)  # it lets go of `ids`
@@ -10756,12 +10842,16 @@ class Tokenizer:
         special_tokens: Sequence[str] = (),
         *,
         special_tokens_at: str = "first",
+        without: Collection[bytes] = (),
         **fields: object,
     ) -> Tokenizer:
         """Make a BPE of the merges of a Learner, of Learned, or of a list of pairs of bytes.
 
-        fields  further fields of the Model, such as `pattern`, or `decoder` for tokens of
-                characters
+        without  tokens that fall into their parts after all merges: the two tokens that became
+                 them, and their parts if they are to fall, too (Trimmed BPE, Cognetta et al. 2024;
+                 Scaffold-BPE, Lian et al. 2024). They get the last ids, and no text has these
+        fields   further fields of the Model, such as `pattern`, or `decoder` for tokens of
+                 characters
 
         Ids are given as by `train`. A vocabulary without merges needs no call:
         `Tokenizer(vocab, None)`, or a Model of the kind "wordpiece" for the longest match. After
@@ -10776,6 +10866,8 @@ class Tokenizer:
         ([(b'o', b'w'), (b'l', b'ow')], [258, 0])
         >>> Tokenizer.from_merges([(b"a", b"b"), (b"ab", b"ab")]).encode("abab")
         [257]
+        >>> Tokenizer.from_merges([(b"a", b"b"), (b"ab", b"ab")], without=[b"abab"]).encode("abab")
+        [256, 256]
         """
         if isinstance(merges, Learner):
             require(
@@ -10789,6 +10881,14 @@ class Tokenizer:
         vocab, pairs = build_vocabulary(merges, special_tokens, special_tokens_at)
         if tuple(merges.alphabet) != BYTES:
             fields = {"alphabet": "characters", **fields}
+        if without:
+            tokens = sorted(vocab.values(), key=set(without).__contains__)
+            vocab = dict(enumerate(tokens))
+            n = len(tokens) - len(set(without))
+            require(
+                set(tokens[n:]) == set(without), "some token of `without` is not in the vocabulary"
+            )
+            fields = {"kind": "trimmed", "unused": range(n, len(tokens)), **fields}
         return cls.from_model(Model(vocab, pairs, special_tokens, **fields))
 
     @classmethod
@@ -11041,16 +11141,22 @@ class Tokenizer:
         carry: np.ndarray | None = None,
         *,
         add_special_tokens: bool = False,
+        alpha: float | None = None,
+        seed: int = 0,
     ) -> Arrays:
         """Encode texts in this thread.
 
         first_id  CONTINUES if the first text continues an earlier one; see Pretokenizer.apply
         carry     what the next part of a text needs from this one, uint64[1]; changed in place
 
-        Also add_special_tokens, as in `encode`.
+        Also add_special_tokens, as in `encode`; alpha and seed, as in `encode_batch`.
 
         Returns the ids of the texts end to end, uint32[N], and their offsets, int64[T + 1].
         """
+        sampling = None
+        if alpha is not None:
+            self._check_alpha(alpha)
+            sampling = self._sample_tables, float(alpha), seed
         pretokenizer = self._pretokenizer(allowed_special)
         parts = self._parts(texts, allowed_special, first_id)
         encoder = self._take_encoder()
@@ -11058,7 +11164,7 @@ class Tokenizer:
         try:
             if carry is not None:
                 encoder.scratch[SUM] = carry[0]
-            ids = encoder.encode(pretokenizer, parts, sum(map(len, texts)), offsets)
+            ids = encoder.encode(pretokenizer, parts, sum(map(len, texts)), offsets, sampling)
             if carry is not None:
                 carry[0] = encoder.scratch[SUM]
             if add_special_tokens:
@@ -11110,6 +11216,10 @@ class Tokenizer:
         >>> [tokenizer.sample("abab", 0.5, seed) for seed in range(3)]
         [[256, 97, 98], [257], [257]]
         """
+        return self.encode_texts([text], allowed_special, alpha=alpha, seed=seed)[0].tolist()
+
+    def _check_alpha(self, alpha: float) -> None:
+        """Raise InputError if words cannot be cut at random, with this alpha."""
         kind = self.model.kind
         require(
             KINDS[kind].sample,
@@ -11119,15 +11229,6 @@ class Tokenizer:
             math.isfinite(alpha) and (0 <= alpha <= 1 or kind == "unigram"),
             f"alpha is a probability, not {alpha}",
         )
-        scan = _new_scan()
-        flat, _ = self._pretokenizer(allowed_special).apply(scan, [_text_bytes(text)])
-        flat = flat.rewritten(_write_cuts, self.pattern.table, *scan)  # an END after each word
-        ids = np.empty(len(flat.text), np.uint32)
-        state = np.array([seed % 2**64], np.uint64)
-        n = _sample_words(*flat, self._sample_tables, float(alpha), state, ids)
-        if n < 0:
-            raise _unknown_letter(self.model, flat, -1 - n)
-        return ids[:n].tolist()
 
     def encode_batch(
         self,
@@ -11135,17 +11236,30 @@ class Tokenizer:
         allowed_special: Allowed = "all",
         *,
         add_special_tokens: bool = False,
+        alpha: float | None = None,
+        seed: int = 0,
         threads: int | None = None,
     ) -> list[list[int]]:
         """Encode each text as a list of ids.
 
         Large batches use several threads, by default one for each core.
 
+        alpha  cut words at random, as `sample` does
+        seed   text number k, from 0, is cut as by `sample` with the seed `seed` + k
+
         >>> Tokenizer({b: bytes([b]) for b in range(256)}, []).encode_batch(["Hi", "", "!"])
         [[72, 105], [], [33]]
+        >>> tokenizer = Tokenizer.from_merges([(b"a", b"b")], pattern="none")
+        >>> [len(ids) for ids in tokenizer.encode_batch(["abab"] * 9, alpha=0.5)]
+        [3, 2, 4, 3, 3, 3, 3, 2, 2]
         """
         ids, offsets = self.encode_batch_to_numpy(
-            texts, allowed_special, add_special_tokens=add_special_tokens, threads=threads
+            texts,
+            allowed_special,
+            add_special_tokens=add_special_tokens,
+            alpha=alpha,
+            seed=seed,
+            threads=threads,
         )
         return [ids[start:stop].tolist() for start, stop in itertools.pairwise(offsets.tolist())]
 
@@ -11156,9 +11270,11 @@ class Tokenizer:
         allowed_special: Allowed = "all",
         *,
         add_special_tokens: bool = False,
+        alpha: float | None = None,
+        seed: int = 0,
         threads: int | None = None,
     ) -> Arrays:
-        """Encode all texts.
+        """Encode all texts, as `encode_batch` does.
 
         Returns the ids of the texts end to end, uint32[N], and their offsets, int64[T + 1].
 
@@ -11171,18 +11287,26 @@ class Tokenizer:
             "encode_batch takes a list of texts: use encode for one text",
         )
         batches = _batched_by_size(texts, _text_size, PART_BYTES)
-        encode = functools.partial(
-            self.encode_texts,
-            allowed_special=allowed_special,
-            add_special_tokens=add_special_tokens,
-        )
+        options = {"add_special_tokens": add_special_tokens, "alpha": alpha}
+
+        def number() -> Iterator[tuple[list, int]]:
+            """Yield the batches, and the seed of the first text of each."""
+            first = seed
+            for batch in batches:
+                yield batch, first
+                first += len(batch)
+
+        def encode(numbered: tuple[list, int]) -> Arrays:
+            batch, first = numbered
+            return self.encode_texts(batch, allowed_special, seed=first, **options)
+
         sizes = [np.zeros(1, np.int64)]
         n_expected = 0
         if isinstance(texts, (list, tuple)):
             n_expected = sum(map(_text_size, texts))
 
         def encode_all() -> Iterator[np.ndarray]:
-            for ids, offsets in Engine(threads).map(encode, batches, threads=True):
+            for ids, offsets in Engine(threads).map(encode, number(), threads=True):
                 sizes.append(np.diff(offsets))
                 yield ids
 
@@ -11281,13 +11405,15 @@ class Tokenizer:
             self._sources[special] = self.source((), special)
         return self._sources[special]
 
-    def compile_kernels(self) -> None:
-        """Compile the kernels of encoding, or load them from the disk.
+    def compile_kernels(self, alpha: float | None = None) -> None:
+        """Compile the kernels of encoding or, with an alpha, of sampling; or load them.
 
         Processes that are forked later have them, too.
         """
+        if alpha is not None:
+            self._check_alpha(alpha)
         with contextlib.suppress(InputError):  # a small vocabulary may not have these letters
-            self.encode_texts([b"one two", b"\xff"])
+            self.encode_texts([b"one two", b"\xff"], alpha=alpha)
 
     def _pretokenizer(self, allowed_special: Allowed) -> Pretokenizer:
         """Make the Pretokenizer that finds the allowed special tokens, or find the earlier one."""
@@ -11482,8 +11608,7 @@ def _encode_blocks(
     tokenizer: Tokenizer,
     dtype: np.dtype,
     end_id: int | None,
-    allowed_special: Allowed,
-    add_special_tokens: bool,
+    options: dict,
     carry: np.ndarray,
     source: Source,
     blocks: list[Block],
@@ -11492,17 +11617,20 @@ def _encode_blocks(
 
     Without an end id, documents are texts: files or lines of JSON. With one, a document ends after
     each such id, and one is inserted at the end of every text that does not end with it.
+
+    options  of `encode_texts`; each block has a seed of its own
     """
     encoded = []
     for block in blocks:
         texts = source.texts(block)
         begins = block.first_id == BEGINS
         goes_on = block.next_id != BEGINS  # the text goes on in the next block
+        seed = options["seed"] + (block.number << 32)
         ids, offsets = tokenizer.encode_texts(
-            texts, allowed_special, block.first_id, carry, add_special_tokens=add_special_tokens
+            texts, first_id=block.first_id, carry=carry, **options | {"seed": seed}
         )
         ends = offsets[1:]
-        if add_special_tokens:
+        if options["add_special_tokens"]:
             before, after = tokenizer.model.added_ids
             n_before = len(before) * (not begins)
             ids = ids[n_before : len(ids) - len(after) * goes_on]
@@ -11684,6 +11812,8 @@ def encode_files(
     layout: str = "auto",
     val_fraction: float | None = None,
     document_index: PathName | None = None,
+    alpha: float | None = None,
+    seed: int = 0,
     allowed_special: Allowed = "all",
     workers: int | None = None,
     text_field: str | None = None,
@@ -11714,6 +11844,10 @@ def encode_files(
                      every 2,000, in the order of reading. The second file has `val` in its name
                      where the first has `train`
     document_index   a .npy or .bin file of int64: document d is tokens[index[d] : index[d + 1]]
+    alpha            cut words at random, to train a model on several ways: with a BPE, the
+                     probability with which a merge is left out each time (BPE-dropout); with a
+                     unigram, the power of the probabilities
+    seed             of alpha; each seed gives one way, whatever the number of workers
     allowed_special  the special tokens that are found in the texts: "all", "none", or some of them
 
     Also text_field and skip_bad_lines, as in a Source; workers, progress and executor, as in an
@@ -11754,11 +11888,15 @@ def encode_files(
         warnings.warn(
             "`add_special_tokens`: the post_processor of this model adds none", stacklevel=3
         )
-    tokenizer.compile_kernels()
+    tokenizer.compile_kernels(alpha)
     carry = np.zeros(1, np.uint64)
-    work = functools.partial(
-        _encode_blocks, tokenizer, id_type, end_id, allowed_special, add_special_tokens, carry
-    )
+    options = {
+        "allowed_special": allowed_special,
+        "add_special_tokens": add_special_tokens,
+        "alpha": alpha,
+        "seed": seed,
+    }
+    work = functools.partial(_encode_blocks, tokenizer, id_type, end_id, options, carry)
     totals = np.zeros((2, 2), np.int64)  # the numbers of tokens and documents of each file
     n_bytes = 0
     with written_together(), contextlib.ExitStack() as stack, index_writer as write_index:
@@ -12253,6 +12391,7 @@ def words_of_model(model: Model, words: Words) -> Words:
     array([2, 2, 1, 0], dtype=int32)
     """
     require(words.alphabet == BYTES, "only words over the 256 bytes can be segmented by a model")
+    require(model.kind == "bpe", f"only a BPE has merges to go on from, not a {model.kind}")
     fallback = fallback_tokens(model)
     token_ids = [token_id for token_id in model.ordinary if model.vocab[token_id] not in fallback]
     symbol_of = np.full(MAX_ID + 1, -1, np.int32)

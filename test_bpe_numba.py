@@ -3075,6 +3075,70 @@ def test_samples_without_dropout_are_the_encoding_and_with_nothing_else_the_lett
     assert b"".join(sampled(0.5)) == data and sampled(0.5) == sampled(0.5)
 
 
+def naive_fall(token, merges, unused):
+    """A token, or the parts of an unused one: the two tokens of its last merge, and their parts."""
+    if token not in unused:
+        return [token]
+    halves = naive_encode(token, [pair for pair in merges if b"".join(pair) != token])
+    return [part for half in halves for part in naive_fall(half, merges, unused)]
+
+
+@examples(50)
+@given(data=words, seed=st.integers(0, 20))
+def test_unused_tokens_fall_into_their_parts(data, seed):
+    source = random.Random(seed)
+    tokens, merges = random_tokens_of_bytes(source, 60)
+    made = [token for token in tokens if naive_encode(token, merges) == [token] and len(token) > 1]
+    unused = set(source.sample(made, source.randint(1, len(made))))
+    ours = bpe.Tokenizer.from_merges(merges, [END], without=unused, pattern="none")
+    expected = [
+        part for token in naive_encode(data, merges) for part in naive_fall(token, merges, unused)
+    ]
+    assert [ours.vocab[id] for id in ours.encode(data, "none")] == expected
+    assert ours.sample(data, 0.0, allowed_special="none") == ours.encode(data, "none")
+    assert [ours.vocab[id] for id in ours.sample(data, 1.0)] == [bytes([b]) for b in data]
+    assert ours.decode_bytes(ours.sample(data, 0.5)) == data
+    assert {ours.vocab[id] for id in ours.model.unused} == unused
+    assert min(ours.model.unused) == len(ours) - len(unused)
+
+
+def test_a_trimmed_model_is_a_model_like_others(library, tmp_path):
+    text = library[3].read_text()
+    learned = bpe.train(library[3], 600, workers=1).learned
+    unused = learned.tokens[300:500]
+    ours = bpe.Tokenizer.from_merges(learned, [END], without=unused)
+    ids = ours.encode(text)
+    assert not {*ids} & {*ours.model.unused} and ours.decode(ids) == text
+    assert ours.digest != bpe.Tokenizer.from_merges(learned, [END]).digest
+    ours.save(tmp_path / "model")
+    loaded = bpe.Tokenizer.load(tmp_path / "model")
+    assert loaded.digest == ours.digest and loaded.model.unused == ours.model.unused
+    bpe.encode_files(loaded, library[3], tmp_path / "a.npy", workers=1)
+    assert np.load(tmp_path / "a.npy").tolist() == ids
+    for format in ("gpt2", "tiktoken"):
+        with refusal("cannot represent the kind 'trimmed'"):
+            ours.save(tmp_path / format, format)
+    with refusal("only a BPE has merges"):
+        bpe.train(library[3], 700, from_=ours.model)
+    data = read_json(tmp_path / "model" / "tokenizer.json")
+    for wrong in (None, [[1]], [-1]):
+        data["model"]["unused"] = wrong
+        with refusal("a list of the ids of unused tokens"):
+            bpe.Tokenizer.from_str(json.dumps(data))
+
+
+def test_tokens_that_cannot_fall_are_named():
+    merges = [(b"a", b"b"), (b"ab", b"c")]
+    for without, message in [([b"a"], "'a' has no parts"), ([b"xy"], "not in the vocabulary")]:
+        with refusal(message):
+            bpe.Tokenizer.from_merges(merges, without=without)
+    learned = bpe.learn(words_of_characters({"ab": 2, "abc": 1}), 5)
+    ours = bpe.Tokenizer.from_merges(learned, without=[b"abc"], pattern="none")
+    assert [ours.vocab[id] for id in ours.encode("abcab")] == [b"ab", b"c", b"ab"]
+    with refusal("the character 'x' is not in the vocabulary"):
+        ours.encode("abx")
+
+
 def test_a_cache_may_be_out_of_entries_and_of_room_for_ids_at_once():
     digits = str.maketrans("0123456789", "abcdefghij")
     # 2**13 words of 64 ids fill both
@@ -5403,11 +5467,44 @@ def test_each_family_samples_what_it_can(options):
     if ours.model.kind == "wordpiece":
         with refusal("one way to cut"):
             ours.sample(text)
+        with refusal("one way to cut"):
+            ours.encode_batch([text], alpha=0.1)
         return
     samples = [ours.sample(text, 0.5, seed) for seed in range(20)]
     assert len({*map(tuple, samples)}) > 5
     assert {*map(ours.decode, samples)} == {ours.decode(ours.encode(text))}
     assert ours.model.kind != "bpe" or ours.sample(text, 0) == ours.encode(text)
+
+
+@pytest.mark.parametrize("model", ["bpe", "unigram"])
+def test_a_batch_or_a_file_at_random_is_a_sample_of_each_text(
+    model, library, tmp_path, monkeypatch
+):
+    options = next(options for options, _ in FAMILIES if options.get("model", "bpe") == model)
+    ours = family_training(**options).tokenizer
+    texts = [library[3].read_text()[:3000], "", f"def a(){END}, b", "self" * 9, " x"]
+    samples = [ours.sample(text, 0.3, k - 2) for k, text in enumerate(texts)]
+    rows = [ours.sample(text, 0.3, 5 + k) for k, text in enumerate(texts[1:])]
+    assert samples[0] != ours.sample(texts[0], 0.3, 9) and samples[0] != ours.encode(texts[0])
+    monkeypatch.setattr(bpe, "BLOCK_BYTES", 1000)
+    monkeypatch.setattr(bpe, "PART_BYTES", 300)
+    ours = bpe.Tokenizer.from_model(ours.model)
+    for threads in (1, 2):
+        assert ours.encode_batch(texts, alpha=0.3, seed=2**64 - 2, threads=threads) == samples
+    lines = (json.dumps({"text": text}) for text in texts[1:])
+    (tmp_path / "a.jsonl").write_text("\n".join(lines))
+    (tmp_path / "b.txt").write_text(texts[0])
+    found = []
+    for workers in (1, 2):
+        files = [tmp_path / "a.jsonl", tmp_path / "b.txt"]
+        bpe.encode_files(ours, files, tmp_path / "a.npy", alpha=0.3, seed=5, workers=workers)
+        found.append(np.load(tmp_path / "a.npy").tolist())
+    assert found[0] == found[1]
+    n = sum(map(len, rows))
+    assert found[0][:n] == [*chain(*rows)]
+    assert ours.decode(found[0][n:]) == texts[0] and found[0][n:] != ours.encode(texts[0])
+    with refusal("alpha is a probability"):
+        bpe.encode_files(ours, files, tmp_path / "a.npy", alpha=math.nan)
 
 
 @pytest.mark.parametrize("options", [{}, {"mark": "", **COVERED}, {"mark": "_", **COVERED}])
