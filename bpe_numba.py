@@ -10446,7 +10446,8 @@ def save_model(model: Model, path: PathName, format: str | None = None) -> None:
         texts = {name.replace(first, folder.name): text for name, text in texts.items()}
         atomic_write_all(folder.parent, texts)
         return
-    if format is None and model.merges is not None and not model.ignore_merges:
+    plain = model.kind == "bpe" and model.merges is not None
+    if format is None and plain and not model.ignore_merges:
         with contextlib.suppress(InputError):
             texts |= write_gpt2(model)
     atomic_write_all(folder, texts)
