@@ -13090,13 +13090,23 @@ class EncodedWords(NamedTuple):
     ids: np.ndarray  # uint32[N]
     offsets: np.ndarray  # int64[W + 1]
     n_bytes: int = 0  # of text, without special tokens
-    # Of the model's pattern or, if that takes whole texts, of words between white space.
-    n_pretokens: int | None = None
+    are_pretokens: bool = True  # False if the pattern takes whole texts
+    lone: EncodedWords | None = None  # the words between white space
 
     @property
     def n_tokens(self) -> int:
         """The number of tokens of the corpus."""
         return int(np.dot(np.diff(self.offsets), self.counts))
+
+    @property
+    def n_words(self) -> int:
+        """The number of words, with repetitions."""
+        return int(self.counts.sum())
+
+    @property
+    def single(self) -> float:
+        """The share of words that are one token."""
+        return float(np.dot(np.diff(self.offsets) == 1, self.counts)) / self.n_words
 
     def frequencies(self, n_ids: int) -> np.ndarray:
         """Count the occurrences of each id in the corpus, int64[n_ids]."""
@@ -13119,10 +13129,13 @@ def encode_corpus(
     *,
     text_field: str | None = None,
     engine: Engine | None = None,
+    lone: bool = True,
 ) -> EncodedWords:
     """Count the words of a corpus, and encode each once; raises InputError if it has none.
 
-    inputs      files, folders or globs
+    inputs  files, folders or globs
+    lone    also encode the words between white space, each as a text of its own; this is not done
+            for a corpus that can be read only once
 
     Also text_field, as in a Source; and an Engine.
 
@@ -13142,66 +13155,74 @@ def encode_corpus(
         source = dataclasses.replace(source, pattern=pattern)
     with stage("scan") as spent:
         counted = count(source, engine)
-        n_pretokens = counted.n_pretokens
         spent.n_bytes = counted.n_bytes
-        if not cuts:
-            n_pretokens = None
-            if source.total_bytes is not None:  # it can be read again
-                by_spaces = Pattern("whitespace-split")
-                again = dataclasses.replace(source, pattern=by_spaces, normalizer=())
-                n_pretokens = count(again, engine).n_pretokens
     require(len(counted.words.counts), f"no text to look at in {_name_some(source.files)}")
     with stage("encode"):
         encoded = encode_words(tokenizer._by_word, counted.words)
-    return encoded._replace(n_bytes=counted.n_bytes, n_pretokens=n_pretokens)
+        encoded = encoded._replace(n_bytes=counted.n_bytes, are_pretokens=bool(cuts))
+        if not lone or source.total_bytes is None:
+            return encoded
+        by_spaces = Pattern("whitespace-split")
+        source = dataclasses.replace(source, pattern=by_spaces, normalizer=())
+        return encoded._replace(lone=encode_words(tokenizer, count(source, engine).words))
 
 
 RENYI_ORDER = 2.5  # Zouhar et al. found the best agreement with BLEU for this order
 
 
-def measure(encoded: EncodedWords, ids: Collection[int]) -> dict[str, float | None]:
+def measure(encoded: EncodedWords, ids: Collection[int]) -> dict[str, float]:
     """Compute the usual measures of a tokenizer on a corpus; `ids` are the V ids of all text.
 
-    With p the relative frequencies of the ids, the greatest first:
+    Those of pretokens are missing if the pattern takes whole texts, and those of words between
+    white space for a corpus that can be read only once. With p the relative frequencies of the ids,
+    the greatest first:
 
     bytes per token          of text: Gallé, "Investigating the Effectiveness of Byte Pair Encoding"
                              (2019)
-    fertility                tokens per word: Rust et al., "How Good is Your Tokenizer?" (2021). A
-                             word is a pretoken of the model's pattern or, if that takes whole
-                             texts, a word between white space
-    STRR by pretokens        the share of pretokens that are one token; None if the pattern takes
-                             whole texts: Nayeem et al., "Beyond Fertility" (2025)
+    fertility                tokens per word between white space: Rust et al., "How Good is Your
+                             Tokenizer?" (2021)
+    fertility, lone words    the same, if each word is a text of its own: there ` word` lacks its
+                             space
+    fertility by pretokens   tokens per pretoken
+    STRR, lone words         the share of words that are one token: Nayeem et al., "Beyond
+                             Fertility" (2025)
+    STRR by pretokens        the share of pretokens that are one token
     average rank             sum p[k] * (k + 1): Limisiewicz et al., "Tokenization Impacts
                              Multilingual Language Modeling" (2023)
     Shannon entropy          -sum p * log2 p, in bits per token: Shannon (1948)
     Rényi efficiency         -log2(sum p**2.5) / 1.5 over log2 V: Zouhar et al., "Tokenization and
                              the Noiseless Channel" (2023)
+    Rényi, of used ids       the same over the logarithm of the number of ids that occur, as the
+                             package tokenization-scorer computes it
     vocabulary utilisation   the share of ids that occur
 
     >>> ids, offsets = np.array([1, 1, 0]), np.array([0, 1, 3])
-    >>> encoded = EncodedWords([b"ab", b"abc"], np.array([3, 2]), ids, offsets, 12, 5)
+    >>> encoded = EncodedWords([b"ab", b"abc"], np.array([3, 2]), ids, offsets, 12)
     >>> measures = measure(encoded, range(2))
-    >>> measures["tokens"], round(measures["bytes per token"], 3), measures["fertility"]
-    (7, 1.714, 1.4)
-    >>> measures["STRR by pretokens"], round(measures["average rank"], 3)
-    (0.6, 1.286)
+    >>> measures["tokens"], round(measures["bytes per token"], 3), measures["STRR by pretokens"]
+    (7, 1.714, 0.6)
+    >>> measures["fertility by pretokens"], round(measures["average rank"], 3)
+    (1.4, 1.286)
     """
     n = encoded.n_tokens
-    n_words = encoded.n_pretokens
-    n_encoded = int(encoded.counts.sum())
-    n_single = int(encoded.counts[np.diff(encoded.offsets) == 1].sum())
+    lone = encoded.lone
     frequencies = encoded.frequencies(max(ids) + 1)[list(ids)]
     p = np.sort(frequencies)[::-1] / n
     p = p[p > 0]
-    renyi_entropy = np.log2(np.sum(p**RENYI_ORDER)) / (1 - RENYI_ORDER)
-    return {
-        "tokens": n,
-        "bytes per token": encoded.n_bytes / n,
-        "fertility": n / n_words if n_words else None,
-        "STRR by pretokens": n_single / n_words if n_words == n_encoded else None,
+    renyi_entropy = float(np.log2(np.sum(p**RENYI_ORDER)) / (1 - RENYI_ORDER))
+    measures = {"tokens": n, "bytes per token": encoded.n_bytes / n}
+    if lone:
+        measures["fertility"] = n / lone.n_words
+        measures["fertility, lone words"] = lone.n_tokens / lone.n_words
+        measures["STRR, lone words"] = lone.single
+    if encoded.are_pretokens:
+        measures["fertility by pretokens"] = n / encoded.n_words
+        measures["STRR by pretokens"] = encoded.single
+    return measures | {
         "average rank": float(np.dot(p, np.arange(1, len(p) + 1))),
         "Shannon entropy": float(-np.sum(p * np.log2(p))),
-        "Rényi efficiency": float(renyi_entropy / np.log2(max(len(ids), 2))),
+        "Rényi efficiency": renyi_entropy / math.log2(max(len(ids), 2)),
+        "Rényi, of used ids": renyi_entropy / math.log2(max(len(p), 2)),
         "vocabulary utilisation": len(p) / len(ids),
     }
 
@@ -13390,7 +13411,7 @@ class Inspection(Report):
     tokens: dict[int, bytes]  # id -> decoded bytes, without special tokens
     kinds: Counter[str]  # the numbers of tokens by kind
     unreachable: dict[int, list[int]]  # see `unreachable_tokens`
-    measures: dict[str, float | None]  # see `measure`; empty without a corpus
+    measures: dict[str, float]  # see `measure`; empty without a corpus
     frequencies: np.ndarray | None  # int64    of each id in the corpus
     glitches: list[Glitch] | None  # only with a corpus and merge counts
 
@@ -13601,7 +13622,9 @@ def curve(
     for name, model in _by_name(models).items():
         if corpus:
             tokenizer = open_model(model)
-            encoded = encode_corpus(tokenizer, corpus, text_field=text_field, engine=engine)
+            encoded = encode_corpus(
+                tokenizer, corpus, text_field=text_field, engine=engine, lone=False
+            )
             n_tokens = tokens_by_size(tokenizer.model, encoded.frequencies(tokenizer.vocab_size))
             n_letters = len(tokenizer.model.letters)
             n_bytes = encoded.n_bytes
@@ -13635,6 +13658,7 @@ class Comparison(Report):
     bytes_per_token: np.ndarray  # float64[models, corpora]
     premiums: np.ndarray  # float64[models, corpora]   tokens for each token of the first corpus
     gini: np.ndarray  # float64[models]                of the tokens of the corpora
+    shared: np.ndarray  # int64[models, models]    tokens that are in both vocabularies
     # The share of words, weighted by counts, that all models split at the same positions.
     same: float
     differences: list[tuple]  # words split differently: (word, count, [its pieces by each model])
@@ -13647,6 +13671,9 @@ class Comparison(Report):
             rows = list(zip(self.models, *self.premiums.T, self.gini, strict=True))
             title = f"Premium: tokens for each token of {self.corpora[0]}; only for parallel text"
             tables.append(Table(title, (*header, "Gini"), rows))
+        if len(self.models) > 1:
+            rows = list(zip(self.models, *self.shared.T, strict=True))
+            tables.append(Table("Tokens in both vocabularies", ("model", *self.models), rows))
         words = []
         for word, n, pieces in self.differences[:ROWS]:
             shown = ["|".join(map(readable, tokens)) for tokens in pieces]
@@ -13714,9 +13741,12 @@ def compare(
     words = _most_frequent_words(sources, engine)
     sizes = []
     splits = []  # for each model, the pieces of each word
+    vocabularies = [tokenizer.model.ordinary_ids.keys() for tokenizer in tokenizers.values()]
     for tokenizer in tokenizers.values():
         for files in corpora.values():
-            encoded = encode_corpus(tokenizer, files, text_field=text_field, engine=engine)
+            encoded = encode_corpus(
+                tokenizer, files, text_field=text_field, engine=engine, lone=False
+            )
             sizes.append((encoded.n_bytes, encoded.n_tokens))
         splits.append(_split_words(tokenizer, words))
     differences = []
@@ -13736,6 +13766,7 @@ def compare(
         n_bytes / n_tokens,
         n_tokens / n_tokens[:, :1],
         gini,
+        np.array([[len(a & b) for a in vocabularies] for b in vocabularies]),
         same,
         differences,
     )

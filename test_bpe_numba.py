@@ -6242,14 +6242,20 @@ def naive_measures(tokenizer, texts, pattern="gpt2"):
     counts = Counter(ids)
     v = len(tokenizer) - 1
     p = [n / len(ids) for n in counts.values()]
+    renyi = math.log2(sum(x**2.5 for x in p)) / (1 - 2.5)
+    lone = [len(tokenizer.encode(word)) for text in texts for word in text.decode().split()]
     return {
         "tokens": len(ids),
         "bytes per token": sum(map(len, texts)) / len(ids),
-        "fertility": len(ids) / len(words),
+        "fertility": len(ids) / len(lone),
+        "fertility, lone words": sum(lone) / len(lone),
+        "STRR, lone words": lone.count(1) / len(lone),
+        "fertility by pretokens": len(ids) / len(words),
         "STRR by pretokens": sum(len(tokenizer.encode(word)) == 1 for word in words) / len(words),
         "average rank": sum((k + 1) * x for k, x in enumerate(sorted(p, reverse=True))),
         "Shannon entropy": -sum(x * math.log2(x) for x in p),
-        "Rényi efficiency": math.log2(sum(x**2.5 for x in p)) / (1 - 2.5) / math.log2(v),
+        "Rényi efficiency": renyi / math.log2(v),
+        "Rényi, of used ids": renyi / math.log2(len(counts)),
         "vocabulary utilisation": len(counts) / v,
     }
 
@@ -6419,7 +6425,8 @@ def test_fairness_of_a_comparison_equals_its_definition(some_prose, tmp_path):
             costs.append(sum(len(model.encode(part) if model else part) for part in data))
         assert report.premiums[k].tolist() == [cost / costs[0] for cost in costs]
         assert report.gini[k] == pytest.approx(naive_gini(costs))
-    assert [table.header[-1] for table in report.tables()] == ["d", "Gini", "y"]
+    assert [table.header[-1] for table in report.tables()] == ["d", "Gini", "y", "y"]
+    assert report.shared.tolist() == [[len(tokenizer) - 1, 256], [256, 256]]
 
 
 def test_models_are_compared(some_prose, tmp_path):
