@@ -6932,6 +6932,15 @@ class Model:
         }
 
     @functools.cached_property
+    def control_ids(self) -> list[int]:
+        """The ids of special tokens, without those that were added with `special: false`."""
+        return [
+            token_id
+            for text, token_id in self.special_tokens.items()
+            if self.flags.get(text, NO_FLAGS).special
+        ]
+
+    @functools.cached_property
     def merged_special_ids(self) -> set[int]:
         """The special ids that ordinary text can become, too.
 
@@ -9761,6 +9770,33 @@ def _number_added(file_ids: Mapping[str, object], names: Ids) -> Ids:
     return ids
 
 
+def template_processing(template: str, special_tokens: Ids) -> dict:
+    """Make the post_processor of a template: special tokens around $A, with spaces between them.
+
+    In a pair of texts, what follows the first one also follows the second.
+    """
+    before, text, after = template.partition("$A")
+    tokens = [*before.split(), *after.split()]
+    require(
+        text and special_tokens.keys() >= set(tokens),
+        f"a `template` is $A between special tokens, not {template!r}; the special tokens are "
+        f"{', '.join(special_tokens) or 'missing'}",
+    )
+
+    def pieces(names: str, type_id: int) -> list[dict]:
+        return [{"SpecialToken": {"id": name, "type_id": type_id}} for name in names.split()]
+
+    single = [*pieces(before, 0), {"Sequence": {"id": "A", "type_id": 0}}, *pieces(after, 0)]
+    return {
+        "type": "TemplateProcessing",
+        "single": single,
+        "pair": [*single, {"Sequence": {"id": "B", "type_id": 1}}, *pieces(after, 1)],
+        "special_tokens": {
+            name: {"id": name, "ids": [special_tokens[name]], "tokens": [name]} for name in tokens
+        },
+    }
+
+
 def _differs_in_huggingface(model: Model) -> bool:
     """Check whether a model has features of SentencePiece that a tokenizer.json lacks."""
     if model.kind == "bpe" and model.scores is not None:
@@ -9978,7 +10014,7 @@ def read_huggingface(content: dict) -> Model:
     batching = {key: content[key] for key in _BATCHING if content.get(key)}
     kept = [*batching]
     if _adds_tokens(content.get("post_processor")):
-        kept.append("post_processor, which adds tokens,")
+        kept.append("post_processor (unless `add_special_tokens` is set)")
     if kept:
         warnings.warn(
             f"{' and '.join(kept)} of a tokenizer.json: kept, but not applied by `encode`",
@@ -10965,6 +11001,14 @@ class Tokenizer:
         return Tokenizer.from_model(dataclasses.replace(self.model, pattern="none", normalizer=()))
 
     @functools.cached_property
+    def _huggingface(self):
+        """A `tokenizers.Tokenizer` of whole texts."""
+        theirs = self.to_huggingface()
+        theirs.no_truncation()
+        theirs.no_padding()
+        return theirs
+
+    @functools.cached_property
     def _sample_tables(self) -> object:
         """The tables for `sample`."""
         return call_with(KINDS[self.model.kind].tables, self.model, samples=True)
@@ -11051,6 +11095,37 @@ class Tokenizer:
             special_tokens=self.special_tokens,
         )
 
+    def get_vocab(self) -> Ids:
+        """Return the names of the tokens, as in a tokenizer.json, and their ids."""
+        return vocab_names(self.model)
+
+    def with_special_tokens(
+        self, special_tokens: Sequence[str] = (), template: str | None = None
+    ) -> Tokenizer:
+        """Return a tokenizer that has these special tokens, too.
+
+        They get their ids as by `add_special_tokens` of Hugging Face: the name of a token keeps its
+        id, and others get the next ids.
+
+        template  the tokens around a text, for `add_special_tokens` and for transformers, such as
+                  "[CLS] $A [SEP]"
+
+        >>> tokenizer = Tokenizer({b: bytes([b]) for b in range(256)}, [])
+        >>> tokenizer = tokenizer.with_special_tokens(["<s>", "</s>"], "<s> $A </s>")
+        >>> tokenizer.encode("Hi", add_special_tokens=True)
+        [256, 72, 105, 257]
+        """
+        model = self.model
+        n_own = len(_names_without_added(model))
+        next_id = max([n_own - 1, *model.special_tokens.values()]) + 1
+        names = vocab_names(model) | model.special_tokens
+        ids = defaultdict(itertools.count(next_id).__next__, names)
+        given = {text: ids[text] for text in _check_texts(special_tokens)}
+        model = dataclasses.replace(model, special_tokens=model.special_tokens | given)
+        if template is not None:
+            model.post_processor = template_processing(template, model.special_tokens)
+        return Tokenizer.from_model(model, self._cache_size)
+
     def token_to_id(self, token: bytes | str) -> int | None:
         """Look up the id of a token, or None."""
         if isinstance(token, bytes):
@@ -11094,22 +11169,41 @@ class Tokenizer:
         return ids
 
     def encode_with_offsets(
-        self, text: Text, allowed_special: Allowed = "all"
+        self, text: Text, allowed_special: Allowed = "all", *, characters: bool = False
     ) -> tuple[list[int], list[int]]:
         """Encode a text. Returns the ids, and the byte of the text at which each of them begins.
 
-        Raises InputError if the tokens do not add up to the text, as after a normalizer.
+        characters  count characters instead of bytes; a token that begins within a character gets
+                    the number of this character
 
-        >>> Tokenizer({b: bytes([b]) for b in range(256)}, []).encode_with_offsets("Hi")
-        ([72, 105], [0, 1])
+        If the tokens do not add up to the text, as after a normalizer, the `tokenizers` package
+        finds the offsets. Raises InputError if its ids differ.
+
+        >>> tokenizer = Tokenizer({b: bytes([b]) for b in range(256)}, [])
+        >>> tokenizer.encode_with_offsets("é!")
+        ([195, 169, 33], [0, 1, 2])
+        >>> tokenizer.encode_with_offsets("é!", characters=True)
+        ([195, 169, 33], [0, 0, 1])
         """
-        ids = self.encode(text, allowed_special)
+        data = _text_bytes(text)
+        ids = self.encode(data, allowed_special)
         tokens = decode_each(self, ids)
-        require(
-            b"".join(tokens) == _text_bytes(text),
-            "the tokens differ from the text: there are no offsets",
-        )
-        return ids, list(itertools.accumulate(map(len, tokens), initial=0))[:-1]
+        # the first bytes of the characters, and the end of the text
+        firsts = np.flatnonzero(np.frombuffer(data + b"\n", np.uint8) & 0xC0 != 0x80)
+        if b"".join(tokens) == data:
+            places = list(itertools.accumulate(map(len, tokens), initial=0))[:-1]
+        else:
+            text = _decode_utf8(data, "the text")
+            theirs = self._huggingface.encode(text, add_special_tokens=False)
+            require(
+                theirs.ids == ids,
+                "the tokens differ from the text, and from those of Hugging Face: there are no "
+                "offsets",
+            )
+            places = firsts[[start for start, _ in theirs.offsets]].tolist()
+        if characters:
+            places = (np.searchsorted(firsts, places, "right") - 1).tolist()
+        return ids, places
 
     def encode_ordinary(self, text: Text) -> list[int]:
         """Encode a text as ordinary text, without special tokens."""
@@ -11345,11 +11439,10 @@ class Tokenizer:
         before, after = self.model.added_ids if add_special_tokens else ([], [])
         room = max_length - len(before) - len(after)
         require(room >= 0, f"`max_length` {max_length} has no room for the special tokens")
-        lengths = np.minimum(np.diff(offsets), room)
-        columns = np.arange(lengths.max(initial=0))
-        places = offsets[:-1, None] + columns
-        ids = ids[places[columns < lengths[:, None]]]
-        ids, offsets = surround(ids, np.append(0, np.cumsum(lengths)), before, after)
+        lengths = np.diff(offsets)
+        is_kept = np.arange(len(ids)) < np.repeat(offsets[:-1] + room, lengths)
+        ends = np.cumsum(np.minimum(lengths, room))
+        ids, offsets = surround(ids[is_kept], np.append(0, ends), before, after)
         lengths = np.diff(offsets)
         columns = np.arange(lengths.max(initial=0))
         if pad_left:
@@ -11465,12 +11558,16 @@ class Tokenizer:
             text = as_first[begin] + text.removeprefix(as_later[begin])
         return text
 
-    def decode(self, ids: Iterable[int]) -> str:
+    def decode(self, ids: Iterable[int], skip_special_tokens: bool = False) -> str:
         """Decode some ids as text. Invalid UTF-8 becomes U+FFFD.
 
         As in Hugging Face, a run of tokens like <0xE4> that is not UTF-8 gives one for each byte.
+
+        skip_special_tokens  leave out the special tokens; in Hugging Face this is the default
         """
         ids = _id_array(ids)
+        if skip_special_tokens:
+            ids = ids[~np.isin(ids, self.model.control_ids)]
         text = self.decode_bytes(ids).decode("utf-8", "replace")
         if not self.model.decoder_steps or not len(ids):
             return text
@@ -11495,9 +11592,11 @@ class Tokenizer:
             parts.append(part)
         return "".join(parts)
 
-    def decode_batch(self, batch: Iterable[Iterable[int]]) -> list[str]:
+    def decode_batch(
+        self, batch: Iterable[Iterable[int]], skip_special_tokens: bool = False
+    ) -> list[str]:
         """Decode several lists of ids."""
-        return [self.decode(ids) for ids in batch]
+        return [self.decode(ids, skip_special_tokens) for ids in batch]
 
 
 @functools.lru_cache(maxsize=4)
@@ -13873,10 +13972,13 @@ def _typed_command() -> str:
     return shlex.join(sys.orig_argv[: len(sys.orig_argv) - len(sys.argv) + 1])
 
 
-def _train_command(inputs: Sequence[str] = (), *, out: str = "model", **options) -> None:
+def _train_command(
+    inputs: Sequence[str] = (), *, out: str = "model", template: str | None = None, **options
+) -> None:
     """Learn a vocabulary from text.
 
-    out  folder to write
+    out       folder to write
+    template  the special tokens that AutoTokenizer puts around a text, such as "[CLS] $A [SEP]"
 
     $ train corpus.txt --vocab-size 32k --special-token "<|endoftext|>" --out model
     $ train "shards/*.jsonl.gz" --model unigram --vocab-size 16k --out unigram
@@ -13888,6 +13990,8 @@ def _train_command(inputs: Sequence[str] = (), *, out: str = "model", **options)
     recipe = call_with(Recipe, **options, learner_options=learner_options)
     recipe, files, counts = prepare(recipe, inputs or None)
     config = call_with(transformers_config, **options | {"special_tokens": recipe.special_tokens})
+    if template is not None:  # checks it before the training
+        template_processing(template, dict.fromkeys(recipe.special_tokens))
     check_writable(as_path(out))  # fails before the training
     engine = call_with(Engine, **options)
     source = call_with(recipe.source, files, **options)
@@ -13895,7 +13999,10 @@ def _train_command(inputs: Sequence[str] = (), *, out: str = "model", **options)
     if Path(out, "tokenizer.json").exists():
         warnings.warn(f"{out}: the model in this folder is replaced", stacklevel=2)
     with stage("save") as training.timings["save"], written_together():
-        training.tokenizer.model.config |= config
+        model = training.tokenizer.model
+        model.config |= config
+        if template is not None:
+            model.post_processor = template_processing(template, model.special_tokens)
         training.tokenizer.save(out)
         save_learned(out, training)
     if options["progress"]:
@@ -13957,16 +14064,29 @@ def _decode_command(model: str, tokens: str, **options) -> None:
         print(f"{number_of(os.path.getsize(out), 'byte')} of text, written to {out}")
 
 
-def _convert_command(model: str, *, to: str, out: str, **options) -> None:
+def _convert_command(
+    model: str,
+    *,
+    to: str,
+    out: str,
+    special_tokens: Sequence[str] = (),
+    template: str | None = None,
+    **options,
+) -> None:
     """Write a model in another format.
 
-    to   the format: huggingface, gpt2 or tiktoken
-    out  folder to write; or a file with the suffix of the format: .json, .tiktoken
+    to              the format: huggingface, gpt2 or tiktoken
+    out             folder to write; or a file with the suffix of the format: .json, .tiktoken
+    special_tokens  a special token to add; it gets the next id, if it is new
+    template        the special tokens that AutoTokenizer puts around a text, such as
+                    "[CLS] $A [SEP]"
 
     $ convert model --to tiktoken --out model.tiktoken
     $ convert o200k_base.tiktoken --to huggingface --out o200k
     """
     tokenizer = call_with(open_model, model, **options)
+    if special_tokens or template is not None:
+        tokenizer = tokenizer.with_special_tokens(special_tokens, template)
     tokenizer.model.config |= call_with(transformers_config, tokenizer.special_tokens, **options)
     tokenizer.save(out, to)
     if options["progress"]:

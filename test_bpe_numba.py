@@ -72,7 +72,6 @@ from tokenizers import normalizers as N
 from tokenizers import pre_tokenizers as P
 from tokenizers import processors as A
 from tokenizers.pre_tokenizers import ByteLevel, Sequence, Split
-from tokenizers.processors import TemplateProcessing
 
 import bpe_numba as bpe
 
@@ -4393,7 +4392,9 @@ def test_a_post_processor_that_adds_tokens_gets_a_note(processor):
         ours = bpe.Tokenizer.from_str(theirs.to_str())
     assert ours.encode("aa") == [2, 2]
     messages = [str(note.message) for note in notes]
-    is_noted = any("post_processor, which adds tokens, of a" in text for text in messages)
+    is_noted = any(
+        "post_processor (unless `add_special_tokens` is set) of a" in text for text in messages
+    )
     assert is_noted == (theirs.encode("aa").ids != [2, 2])
 
 
@@ -5037,10 +5038,108 @@ def test_copies_are_independent(tokenizer):
         assert second.encode("the end") == ours.encode("the end")
 
 
-def test_there_are_no_offsets_if_tokens_differ_from_the_text():
-    model = bpe.Model(BYTE_VOCAB, [], normalizer=[{"type": "Lowercase"}])
+def normalized_tokenizer(kind):
+    """A tokenizer that lowers letters and drops accents and white space."""
+    names = ["[UNK]", "a", "b", "ab", "##b", "##a", "中"]
+    options = {"vocab": dict(enumerate(map(str.encode, names))), "merges": None, "kind": kind}
+    options |= {"normalizer": [bpe.NORMALIZERS["bert"]], "unk_token": "[UNK]"}
+    if kind == "unigram":
+        options |= {"scores": -np.arange(len(names), dtype=float), "fuse_unk": True}
+    model = bpe.Model(
+        **options, special_tokens=["[UNK]"], pattern="whitespace-split", alphabet="characters"
+    )
+    model.batching = {"truncation": {"max_length": 1, "stride": 0, "strategy": "LongestFirst"}}
+    model.batching["truncation"]["direction"] = "Right"
+    model.subword_prefix = "##" * (kind == "wordpiece")
+    return bpe.Tokenizer.from_model(model)
+
+
+@pytest.mark.parametrize("kind", ["wordpiece", "wordlevel", "unigram"])
+@given(text=st.text("aÁbB x中\u0301😀", max_size=12))
+@examples(10)
+def test_offsets_in_normalized_text_are_those_of_hugging_face(kind, text):
+    ours = normalized_tokenizer(kind)
+    theirs = ours.to_huggingface()
+    theirs.no_truncation()
+    expected = theirs.encode(text)
+    ids, characters = ours.encode_with_offsets(text, characters=True)
+    assert ids == expected.ids and characters == [start for start, _ in expected.offsets]
+    _, places = ours.encode_with_offsets(text)
+    assert places == [len(text[:start].encode()) for start in characters]
+
+
+def test_there_are_no_offsets_if_hugging_face_has_other_ids():
+    ours = normalized_tokenizer("wordlevel")
     with refusal("no offsets"):
-        bpe.Tokenizer.from_model(model).encode_with_offsets("Ab")
+        ours.encode_with_offsets("[UNK]a", "none")
+    with refusal("not UTF-8"):
+        ours.encode_with_offsets(b"A\xff")
+
+
+@given(text=st.text("aé中😀 <", max_size=9))
+def test_offsets_in_characters(text):
+    tokenizer = bpe.Tokenizer(BYTE_VOCAB | {256: "é中".encode()}, None, [])
+    ids, places = tokenizer.encode_with_offsets(text, characters=True)
+    assert places == tokenizer.to_tiktoken().decode_with_offsets(ids)[1]
+
+
+def test_special_tokens_can_be_skipped():
+    flags = {"<plain>": bpe.AddedToken(special=False)}
+    names = ["<s>", "<plain>", "a", "##b"]
+    model = bpe.Model(
+        dict(enumerate(map(str.encode, names))),
+        None,
+        names[:2],
+        "whitespace-split",
+        "wordpiece",
+        alphabet="characters",
+        flags=flags,
+        subword_prefix="##",
+        decoder=[{"type": "WordPiece", "prefix": "##", "cleanup": True}],
+    )
+    ours = bpe.Tokenizer.from_model(model)
+    for ids in ([], [0], [0, 3, 2], [1, 0, 3, 0], np.array([0, 2, 2, 0], np.uint32)):
+        for skip in (True, False):
+            expected = ours.to_huggingface().decode(list(ids), skip_special_tokens=skip)
+            assert ours.decode(ids, skip_special_tokens=skip) == expected
+            assert ours.decode_batch([ids] * 2, skip) == [expected] * 2
+
+
+@pytest.mark.parametrize("added", [["<new>"], ["ab", "<new>"], ["Ġb"], [" b", "<end>", "é"]])
+def test_new_special_tokens_get_the_ids_of_hugging_face(added):
+    vocab = BYTE_VOCAB | {256: b"ab", 257: b" b"}
+    merges = [(b"a", b"b"), (b" ", b"b")]
+    ours = bpe.Tokenizer(vocab, merges, ["<end>"])
+    again = bpe.Tokenizer.from_str(ours.to_str())
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", ".*can be produced from ordinary text")
+        for old in (ours, ours.with_special_tokens(["<more>"]), again):
+            theirs = old.to_huggingface()
+            theirs.add_special_tokens(added)
+            new = old.with_special_tokens(added)
+            text = f"x ab{added[0]} b<end> " + added[-1]
+            assert new.encode(text) == theirs.encode(text).ids
+            assert new.get_vocab() == theirs.get_vocab()
+            assert new.special_tokens.keys() == {*old.special_tokens, *added}
+            assert bpe.Tokenizer.from_str(new.to_str()).digest == new.digest
+    assert ours.special_tokens == {"<end>": 258}
+    with refusal("given twice"):
+        ours.with_special_tokens(["<x>", "<x>"])
+
+
+@pytest.mark.parametrize("template", ["<s> $A </s>", "$A</s>", "<s> <s> $A", "$A"])
+def test_a_template_is_applied_by_hugging_face(template):
+    tokenizer = bpe.Tokenizer(BYTE_VOCAB, [], ["<s>", "</s>"])
+    ours = tokenizer.with_special_tokens(template=template)
+    theirs = ours.to_huggingface()
+    assert ours.encode("ab", add_special_tokens=True) == theirs.encode("ab").ids
+    before, after = template.split("$A")
+    pair = [*tokenizer.encode(before.replace(" ", "") + "ab"), *tokenizer.encode(after.strip())]
+    pair += [*b"c", *tokenizer.encode(after.strip())]
+    assert theirs.encode("ab", "c").ids == pair
+    for wrong in ("<s>", "", "$A $A", "$A:1 </s>", "<s> $A <x>", "$A $B"):
+        with refusal(r"`template` is \$A between special tokens"):
+            tokenizer.with_special_tokens(template=wrong)
 
 
 def test_a_tokenizer_can_be_a_string(tokenizer):
@@ -5050,17 +5149,17 @@ def test_a_tokenizer_can_be_a_string(tokenizer):
 
 def template(single, **special_tokens):
     numbers = list(special_tokens.items())
-    return TemplateProcessing(single=single, pair="$A $B:1", special_tokens=numbers)
+    return A.TemplateProcessing(single=single, pair="$A $B:1", special_tokens=numbers)
 
 
 POST_PROCESSORS = [
     template("CLS $A SEP", CLS=1, SEP=2),
     template("$A:1 SEP", SEP=2),
     template("CLS CLS $A", CLS=1),
-    tokenizers.processors.BertProcessing(("SEP", 2), ("CLS", 1)),
-    tokenizers.processors.RobertaProcessing(("SEP", 2), ("CLS", 1)),
-    tokenizers.processors.ByteLevel(),
-    tokenizers.processors.Sequence([tokenizers.processors.ByteLevel(), template("CLS $A", CLS=1)]),
+    A.BertProcessing(("SEP", 2), ("CLS", 1)),
+    A.RobertaProcessing(("SEP", 2), ("CLS", 1)),
+    A.ByteLevel(),
+    A.Sequence([A.ByteLevel(), template("CLS $A", CLS=1)]),
 ]
 
 
@@ -5071,10 +5170,12 @@ def post_processed(processor):
     theirs.pre_tokenizer = P.Whitespace()
     theirs.add_special_tokens(["CLS", "SEP"])
     theirs.post_processor = processor
-    return theirs, bpe.Tokenizer.from_str(theirs.to_str())
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "post_processor")
+        return theirs, bpe.Tokenizer.from_str(theirs.to_str())
 
 
-@pytest.mark.parametrize("processor", POST_PROCESSORS, ids=str)
+@pytest.mark.parametrize("processor", POST_PROCESSORS, ids=lambda part: type(part).__name__)
 def test_special_tokens_are_added_as_in_hugging_face(processor):
     theirs, ours = post_processed(processor)
     some_texts = ["a b a b a", "", "x CLS b", "a"]
@@ -5786,6 +5887,28 @@ def test_count_reports_its_results(tmp_path, command):
     assert all(part in output for part in parts)
     result = command("train words.npz --vocab-size=260 --out=model", cwd=tmp_path)
     assert b"880 bytes in 40 documents" in result.stdout
+
+
+def test_a_post_processor_is_written_and_used_by_commands(command, tmp_path):
+    (tmp_path / "a.txt").write_text("low lower <s>")
+    done = command(
+        "train a.txt --special-token <s> --vocab-size 260 --template '<s> $A' --out m", cwd=tmp_path
+    )
+    assert done.returncode == 0
+    line = "convert m --to huggingface --out n --special-token </s> --template '<s> $A </s>'"
+    assert command(line, cwd=tmp_path).returncode == 0
+    for folder, text in (("m", "<s>low lower <s>"), ("n", "<s>low lower <s></s>")):
+        theirs = tokenizers.Tokenizer.from_file(str(tmp_path / folder / "tokenizer.json"))
+        line = f"encode {folder} a.txt --add-special-tokens --out a.npy"
+        assert command(line, cwd=tmp_path).returncode == 0
+        ids = np.load(tmp_path / "a.npy").tolist()
+        assert ids == theirs.encode("low lower <s>").ids
+        assert theirs.decode(ids, skip_special_tokens=False) == text
+    assert command("encode m a.txt --prepend <s> --out b.npy", cwd=tmp_path).returncode == 0
+    assert np.load(tmp_path / "b.npy").tolist() == ids[:-1]
+    done = command("train a.txt --template '<x> $A' --out o", cwd=tmp_path)
+    assert done.returncode == 2 and b"--template is $A between special tokens" in done.stderr
+    assert not (tmp_path / "o").exists()
 
 
 def test_roles_of_tokens_and_a_template_are_written_and_converted(command, tmp_path):
