@@ -154,32 +154,47 @@ __all__ = [
     "FAMILIES",
     "KINDS",
     "PATTERNS",
+    "AddedToken",
     "Engine",
     "Family",
     "InputError",
     "Kind",
     "Learned",
     "Learner",
+    "Metaspace",
     "Model",
+    "Normalizer",
     "Pair",
     "Pattern",
+    "Recipe",
     "Source",
+    "Split",
+    "Table",
     "Tokenizer",
+    "Training",
     "Words",
     "compare",
     "count",
     "count_files",
     "curve",
+    "decode_file",
+    "encode_corpus",
     "encode_files",
+    "extend_model",
     "find_files",
     "inspect_model",
+    "kernel",
     "learn",
+    "load_counts",
     "load_learned",
+    "measure",
     "read_ids",
+    "struct",
     "train",
     "train_bpe",
     "train_bpe_from_counts",
     "view",
+    "words_of_model",
 ]
 
 
@@ -238,6 +253,7 @@ def _compiler(cache: bool, **options: bool) -> Callable:
     """
 
     def compile_lazily(function: Callable) -> Callable:
+        """Compile a function when it is called for the first time."""
         if not COMPILES:
             return function
         try:
@@ -599,11 +615,6 @@ def import_optional(name: str, *others: str):
         ) from None
 
 
-def _repr_markdown(result: object) -> str:
-    """Write a result for a notebook, with the characters escaped that are markup there."""
-    return re.sub(r"[<>*_`$&~#\[\]]", r"\\\g<0>", str(result))
-
-
 class _UnfinishedFiles(threading.local):
     """The files that a thread is writing, under temporary names until all of them are whole.
 
@@ -709,6 +720,7 @@ def check_writable(folder: Path) -> None:
 
     A missing folder is not created.
     """
+    require(folder.suffix != ".json" or folder.is_dir(), f"{folder}: name a folder, not a file")
     try:
         with contextlib.suppress(LookupError), atomic_write(folder / "test"):
             raise LookupError("nothing is to be written")
@@ -762,7 +774,8 @@ TIMINGS: dict[str, Timing] = {}  # the stages of this process, in order
 def stage(name: str) -> Iterator[Timing]:
     """Measure the time of a block, and add it to TIMINGS[name].
 
-    The block may set the number of bytes that it has read. Under `scalene run --off` with
+    The block may set the number of bytes that it has read. The time in which kernels are compiled
+    counts as that of the stage "compile", wherever it is spent. Under `scalene run --off` with
     BPE_NUMBA_PROFILE=name, Scalene records this stage and no other.
 
     >>> with stage("sleep") as spent:
@@ -778,12 +791,17 @@ def stage(name: str) -> Iterator[Timing]:
         # Scalene charges its start, some 0.2 s, to this line, and profile.sh leaves it out
         time.sleep(0.3)
     start = time.perf_counter()
+    compiled = _compiling_seconds()
     spent = Timing()
     try:
         yield spent
     finally:
         spent.seconds = time.perf_counter() - start
         spent.memory = peak_memory()
+        compiled = _compiling_seconds() - compiled
+        if compiled and name != "compile":
+            spent.seconds -= compiled
+            TIMINGS.setdefault("compile", Timing()).seconds += compiled
         total = TIMINGS.setdefault(name, Timing())
         total.seconds += spent.seconds
         total.n_bytes += spent.n_bytes
@@ -871,7 +889,14 @@ def _give_notice() -> None:
 
 
 COMPILATIONS = _CompilationListener(_give_notice)
+COMPILING = event.TimingListener()
 event.register("numba:compile", COMPILATIONS)
+event.register("numba:compile", COMPILING)
+
+
+def _compiling_seconds() -> float:
+    """Return the time in which this process has compiled kernels."""
+    return getattr(COMPILING, "duration", 0.0)  # it has no duration before the first kernel
 
 
 def _begin_workers(n: int, threads: bool) -> Executor:
@@ -2132,10 +2157,10 @@ class Pattern:
                 first_id = INSIDE  # a block begins where the first Split ends a pretoken
         return flat
 
-    def split(self, data: bytes) -> list[bytes]:
-        """Cut bytes into pretokens, without the dropped ones."""
+    def split(self, data: Text) -> list[bytes]:
+        """Cut a text into pretokens, without the dropped ones."""
         scan = _new_scan()
-        flat = FlatText.join([data], [BEGINS])
+        flat = FlatText.join([_text_bytes(data)], [BEGINS])
         flat = self.stages[-1].apply(scan, self.apply(scan, flat, BEGINS), BEGINS)
         return list(filter(None, flat.parts()))
 
@@ -4044,7 +4069,7 @@ def find_files(inputs: Files) -> list[Path]:
             group = sorted(filter(Path.is_file, map(Path, glob.glob(name, recursive=True))))
             hint = ""
             if " " in name or not path.suffix:
-                hint = "; if it is a text, in Python: texts=[…]"
+                hint = "; a text goes into a file, or in Python into `train` as texts=[…]"
             require(group, f"{name[:80]}: no such file or folder, and no file matches it{hint}")
         files += group
     return files
@@ -4055,7 +4080,10 @@ def as_path(name: PathName) -> Path:
 
     Python takes an empty name for the current folder.
     """
-    require(isinstance(name, PathName), f"a file is named by a string or a path, not {name!r}")
+    require(
+        isinstance(name, PathName),
+        f"a file is named by a string or a path, not {reprlib.repr(name)}",
+    )
     require(os.fspath(name), "the name of a file or folder is empty: is a variable not set?")
     return Path(name)
 
@@ -4412,8 +4440,8 @@ class Source:
             doubt = "its beginning is not UTF-8, so its bytes are read (iconv converts it to UTF-8)"
         elif re.match(rb'\s*\[?\s*\{\s*"', head):
             doubt = (
-                "looks like JSON, and is read as text: name the file .jsonl or, for a "
-                "pipe, set `text_field`"
+                "looks like JSON, and is read as text: lines of JSON belong in a file named "
+                ".jsonl or, with `text_field`, in a pipe; an array has to become such lines"
             )
         elif _plain_name(path).endswith((".csv", ".tsv")):
             doubt = "a table is read as text, with its separators"
@@ -5390,6 +5418,13 @@ def save_counts(path: Path, counted: CorpusCounts, settings: Mapping) -> None:
 def load_counts(path: Path) -> tuple[CorpusCounts, dict]:
     """Read the counts and the settings of a words file.
 
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     _ = Path(folder, "a.txt").write_text("low low")
+    ...     _ = count_files(folder, Path(folder, "words.npz"))
+    ...     counted, settings = load_counts(Path(folder, "words.npz"))
+    >>> counted.words.to_counts(), settings["special_tokens"]
+    ({b'low': 1, b' low': 1}, [])
+
     Raises InputError for other files, and for a damaged one.
     """
     with expecting_whole("file of words, as `count` writes it", path):
@@ -6300,7 +6335,7 @@ def _check_words(words: Words, n_symbols: int) -> tuple[int, int]:
     require(
         n_symbols >= a,
         f"the alphabet has {a:,} symbols, but the vocabulary has room for {max(n_symbols, 0):,}: "
-        "raise `vocab_size`, or keep only frequent characters by a lower `coverage`",
+        "ask for more symbols or, if they are characters, for a lower `coverage`",
     )
     return n, a
 
@@ -9277,8 +9312,8 @@ def vocab_names(model: Model) -> Ids:
         name = name_of(token) if token_id in ordinary else token.decode()
         if name in names:
             raise InputError(
-                f"the ids {names[name]} and {token_id} would both be {name!r} there: rename the "
-                "special token"
+                f"the ids {names[name]} and {token_id} would both be {name!r} there: give one of "
+                "the tokens another text"
             )
         names[name] = token_id
     return names
@@ -10434,7 +10469,7 @@ def load_model(
     require(
         form,
         f"{file}: this is not a tokenizer.json, vocab.json, merges.txt, rank file, SentencePiece "
-        "model or vocab.txt",
+        "model or vocab.txt; commands take the model before the texts",
     )
     options = {"encoding": encoding, "pattern": pattern, "special_tokens": special_tokens}
     for name in options.keys() - inspect.signature(form.read).parameters.keys():
@@ -11083,8 +11118,13 @@ class Tokenizer:
         return write_huggingface(self.model)["tokenizer.json"]
 
     def to_huggingface(self):
-        """Make a `tokenizers.Tokenizer` with the same ids."""
-        return import_optional("tokenizers").Tokenizer.from_str(self.to_str())
+        """Make a `tokenizers.Tokenizer` with the same ids; raises InputError if it has no such."""
+        library = import_optional("tokenizers")
+        written = self.to_str()
+        try:
+            return library.Tokenizer.from_str(written)
+        except Exception as error:  # it raises no other class
+            raise InputError(f"`tokenizers` cannot read a {self.model.kind}: {error}") from None
 
     def to_tiktoken(self, name: str = "bpe_numba"):
         """Make a `tiktoken.Encoding` with the same ids; raises ValueError if that is impossible."""
@@ -11318,7 +11358,7 @@ class Tokenizer:
         kind = self.model.kind
         require(
             KINDS[kind].sample,
-            f"a {kind} has only one way to cut a word: there is nothing to sample",
+            f"a model of the kind {kind} cuts a word in only one way: there is nothing to sample",
         )
         require(
             math.isfinite(alpha) and (0 <= alpha <= 1 or kind == "unigram"),
@@ -11901,7 +11941,7 @@ def _write_descriptions(paths: Sequence[Path], totals: np.ndarray, encoded: Enco
 
 @checked
 def encode_files(
-    tokenizer: Tokenizer,
+    tokenizer: AnyModel,
     inputs: Files,
     out: PathName,
     *,
@@ -11925,16 +11965,17 @@ def encode_files(
 
     Returns its description.
 
-    inputs           files, folders, globs, or - for standard input: text, lines of JSON (.jsonl),
-                     or Parquet; text and JSON may be packed by gzip, xz, bzip2 or zstandard
+    inputs           files, folders (their files in the order of their paths), globs, or - for
+                     standard input: text, lines of JSON (.jsonl), or Parquet; text and JSON may be
+                     packed by gzip, xz, bzip2 or zstandard
     out              a .npy file; a .bin file for numbers without a header; or a .txt file for
                      decimal numbers with a document on each line, or - for these on standard
                      output. A file gets a description next to it, with .json added to its name
     dtype            type of the ids: uint16, uint32, or auto, the smaller one that holds every id
                      of the vocabulary
     append           special token that ends every document. Documents are files, lines of .jsonl
-                     files and rows of Parquet files; this token in a text also ends one, and is not
-                     written twice
+                     files and rows of Parquet files, and may be empty; this token in a text also
+                     ends one, and is not written twice
     prepend          special token that begins every document; it is not written twice
     add_special_tokens  put the tokens of the model's post_processor, such as [CLS] and [SEP],
                      before and after each file, line or row
@@ -11943,7 +11984,9 @@ def encode_files(
     val_fraction     share of documents to hold out, as with nanoGPT: 0.0005 holds out the last of
                      every 2,000, in the order of reading. The second file has `val` in its name
                      where the first has `train`
-    document_index   a .npy or .bin file of int64: document d is tokens[index[d] : index[d + 1]]
+    document_index   a .npy or .bin file of int64: document d is tokens[index[d] : index[d + 1]]. A
+                     line that has the token of `append` inside is several documents. This option
+                     does not go with `val_fraction`
     alpha            cut words at random, to train a model on several ways: with a BPE, the
                      probability with which a merge is left out each time (BPE-dropout); with a
                      unigram, the power of the probabilities
@@ -11963,6 +12006,7 @@ def encode_files(
     3 tokens (uint16) of 3 bytes in 1 text
     array([ 72, 105,  33], dtype=uint16)
     """
+    tokenizer = open_model(tokenizer)
     paths = _name_outputs(out, val_fraction)
     id_type = _id_type(tokenizer.vocab_size - 1, dtype)
     engine = Engine(workers, progress, executor)
@@ -12107,17 +12151,25 @@ def _read_id_batches(path: Path, dtype: str | None) -> Iterator[Iterable[int]]:
 
 @checked
 def decode_file(
-    tokenizer: Tokenizer, tokens: PathName, out: PathName = "-", *, dtype: str | None = None
+    tokenizer: AnyModel, tokens: PathName, out: PathName = "-", *, dtype: str | None = None
 ) -> None:
     """Write the bytes of all ids of a file, as one text, in bounded memory.
 
     A line of decimal numbers is read as a whole.
 
-    tokens  a .npy or .bin file, a text with ids as decimal numbers (1 2, or [1, 2]), or - for
-            standard input
+    tokens  a .npy or .bin file, any other file with ids as decimal numbers (1 2, or [1, 2]), or -
+            for these on standard input
     out     the file for the text, which takes its name when it is whole, or - for standard output
     dtype   uint16 or uint32, for a .bin file without a .json file
+
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     _ = Path(folder, "ids.txt").write_text("72 105")
+    ...     tokenizer = Tokenizer({b: bytes([b]) for b in range(256)}, [])
+    ...     decode_file(tokenizer, Path(folder, "ids.txt"), Path(folder, "a.txt"))
+    ...     Path(folder, "a.txt").read_text()
+    'Hi'
     """
+    tokenizer = open_model(tokenizer)
     _require_other_files([Path(out)], [Path(tokens)])
     description = _read_beside(_sidecar(Path(tokens)))
     if description.get("model", tokenizer.digest) != tokenizer.digest:
@@ -12186,6 +12238,10 @@ class Recipe:
     """The options of `train` that decide which model is learnt; see there.
 
     `complete` replaces None.
+
+    >>> recipe = complete(Recipe(260))
+    >>> recipe.learn(Words.from_counts({b"low": 2})).merges
+    [(b'o', b'w'), (b'l', b'ow')]
     """
 
     vocab_size: int
@@ -12526,7 +12582,12 @@ def extend_model(model: Model, learned: Learned) -> Model:
 
 @dataclasses.dataclass(eq=False, repr=False)
 class Training:
-    """The result of a training: a tokenizer and all measurements. See `summary`."""
+    """The result of a training: a tokenizer and all measurements. See `summary`.
+
+    >>> training = train(texts=["low low lower"], vocab_size=258)
+    >>> len(training.tokenizer), training.n_tokens, training.summary().header
+    (258, 7, ('what', 'value'))
+    """
 
     tokenizer: Tokenizer
     counted: CorpusCounts
@@ -12550,6 +12611,45 @@ class Training:
         return encode_words(Tokenizer.from_model(model), self.counted.words).n_tokens
 
     @property
+    def history(self) -> tuple[Learned, int] | None:
+        """The merges with their counts, and the bytes of the corpus; None for all but a BPE."""
+        learned = self.learned
+        if self.tokenizer.model.kind != "bpe" or not isinstance(learned, Learned):
+            return None
+        unknown = self.n_tokens - learned.n_tokens[-1]  # tokens of unknown characters
+        return learned._replace(n_tokens=learned.n_tokens + unknown), self.n_bytes
+
+    @property
+    def n_bytes(self) -> int:
+        """The number of bytes of the corpus, without the words that were dropped."""
+        return self.counted.n_bytes - self.counted.n_dropped_bytes
+
+    def save(self, folder: PathName) -> None:
+        """Write the folder of a model as the command `train` does.
+
+        It has the record of the training and, for a BPE, whose tokens are made by merges, the
+        merges with their counts. A file of an earlier training is removed.
+
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     train(texts=["low low lower"], vocab_size=258).save(folder)
+        ...     sorted(os.listdir(folder))[-2:], curve(folder).columns[folder][1].tolist()
+        (['training.npz', 'vocab.json'], [13, 10, 7])
+        """
+        check_writable(as_path(folder))
+        with written_together():
+            self.tokenizer.save(folder)
+            atomic_write_all(Path(folder), {RECORD_FILE: _to_json(self.record, indent=2)})
+            file = Path(folder, LEARNED_FILE)
+            if not self.history:
+                file.unlink(missing_ok=True)  # from an earlier training
+                return
+            learned, n_bytes = self.history
+            alphabet = json.dumps([letter.decode("latin-1") for letter in learned.alphabet])
+            arrays = learned._replace(alphabet=alphabet)._asdict()
+            with atomic_write(file) as out:
+                np.savez_compressed(out, **arrays, n_bytes=n_bytes, model=self.tokenizer.digest)
+
+    @property
     def record(self) -> dict:
         """All that decided the model, as plain JSON without times or paths.
 
@@ -12566,7 +12666,7 @@ class Training:
     def __repr__(self) -> str:
         return f"<Training of {self.tokenizer}>"
 
-    def summary(self) -> str:
+    def summary(self) -> Table:
         """Tabulate the measurements; the text of most models is encoded first, see `n_tokens`."""
         counted = self.counted
         learned = self.learned
@@ -12576,8 +12676,7 @@ class Training:
         if isinstance(learned, Learned):  # a Unigram has no merges
             last = number_of(int(learned.counts[-1:].sum()), "time")
             rows.append(("merges", f"{len(learned.counts):,}; the last pair occurred {last}"))
-        n_bytes = counted.n_bytes - counted.n_dropped_bytes
-        rows.append(("bytes/token", _cell(n_bytes / self.n_tokens)))
+        rows.append(("bytes/token", self.n_bytes / self.n_tokens))
         if self.recipe.alphabet == "characters":
             rows.append(("characters", f"{len(learned.alphabet):,} are tokens"))
         rows.append(
@@ -12590,7 +12689,13 @@ class Training:
             rows.append(("not in text", ", ".join(unseen)))
         rows += [(name, f"{spent.seconds:.2f} s") for name, spent in self.timings.items()]
         rows.append(("peak memory", f"{(peak_memory() or 0) / 1e6:,.0f} MB in the largest process"))
-        return str(table)
+        return table
+
+    def tables(self) -> list[Table]:
+        return [self.summary()]
+
+
+AnyModel = Tokenizer | Training | PathName  # the last is loaded
 
 
 def _warn_if_short(vocab: Mapping[int, bytes], vocab_size: int) -> None:
@@ -12722,8 +12827,9 @@ def train(
 ) -> Training:
     """Train on files, folders or globs, and return the tokenizer with all measurements.
 
-    inputs             files, folders, globs, or - for standard input: text, lines of JSON (.jsonl),
-                       or Parquet; text and JSON may be packed by gzip, xz, bzip2 or zstandard.
+    inputs             files, folders (their files in the order of their paths), globs, or - for
+                       standard input: text, lines of JSON (.jsonl), or Parquet; text and JSON may
+                       be packed by gzip, xz, bzip2 or zstandard.
                        Default: the source of Python's standard library. Or words files (.npz) of
                        `count`, which contain the pattern, the normalizer and the special tokens
     vocab_size         number of tokens in all
@@ -12947,7 +13053,7 @@ class Table(NamedTuple):
     """A table of a report; as a string it is Markdown with aligned columns.
 
     rows  strings and numbers; columns of numbers are aligned to the right, and None and NaN stay
-          empty. `pandas.DataFrame(table.rows, columns=table.header)` takes them as they are
+          empty. The column "id" is written without commas
 
     >>> print(Table("Tokens", ("kind", "number"), [("letters", 1200), ("digits", 0.5)]))
     Tokens
@@ -12967,7 +13073,7 @@ class Table(NamedTuple):
             return self.title
         columns = []
         for values in zip(self.header, *self.rows, strict=True):
-            cells = [_cell(value).replace("|", "\\|") for value in values]  # a bar ends a cell
+            cells = [_cell(value, values[0]).replace("|", "\\|") for value in values]  # ends a cell
             width = max(map(_cell_width, cells))
             rule = "-" * width
             on_right = str not in map(type, values[1:])
@@ -12978,14 +13084,23 @@ class Table(NamedTuple):
         lines = (f"| {' | '.join(row)} |" for row in zip(*columns, strict=True))
         return "\n".join([self.title, "", *lines])
 
+    def to_pandas(self):
+        """Return the rows as a DataFrame; its columns of numbers are numbers."""
+        return import_optional("pandas").DataFrame([*self.rows], columns=[*self.header])
+
     def _repr_html_(self) -> str:
-        rows = [[html.escape(_cell(v)) for v in row] for row in (self.header, *self.rows)]
+        rows = [
+            [html.escape(_cell(*cell)) for cell in zip(row, self.header, strict=True)]
+            for row in (self.header, *self.rows)
+        ]
         lines = map("<td>".join, rows)
         return f"<h4>{html.escape(self.title)}</h4><table><tr><td>{'<tr><td>'.join(lines)}</table>"
 
 
-def _cell(value: str | float | None) -> str:
+def _cell(value: str | float | None, column: str = "") -> str:
     """Write a value for a table: whole numbers with all digits, others with four."""
+    if column == "id":
+        return str(value)
     if value is None or value != value:  # NaN
         return ""
     if isinstance(value, float):
@@ -13042,7 +13157,7 @@ def tabulate_counts(counted: CorpusCounts, title: str = "Pretokens") -> Table:
 class Report:
     """The base of all results of research: a dataclass of plain arrays.
 
-    As a string it is tables in Markdown.
+    As a string it is its `tables` in Markdown. `report.tables()[0].to_pandas()` is a DataFrame.
     """
 
     def __str__(self) -> str:
@@ -13086,36 +13201,6 @@ LEARNED_FILE = "training.npz"
 RECORD_FILE = "training.json"
 
 
-def save_learned(folder: PathName, training: Training) -> None:
-    """Write the history of a training into the folder of its model.
-
-    It is the record of the training, and the merges with their counts. A file of an earlier
-    training is removed. Merge counts are written only for a BPE, whose tokens are made by merges.
-
-    >>> with tempfile.TemporaryDirectory() as folder:
-    ...     path = Path(folder, "a.txt")
-    ...     _ = path.write_text("aaab aaab")
-    ...     training = train(path, 258)
-    ...     save_learned(folder, training)
-    ...     learned, n_bytes = load_learned(folder, training.tokenizer.model)
-    >>> learned.counts.tolist(), learned.n_tokens.tolist(), n_bytes
-    ([4, 2], [9, 7, 5], 9)
-    """
-    file = Path(folder, LEARNED_FILE)
-    learned = training.learned
-    model = training.tokenizer.model
-    atomic_write_all(Path(folder), {RECORD_FILE: _to_json(training.record, indent=2)})
-    if model.kind != "bpe" or not isinstance(learned, Learned):
-        file.unlink(missing_ok=True)  # from an earlier training
-        return
-    alphabet = json.dumps([letter.decode("latin-1") for letter in learned.alphabet])
-    n_tokens = learned.n_tokens + (training.n_tokens - learned.n_tokens[-1])  # unknown characters
-    arrays = learned._replace(alphabet=alphabet, n_tokens=n_tokens)._asdict()
-    n_bytes = training.counted.n_bytes - training.counted.n_dropped_bytes
-    with atomic_write(file) as out:
-        np.savez_compressed(out, **arrays, n_bytes=n_bytes, model=model.digest)
-
-
 def load_learned(folder: PathName, model: Model) -> tuple[Learned, int]:
     """Read the merges, their counts and the number of bytes of the corpus from a model's folder.
 
@@ -13123,7 +13208,7 @@ def load_learned(folder: PathName, model: Model) -> tuple[Learned, int]:
 
     >>> training = train(texts=["low low lower"], vocab_size=258)
     >>> with tempfile.TemporaryDirectory() as folder:
-    ...     save_learned(folder, training)
+    ...     training.save(folder)
     ...     learned, n_bytes = load_learned(folder, training.tokenizer.model)
     >>> learned.counts.tolist(), n_bytes
     ([3, 3], 13)
@@ -13154,15 +13239,17 @@ def load_learned(folder: PathName, model: Model) -> tuple[Learned, int]:
 
 
 def open_model(
-    model: Tokenizer | PathName, *, encoding: str | None = None, pattern: str | None = None
+    model: AnyModel, *, encoding: str | None = None, pattern: str | None = None
 ) -> Tokenizer:
-    """Return a tokenizer, or load it from a path.
+    """Return a tokenizer, that of a training, or that of a path.
 
     model     a file or a folder of any format
     encoding  the encoding of a rank file: gpt2, cl100k_base, o200k_base, llama3 or another
               published one
     pattern   the pattern of a rank file, or of GPT-2's two files
     """
+    if isinstance(model, Training):
+        return model.tokenizer
     if isinstance(model, Tokenizer):
         return model
     with stage("load"):
@@ -13170,12 +13257,15 @@ def open_model(
 
 
 def _by_name(items: object) -> Mapping:
-    """Name a path, or each of several, by itself; a mapping has names already."""
+    """Name paths by themselves, and other things by their numbers; a mapping has names already."""
     if isinstance(items, Mapping):
         return items
-    if isinstance(items, PathName):
+    if isinstance(items, AnyModel):
         items = [items]
-    return {str(path): path for path in items}
+    named = {}
+    for number, item in enumerate(items, 1):
+        named[str(item if isinstance(item, PathName) else number)] = item
+    return named
 
 
 # Corpora: each unique word is encoded once
@@ -13519,7 +13609,7 @@ class Inspection(Report):
         sizes = {token_id: len(token) for token_id, token in self.tokens.items()}
         longest = Counter(sizes).most_common(ROWS)
         kinds = [(kind, n, 100 * n / n_tokens) for kind, n in self.kinds.most_common()]
-        rows = [(str(token_id), self.name_of(token_id), size) for token_id, size in longest]
+        rows = [(token_id, self.name_of(token_id), size) for token_id, size in longest]
         tables = [
             Table("Tokens by kind", ("kind", "tokens", "%"), kinds),
             Table("Longest tokens", ("id", "token", "bytes"), rows),
@@ -13527,7 +13617,7 @@ class Inspection(Report):
         rows = []
         for token_id, ids in [*self.unreachable.items()][:ROWS]:
             becomes = "|".join(map(self.name_of, ids))
-            rows.append((str(token_id), self.name_of(token_id), becomes))
+            rows.append((token_id, self.name_of(token_id), becomes))
         title = f"Tokens that no text can reach: {len(self.unreachable):,}"
         tables.append(Table(title, ("id", "token", "becomes"), rows))
         if self.measures:
@@ -13536,7 +13626,7 @@ class Inspection(Report):
             rows = []
             for token_id, made, used, taken in self.glitches[:ROWS]:
                 shares = [f"{readable(t)} {100 * n // made} %" for t, n in taken.most_common(3)]
-                rows.append((str(token_id), self.name_of(token_id), made, used, ", ".join(shares)))
+                rows.append((token_id, self.name_of(token_id), made, used, ", ".join(shares)))
             title = f"Candidates for glitch tokens: {len(self.glitches):,}"
             tables.append(Table(title, ("id", "token", "made", "used", "now in"), rows))
         return tables
@@ -13550,7 +13640,7 @@ class Inspection(Report):
 
 @checked
 def inspect_model(
-    tokenizer: Tokenizer | PathName,
+    tokenizer: AnyModel,
     inputs: object = None,
     *,
     learned: Learned | None = None,
@@ -13561,10 +13651,10 @@ def inspect_model(
 ) -> Inspection:
     """Describe a vocabulary, and how a corpus uses it.
 
-    tokenizer   a Tokenizer, or the path of a model
+    tokenizer   a Tokenizer, the result of `train`, or the path of a model
     inputs      files, folders or globs. None: the vocabulary alone
     learned     the merges and their counts, which candidates for glitch tokens need; by default
-                those in the folder of the model, if `train` wrote it
+                those of the training, or those in the folder of a model that `train` wrote
 
     Also encoding and pattern, as in open_model; text_field, as in a Source; and an Engine.
 
@@ -13575,12 +13665,13 @@ def inspect_model(
     >>> inspection.measures["tokens"], inspection.kinds["letters"], inspection.unreachable
     (5, 57, {})
     """
-    if isinstance(tokenizer, PathName):
-        path = tokenizer
-        tokenizer = open_model(path, encoding=encoding, pattern=pattern)
-        if Path(path, LEARNED_FILE).is_file():
-            learned, _ = load_learned(path, tokenizer.model)
+    given = tokenizer
+    tokenizer = open_model(given, encoding=encoding, pattern=pattern)
     model = tokenizer.model
+    if isinstance(given, Training) and given.history:
+        learned, _ = given.history
+    if isinstance(given, PathName) and Path(given, LEARNED_FILE).is_file():
+        learned, _ = load_learned(given, model)
     _, decoded = tokenizer._decoded
     tokens = {token_id: decoded[token_id] for token_id in model.ordinary if decoded[token_id]}
     require(tokens, "the model has only special tokens: there is nothing to inspect")
@@ -13635,20 +13726,22 @@ class Curve(Report):
         for name, columns in self.columns.items():
             sizes = columns[0]
             is_shown = np.isin(sizes, [sizes[0], sizes[-1], *_SIZES])
-            rows = np.array(columns, object)[:, is_shown].T
+            rows = zip(*(column[is_shown].tolist() for column in columns), strict=True)
             tables.append(Table(name, header, list(rows)))
         return tables
 
-    def plot(self, path: PathName) -> None:
-        """Draw bytes per token, and the saving by 1,000 more, to a .png, .svg or .pdf file."""
-        suffix = Path(path).suffix
+    def plot(self, path: PathName | None = None):
+        """Draw bytes per token, and the saving by 1,000 more; returns the figure of matplotlib.
+
+        A notebook shows the figure. With a path it is written to a .png, .svg or .pdf file.
+        """
+        suffix = Path(path or "curve.png").suffix
         require(suffix in (".png", ".svg", ".pdf"), f"{path}: name a .png, .svg or .pdf file")
-        matplotlib = import_optional("matplotlib")
+        pyplot = import_optional("matplotlib.pyplot")
         # Names may hold dollar signs.
-        with matplotlib.rc_context({"font.size": 9, "text.parse_math": False}):
-            figure = import_optional("matplotlib.figure").Figure(
-                figsize=(7, 3), layout="constrained"
-            )
+        with pyplot.rc_context({"font.size": 9, "text.parse_math": False}):
+            figure = pyplot.figure(figsize=(7, 3), layout="constrained")
+            pyplot.close(figure)  # else a notebook shows it twice
             left, right = figure.subplots(1, 2)
             left.set(xscale="log", xlabel="vocabulary", ylabel="bytes per token")
             right.set(
@@ -13661,8 +13754,22 @@ class Curve(Report):
                 left.plot(sizes, rates, label=name)
                 right.plot(sizes, saved)
             left.legend()
-            with atomic_write(Path(path)) as file:
-                figure.savefig(file, format=suffix[1:], dpi=200)
+            if path:
+                with atomic_write(Path(path)) as file:
+                    figure.savefig(file, format=suffix[1:], dpi=200)
+        return figure
+
+
+def _history_of(name: str, model: object) -> tuple[Learned, int]:
+    """Return the merges of a model with their counts, and the bytes of the corpus."""
+    if isinstance(model, PathName):
+        return load_learned(model, load_model(model))
+    history = getattr(model, "history", model)
+    require(
+        type(history) is tuple,
+        f"{name}: no merge counts: name the result of training a BPE, its folder, or a corpus",
+    )
+    return history
 
 
 def tokens_by_size(model: Model, frequencies: np.ndarray) -> np.ndarray:
@@ -13698,7 +13805,7 @@ def tokens_by_size(model: Model, frequencies: np.ndarray) -> np.ndarray:
 
 @checked
 def curve(
-    models: PathName | Iterable,
+    models: AnyModel | Iterable,
     corpus: object = None,
     *,
     text_field: str | None = None,
@@ -13706,8 +13813,8 @@ def curve(
 ) -> Curve:
     """Compute the tokens of a corpus for every size of the vocabulary of a BPE.
 
-    models  the folder of a model that `train` wrote, or several; or {name: a folder or the result
-            of `load_learned`}. With a corpus: models of any format, or {name: Tokenizer or path}
+    models  the result of `train`, the folder in which it was saved, or several; or {name: one of
+            these, or the result of `load_learned`}. With a corpus: models as for `compare`
     corpus  files, folders or globs; by default the corpus of the training
 
     Also text_field, as in a Source; and an Engine.
@@ -13728,9 +13835,7 @@ def curve(
             n_letters = len(tokenizer.model.letters)
             n_bytes = encoded.n_bytes
         else:
-            if isinstance(model, PathName):
-                model = load_learned(model, load_model(model))
-            learned, n_bytes = model
+            learned, n_bytes = _history_of(name, model)
             n_tokens = learned.n_tokens
             n_letters = len(learned.alphabet)
         sizes = n_letters + np.arange(len(n_tokens))
@@ -13796,7 +13901,7 @@ def _most_frequent_words(sources: Iterable[Source], engine: Engine | None) -> di
 
 @checked
 def compare(
-    tokenizers: PathName | Iterable,
+    tokenizers: AnyModel | Iterable,
     corpora: PathName | Iterable,
     *,
     text_field: str | None = None,
@@ -13804,7 +13909,7 @@ def compare(
 ) -> Comparison:
     """Compare models: bytes per token on each corpus, and the words that they split differently.
 
-    tokenizers  paths of models, or {name: Tokenizer or path}
+    tokenizers  models: each is a Tokenizer, the result of `train`, or a path; or {name: model}
     corpora     paths, each of which is a corpus; or {name: files, folders or globs}
 
     Also text_field, as in a Source; and an Engine.
@@ -13916,6 +14021,10 @@ class View:
 
     __str__ = __repr__ = text
 
+    def tables(self) -> list[Table]:
+        columns = self.ids.tolist(), map(readable, self.tokens), map(len, self.tokens)
+        return [Table(self.title, ("id", "token", "bytes"), [*zip(*columns, strict=True)])]
+
     def _repr_html_(self) -> str:
         """Write the tokens on colours, with their ids as tooltips."""
         spans = []
@@ -13927,7 +14036,7 @@ class View:
 
 
 @checked
-def view(tokenizer: Tokenizer, text: Text) -> View:
+def view(tokenizer: AnyModel, text: Text) -> View:
     r"""Cut a text into tokens, for display.
 
     >>> tokenizer = Tokenizer(*train_bpe_from_counts({b"low": 5, b" lower": 2}, 260))
@@ -13937,6 +14046,7 @@ def view(tokenizer: Tokenizer, text: Text) -> View:
     10 bytes, 4 tokens
     """
     data = _text_bytes(text)
+    tokenizer = open_model(tokenizer)
     ids = tokenizer.encode_to_numpy(data)
     title = f"{number_of(len(data), 'byte')}, {number_of(len(ids), 'token')}"
     return View(title, ids, decode_each(tokenizer, ids.tolist()))
@@ -13963,13 +14073,7 @@ _EXAMPLE = re.compile(r"^ *\$ (.+)", re.MULTILINE)
 _ROW = regex.compile(r"^(\w+)  +(.+(?:\n  +.+)*)", regex.MULTILINE)
 
 
-def _typed_command() -> str:
-    """Return the words by which this program was called, to show commands to the user."""
-    if Path(sys.argv[0]).stem not in ("bpe_numba", "bpe-numba"):  # `main` was called from Python
-        return "python bpe_numba.py"
-    if not sys.argv[0].endswith(".py"):
-        return Path(sys.argv[0]).name
-    return shlex.join(sys.orig_argv[: len(sys.orig_argv) - len(sys.argv) + 1])
+_program = "python bpe_numba.py"  # the words by which a user calls it; `run` knows them
 
 
 def _train_command(
@@ -13993,20 +14097,19 @@ def _train_command(
     if template is not None:  # checks it before the training
         template_processing(template, dict.fromkeys(recipe.special_tokens))
     check_writable(as_path(out))  # fails before the training
+    if Path(out, "tokenizer.json").exists():
+        warnings.warn(f"{out}: the model in this folder will be replaced", stacklevel=2)
     engine = call_with(Engine, **options)
     source = call_with(recipe.source, files, **options)
     training = train_recipe(recipe, source, counts, engine)
-    if Path(out, "tokenizer.json").exists():
-        warnings.warn(f"{out}: the model in this folder is replaced", stacklevel=2)
-    with stage("save") as training.timings["save"], written_together():
+    with stage("save") as training.timings["save"]:
         model = training.tokenizer.model
         model.config |= config
         if template is not None:
             model.post_processor = template_processing(template, model.special_tokens)
-        training.tokenizer.save(out)
-        save_learned(out, training)
+        training.save(out)
     if options["progress"]:
-        next_command = f"echo 'Hello, world!' | {_typed_command()} encode {shlex.quote(out)} -"
+        next_command = f"echo 'Hello, world!' | {_program} encode {shlex.quote(out)} -"
         print(f"{training.summary()}\n\nWritten to {out}\n\nNext:\n  {next_command}")
 
 
@@ -14045,7 +14148,11 @@ def _encode_command(
         encoded = call_with(encode_files, tokenizer, inputs, out, **options)
         spent.n_bytes = encoded.bytes
     if options["progress"]:
-        written = " and ".join(map(str, _name_outputs(out, options["val_fraction"])))
+        paths = _name_outputs(out, options["val_fraction"])
+        written = " and ".join(map(str, paths))
+        if len(paths) > 1:
+            held_out = _read_beside(_sidecar(paths[1]))["tokens"]
+            written += f" ({held_out:,} of the tokens)"
         rate = encoded.bytes / spent.seconds / 1e6
         print(f"{encoded}\n{spent.seconds:.2f} s: {rate:,.1f} MB/s, written to {written}")
 
@@ -14160,10 +14267,12 @@ def _view_command(
     $ view model "Hello, world"
     $ view model --beside other-model --html view.html < corpus.txt
     """
-    if len(text) > 1 and os.path.exists(text[0]):
-        raise InputError(
-            f"{text[0]} exists, but one model is viewed (see `beside`): put the text in quotes"
+    if text and os.path.exists(text[0]):
+        require(
+            len(text) == 1,
+            f"{text[0]} exists, but one model is viewed (see `beside`): put the text in quotes",
         )
+        warnings.warn(f"this is the name {text[0]}; for the file write < {text[0]}", stacklevel=2)
     data = os.fsencode(" ".join(text)) if text else sys.stdin.buffer.read()
     reports = []
     for name in (model, *beside):
@@ -14225,10 +14334,13 @@ def _add_argument(
     kind = getattr(parameter.annotation, "__name__", str(parameter.annotation)).partition(" ")[0]
     is_many = kind == "Sequence[str]"
     is_required = default is parameter.empty
+    if is_many and is_positional:
+        command.set_defaults(rest=name)
     text = text.replace("%", "%%")
     if is_many:
         name = re.sub("(?<!u)s$", "", name)  # --special-token, but --corpus
-    metavar = name.split("_")[-1].upper()
+    last = name.split("_")[-1]
+    metavar = {"at": "WHERE", "break": "RULE"}.get(last, last.upper())
     if is_positional:
         nargs = None
         if is_many:
@@ -14280,13 +14392,13 @@ def _add_arguments(command: _Parser, run: Callable, callees: Sequence[Callable])
 
 def _make_parser() -> _Parser:
     """Make the parser of the command line from the signatures and docstrings of _COMMANDS."""
-    parser = _Parser(prog=_typed_command(), description="Train and run subword tokenizers.")
+    parser = _Parser(prog=_program, description="Train and run subword tokenizers.")
     parser.add_argument("--version", action="version", version=f"bpe_numba {__version__}")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     for name, (run, *callees) in _COMMANDS.items():
         doc = inspect.getdoc(run) or ""
         title = doc.partition("\n")[0]
-        examples = [f"  {_typed_command()} {line}" for line in _EXAMPLE.findall(doc)]
+        examples = [f"  {_program} {line}" for line in _EXAMPLE.findall(doc)]
         command = commands.add_parser(
             name,
             help=title,
@@ -14336,8 +14448,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     flags = options.pop("flags")
     timings = options.pop("timings")
     refuse = options.pop("refuse")
-    if unknown:
-        refuse(unknown[0])
+    rest = options.pop("rest", None)
+    for word in unknown:
+        if not rest or word.startswith("-"):
+            refuse(word)
+        options[rest] = [*options[rest], word]  # argparse reads no inputs after an option
     TIMINGS.clear()
 
     def say(message: object) -> None:
@@ -14379,5 +14494,9 @@ def run() -> int:
 
     Its exit status is 130 after an interrupt, and 143 after SIGTERM.
     """
+    global _program
+    _program = Path(sys.argv[0]).name
+    if sys.argv[0].endswith(".py"):
+        _program = shlex.join(sys.orig_argv[: len(sys.orig_argv) - len(sys.argv) + 1])
     _end_when_asked()
     return main()

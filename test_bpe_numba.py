@@ -626,9 +626,18 @@ def test_no_name_of_the_module_is_bound_twice():
 
 
 def test_public_names_are_few_and_explained_by_examples():
-    assert len(bpe.__all__) <= 32 and dir(bpe) == sorted(bpe.__all__)
-    public = filter(callable, (getattr(bpe, name) for name in bpe.__all__))
-    assert [value for value in public if ">>> " not in (inspect.getdoc(value) or "")] == []
+    assert len(bpe.__all__) <= 64 and dir(bpe) == sorted(bpe.__all__)
+    decorators = {"kernel", "struct"}  # they are for files, as that of a kind of one's own
+    for name in {*bpe.__all__} - decorators:
+        value = getattr(bpe, name)
+        assert not callable(value) or ">>> " in inspect.getdoc(value), name
+
+
+def test_names_that_the_pages_import_are_public():
+    top = Path(MODULE).parent
+    for page in (top / "README.md", *top.glob("docs/*.md")):
+        for names in re.findall(r"^from bpe_numba import ([\w, ]+)$", page.read_text(), re.M):
+            assert {*names.split(", ")} <= {*dir(bpe)}, page
 
 
 def test_examples_in_docstrings_run():
@@ -1982,7 +1991,7 @@ def test_many_bad_lines_are_named_five_times_and_counted(tmp_path, monkeypatch):
         training = bpe.train(tmp_path, 257, **options)
     assert all(part in str(n.message) for part, n in zip(expected, notes, strict=True))
     assert training.counted.n_bad_lines == 83 and training.counted.words.to_counts() == {b"ab": 3}
-    assert "| bad lines | 83 skipped " in re.sub(" +", " ", training.summary())
+    assert "| bad lines | 83 skipped " in re.sub(" +", " ", str(training.summary()))
     with note("skipped") as of_encoding:
         bpe.encode_files(training.tokenizer, tmp_path, tmp_path / "o.bin", **options)
     with note("skipped") as of_counting:
@@ -2005,8 +2014,7 @@ def test_models_and_hidden_files_in_a_folder_are_no_text(trained, tmp_path):
     (tmp_path / "a.txt").write_text("some text")
     (tmp_path / ".venv").mkdir()
     (tmp_path / ".venv" / "hidden.txt").write_text("more")
-    trained.tokenizer.save(tmp_path)
-    bpe.save_learned(tmp_path, trained)
+    trained.save(tmp_path)
     bpe.encode_files(trained.tokenizer, tmp_path, tmp_path / "o.bin", workers=1)
     assert bpe.find_files(tmp_path) == [tmp_path / "a.txt"]
     (tmp_path / "a.txt").unlink()
@@ -5552,7 +5560,7 @@ def test_ids_in_a_text_are_not_read_as_an_array(tmp_path):
 def test_each_family_is_trained_and_gives_text_back(options, is_lossless, library):
     training = family_training(**options)
     ours = training.tokenizer
-    assert len(ours) == 1000 and "\n| tokens " in training.summary()
+    assert len(ours) == 1000 and "\n| tokens " in str(training.summary())
     strings = [library[3].read_text()[:5000]]
     if ours.model.alphabet == "bytes" or ours.model.byte_fallback:  # it knows all characters
         strings += [f" two  spaces {END}{END} and é, 中文 ", "", "   ", "\n\n"]
@@ -5627,7 +5635,7 @@ def test_every_space_comes_back_from_a_unigram(text):
 
 
 def test_a_unigram_cuts_unseen_text_no_finer_than_sentencepiece(library, tmp_path):
-    trainer = pytest.importorskip("sentencepiece").SentencePieceTrainer
+    trainer = sentencepiece.SentencePieceTrainer
     lines = [" ".join(line.split()) for path in library[:30] for line in path.open()]
     (tmp_path / "a.txt").write_text("\n".join(filter(None, lines[::2])))
     options = {"vocab_size": 1000, "minloglevel": 2}
@@ -5699,9 +5707,23 @@ def test_a_long_pattern_is_shown_by_its_ends():
     ]
 
 
+def test_a_saved_training_is_the_folder_of_the_command(command, library, tmp_path):
+    for options in ({}, {"model": "unigram"}):
+        training = bpe.train(library[0], 400, [END], workers=1, **options)
+        training.save(tmp_path / "python")
+        line = f"train {library[0]} --vocab-size 400 --special-token '{END}' --quiet --out"
+        more = [f"--model={name}" for name in options.values()]
+        assert command(line, tmp_path / "command", *more).returncode == 0
+        assert files_in(tmp_path / "python") == files_in(tmp_path / "command")
+    with refusal("m.json: name a folder, not a file"):
+        training.save(tmp_path / "m.json")
+    assert_refused(command(line, tmp_path / "m.json"), "m.json: name a folder, not a file")
+    assert not (tmp_path / "m.json").exists()
+
+
 def test_results_are_a_page_and_not_a_wall(library):
     training = bpe.train(library[:5], 300)
-    assert max(map(len, training.summary().splitlines()[1:])) <= 80
+    assert max(map(len, str(training.summary()).splitlines()[1:])) <= 80
     results = training, training.counted, training.counted.words, training.learned
     for result in (*results, training.tokenizer, training.tokenizer.source(library)):
         assert len(repr(result)) < 600
@@ -5712,15 +5734,15 @@ def test_a_training_is_shown_without_encoding_its_text():
     vars(training).pop("n_tokens", None)
     assert repr(training) == str(training) == f"<Training of {training.tokenizer!r}>"
     assert "n_tokens" not in vars(training) and not hasattr(training, "_repr_markdown_")
-    assert "| bytes/token | " in training.summary()
+    assert "| bytes/token | " in str(training.summary())
 
 
 def test_reports_name_special_tokens_that_are_unseen_or_unnamed(tmp_path):
     (tmp_path / "a.txt").write_text(f"a text{END}" * 5)
     with note(re.escape(END)):
-        assert "not in text" not in bpe.train(tmp_path, 260).summary()
+        assert "not in text" not in str(bpe.train(tmp_path, 260).summary())
     training = bpe.train(tmp_path, 260, [END, "<pad>"])
-    assert re.search(r"\| not in text \| <pad> +\|", training.summary())
+    assert re.search(r"\| not in text \| <pad> +\|", str(training.summary()))
     assert training.counted.n_read == 5 * (6 + len(END))
     assert training.counted.special_tokens == {END: 5}
 
@@ -5768,8 +5790,7 @@ def test_training_from_counts_is_training_from_the_texts(library, tmp_path, coun
     ways = [(words, (), {}), (words, special_tokens, {}), (files, special_tokens, also)]
     for inputs, tokens, more in ways:
         training = bpe.train(inputs, 800, tokens, **options | more, workers=1)
-        training.tokenizer.save(tmp_path / f"{len(written)}")
-        bpe.save_learned(tmp_path / f"{len(written)}", training)
+        training.save(tmp_path / f"{len(written)}")
         written.append(files_in(tmp_path / f"{len(written)}"))
     assert written[0] == written[1] == written[2] and "training.json" in written[0]
 
@@ -5795,7 +5816,7 @@ def test_rare_characters_are_no_tokens_by_default():
     assert "€".encode() in whole.tokenizer.vocab.values()
     assert "€".encode() not in tokenizer.vocab.values()
     assert tokenizer.encode("€") == [tokenizer.special_tokens["<?>"]]
-    assert "| characters  | 8 are tokens" in str(whole)
+    assert "| characters  | 8 are tokens" in str(whole.summary())
 
 
 def test_the_bar_of_a_unigram_ends_full(capsys, library):
@@ -6022,7 +6043,55 @@ def test_a_model_that_is_replaced_gives_a_warning(command, tmp_path):
     (tmp_path / "a.txt").write_text("the cat")
     line = "train a.txt --vocab-size=257 --quiet --out m"
     assert b"replaced" not in command(line, cwd=tmp_path).stderr
-    assert b"the model in this folder is replaced" in command(line, cwd=tmp_path).stderr
+    assert b"the model in this folder will be replaced" in command(line, cwd=tmp_path).stderr
+
+
+def test_a_note_before_the_training_says_that_a_model_is_replaced(command, tmp_path, monkeypatch):
+    (tmp_path / "a.txt").write_text("the cat")
+    bpe.train(tmp_path / "a.txt", 257).save(tmp_path / "m")
+    monkeypatch.setattr(bpe, "train_recipe", lambda *_: bpe.require(False, "later"))
+    done = command("train a.txt --out m", cwd=tmp_path)
+    assert re.search("m: the model in this folder will be replaced.*later", str(done.stderr))
+
+
+def test_inputs_may_follow_an_option(command, model):
+    whole = command("inspect model text.txt", cwd=model).stdout
+    assert command("inspect model --quiet text.txt", cwd=model).stdout == whole
+    curves = command("curve model --quiet model", cwd=model)
+    assert curves.returncode == 0 and curves.stdout == command("curve model", cwd=model).stdout
+    assert (
+        b"unrecognized argument: more" in command("decode model --quiet - more", cwd=model).stderr
+    )
+    assert b"--quiett; did you mean --quiet?" in command("inspect model --quiett", cwd=model).stderr
+
+
+def test_the_share_that_is_held_out_is_told(command, model):
+    options = f"--append '{END}' --val-fraction 0.1 --out train.bin"
+    done = command(f"encode model text.txt {options}", cwd=model)
+    n = len(bpe.read_ids(model / "val.bin"))
+    assert f"train.bin and val.bin ({n:,} of the tokens)" in done.stdout.decode()
+
+
+def test_advice_fits_the_place(command, model):
+    done = command("view model text.txt", cwd=model)
+    assert b"this is the name text.txt; for the file write < text.txt" in done.stderr
+    swapped = command("encode text.txt model", cwd=model)
+    assert_refused(swapped, "this is not a tokenizer.json", "take the model before the texts")
+    for call in (lambda: bpe.inspect_model(model / "model", "a text"), lambda: bpe.train("a text")):
+        with refusal("a text goes into a file, or in Python into `train` as texts="):
+            call()
+    with refusal("the alphabet has 256 symbols, .* ask for more symbols"):
+        bpe.Learner(bpe.Words.from_counts({b"ab": 1}), 100)
+    with refusal("not <.{1,40}$"):
+        bpe.Tokenizer.load(bpe.Words)
+    help = command("train --help").stdout.decode()
+    assert "--special-tokens-at WHERE" in help and "--tie-break RULE" in help
+
+
+def test_a_text_is_split_by_a_pattern_as_its_bytes_are():
+    assert bpe.Pattern("gpt2").split("one é") == [b"one", " é".encode()]
+    with refusal("a text is str or bytes"):
+        bpe.Pattern("gpt2").split(3)
 
 
 # ─── Programs ─────────────────────────────────────────────────────────────────────────────────────
@@ -6072,6 +6141,7 @@ def test_a_family_of_its_own_file_trains_and_encodes_in_spawned_workers(tmp_path
     command = ["toy.py", "train", "a.txt", "--vocab-size", "275", "--longest", "4", "--model"]
     trained = python(*command, "toy", **options)
     assert trained.returncode == 0 and b"bytes/token" in trained.stdout, trained.stderr
+    assert b"toy.py encode model -" in trained.stdout
     refused = python(*command, "bpe", **options)
     assert b"--longest is no option of `train`, nor of the family bpe" in refused.stderr
     used = python("use.py", **options)
@@ -6303,13 +6373,13 @@ def test_curve_is_the_length_of_the_text_encoded_at_five_sizes(some_prose):
     ],
 )
 def test_a_folder_has_what_its_model_learnt_or_nothing(library, tmp_path, options):
-    bpe.save_learned(tmp_path, bpe.train(library[:9], 700, workers=1))
+    bpe.train(library[:9], 700, workers=1).save(tmp_path)
     training = bpe.train(library[:9], 700, workers=1, **options)
     training.tokenizer.save(tmp_path)
     model = bpe.load_model(tmp_path)
     with refusal(r"training\.npz: damaged.*it is of another model"):
         bpe.load_learned(tmp_path, model)
-    bpe.save_learned(tmp_path, training)
+    training.save(tmp_path)
     assert (tmp_path / "training.npz").is_file() == (model.kind == "bpe")
     if model.kind == "bpe":
         learned, n_bytes = bpe.load_learned(tmp_path, model)
@@ -6331,7 +6401,7 @@ def test_a_folder_has_what_its_model_learnt_or_nothing(library, tmp_path, option
     ],
 )
 def test_numbers_of_a_saved_training_are_checked(some_prose, tmp_path, field, change):
-    bpe.save_learned(tmp_path, some_prose[1])
+    some_prose[1].save(tmp_path)
     with np.load(tmp_path / "training.npz") as saved:
         arrays = dict(saved)
     np.savez(tmp_path / "training.npz", **arrays | {field: change(arrays[field])})
@@ -6341,7 +6411,7 @@ def test_numbers_of_a_saved_training_are_checked(some_prose, tmp_path, field, ch
 
 def test_damaged_bytes_of_a_saved_training_change_nothing_or_are_refused(some_prose, tmp_path):
     tokenizer, training, _ = some_prose
-    bpe.save_learned(tmp_path, training)
+    training.save(tmp_path)
     whole = (tmp_path / "training.npz").read_bytes()
     n_refused = 0
     for place in range(0, len(whole), len(whole) // 40):
@@ -6511,12 +6581,11 @@ def test_bytes_per_token_are_the_same_in_all_places(library, tmp_path, options):
     texts = [path.read_text() + " ÄÖ 中文 é" for path in library[:4]]
     (tmp_path / "a.txt").write_text(END.join(texts))
     training = bpe.train(tmp_path / "a.txt", 400, [END], workers=1, **options)
-    training.tokenizer.save(tmp_path / "model")
-    bpe.save_learned(tmp_path / "model", training)
+    training.save(tmp_path / "model")
     ids = [id for text in texts for id in training.tokenizer.encode(text)]
     rate = sum(len(text.encode()) for text in texts) / len(ids)
     assert training.n_tokens == len(ids)
-    assert f"| bytes/token | {rate:.4g} " in training.summary()
+    assert f"| bytes/token | {rate:.4g} " in str(training.summary())
     inspection = bpe.inspect_model(tmp_path / "model", tmp_path / "a.txt")
     assert inspection.measures["bytes per token"] == rate
     comparison = bpe.compare([tmp_path / "model"], [tmp_path / "a.txt"])
@@ -6529,6 +6598,51 @@ def test_bytes_per_token_are_the_same_in_all_places(library, tmp_path, options):
         assert inspection.glitches is None
         with refusal("only a BPE that `train` wrote has merge counts"):
             bpe.curve([tmp_path / "model"])
+
+
+def test_a_training_a_tokenizer_and_a_path_are_models_alike(some_prose, tmp_path):
+    tokenizer, training, files = some_prose
+    training.save(tmp_path / "model")
+    path = tmp_path / "model"
+    reports = []
+    for k, model in enumerate([training, tokenizer, str(path), path]):
+        inspection = bpe.inspect_model(model, files[0], engine=bpe.Engine(1))
+        assert (inspection.glitches is None) == (model is tokenizer)
+        comparison = bpe.compare(model, files[0], engine=bpe.Engine(1))
+        assert comparison.models == ["1" if k < 2 else str(path)]
+        bpe.encode_files(model, files[0], tmp_path / "a.npy", workers=1)
+        bpe.decode_file(model, tmp_path / "a.npy", tmp_path / "a.txt")
+        assert (tmp_path / "a.txt").read_bytes() == files[0].read_bytes()
+        view = bpe.view(model, "def f").tables()
+        reports.append((inspection.measures, comparison.bytes_per_token.tolist(), view))
+    assert all(report == reports[0] for report in reports)
+    several = bpe.curve([training, path]).columns
+    assert [*several] == ["1", str(path)]
+    assert all(map(np.array_equal, several["1"][:3], several[str(path)]))
+    assert np.array_equal(bpe.curve(training).columns["1"][1], several["1"][1])
+    for wrong in (tokenizer, {"1": training.learned}, [3]):
+        with refusal("^1: no merge counts"):
+            bpe.curve(wrong)
+
+
+def test_tables_are_frames_with_numbers(some_prose, reports):
+    pytest.importorskip("pandas")
+    number = {"id", "bytes", "tokens", "%", "made", "used", "vocabulary", "bytes/token", "b"}
+    tables = chain(
+        *(report.tables() for report in reports), bpe.view(some_prose[0], "a b").tables()
+    )
+    seen = set()
+    for table in tables:
+        frame = table.to_pandas()
+        assert frame.shape == (len(table.rows), len(table.header))
+        assert [*frame.columns] == [*table.header]
+        for name in number & {*frame.columns} if len(frame) else ():
+            assert frame[name].dtype.kind in "if", name
+            seen.add(name)
+    assert {"id", "bytes", "tokens", "vocabulary", "bytes/token", "b"} <= seen
+    ids = bpe.Table("Tokens", ("id", "n"), [(50256, 50256)])
+    assert str(ids).endswith("| 50256 | 50,256 |")
+    assert "<td>50,256" in ids._repr_html_() and "50256<td>" in ids._repr_html_()
 
 
 def naive_gini(costs):
@@ -6657,7 +6771,7 @@ def test_a_view_shows_every_token(some_prose):
         assert [int(id) for line in lines[1:-1:2] for id in line.split()] == report.ids.tolist()
     assert "\x1b" not in report.text(80)
     assert "<1B>" in report.text(80)
-    assert "<U+202E>" in report.text(80) + "<U+202E>"
+    assert "\u202e" not in report.text(80) and "<E2>|<80>|<AE>|" in report.text(80)
 
 
 def test_a_page_shows_every_token(some_prose, tmp_path):
@@ -6702,7 +6816,8 @@ def test_curves_are_drawn(reports, tmp_path, suffix, begin):
     pytest.importorskip("matplotlib")
     few = bpe.curve({"a": (bpe.learn(bpe.Words.from_counts({b"aab": 3}), 258), 9)})
     for report in (reports[2], few):
-        report.plot(tmp_path / f"picture.{suffix}")
+        figure = report.plot(tmp_path / f"picture.{suffix}")
+        assert len(figure.axes) == 2 and len(report.plot().axes[0].lines) == len(report.columns)
         assert (tmp_path / f"picture.{suffix}").read_bytes().startswith(begin)
 
 
@@ -6863,10 +6978,25 @@ def test_timings_are_a_table(command, some_prose, tmp_path):
     assert all(f"\n| {name} " in result for name in ("load", "search", "scan", "encode", "other"))
 
 
+@compiled
+def test_compiling_has_a_row_of_its_own_in_every_stage():
+    bpe.TIMINGS.clear()
+    start = time.perf_counter()
+    with bpe.stage("search") as spent:
+        bpe.numba.njit(lambda x: x + 1)(1)
+    elapsed = time.perf_counter() - start
+    assert [*bpe.TIMINGS] == ["compile", "search"]
+    assert bpe.TIMINGS["search"].seconds == spent.seconds > 0
+    assert 0 < bpe.TIMINGS["compile"].seconds + spent.seconds <= elapsed
+    compiled = bpe.TIMINGS["compile"].seconds
+    with bpe.stage("compile") as spent:
+        bpe.numba.njit(lambda x: x + 2)(1)
+    assert bpe.TIMINGS["compile"].seconds == compiled + spent.seconds
+
+
 def test_a_missing_matplotlib_is_named(command, some_prose, tmp_path, monkeypatch):
-    some_prose[0].save(tmp_path / "model")
-    bpe.save_learned(tmp_path / "model", some_prose[1])
-    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    some_prose[1].save(tmp_path / "model")
+    monkeypatch.setitem(sys.modules, "matplotlib.pyplot", None)
     result = command("curve model --plot a.png", cwd=tmp_path)
     assert_refused(result, "this needs a package that is missing: pip install matplotlib")
 
