@@ -1638,14 +1638,16 @@ class _Dfa:
     threads of Pike's machine. Threads after a `match` are dropped, so the last match before the
     state is empty is the leftmost-first one, as in Perl. A match is detected when the next class is
     known, which is END (class C) where the text ends; this decides lookaheads. END itself matches
-    in the start state, to which no text leads back.
+    in the start state, to which no text leads back. The classes also tell apart what other programs
+    tell apart.
     """
 
-    def __init__(self, program: Program):
+    def __init__(self, program: Program, others: Sequence[Program] = ()):
         # A match is END alone, or one of the pattern.
         self.program = [("split", 1, 3), ("class", "END"), ("match",), *program]
         self.n_steps = 0
-        sources = {step[1]: None for step in program if step[0] in ("class", "lookahead")}
+        steps = itertools.chain(program, *others)
+        sources = {step[1]: None for step in steps if step[0] in ("class", "lookahead")}
         if len(sources) > MAX_SETS:
             raise Unsupported(f"more than {MAX_SETS} sets of characters")
         ranges = np.diff([0, 0x80, 0x800, 0xD800, 0xE000, 0x10000, N_CODE_POINTS])
@@ -1759,7 +1761,8 @@ class ScanTable(NamedTuple):
     next_state: np.ndarray  # int16[D, C + 1]     state, class -> state, or -1
     # bool[D, C + 1]  state, class -> whether the pattern has matched before this character
     accepts: np.ndarray
-    # bool[C, C]  whether a pretoken ends between such characters in every context
+    # bool[C, C]  whether a pretoken ends between such characters in every context. The machine over
+    # characters reads END there, since a pretoken of an earlier Split may end there, too
     must_split: np.ndarray
     # bool[C]  whether a pretoken that begins so is dropped; empty if none is
     dropped: np.ndarray
@@ -1777,27 +1780,43 @@ MAX_BACK_2 = 5
 MAX_PENDING_BYTES = 17
 
 
-def _compile_pattern(source: str) -> ScanTable:
-    """Compile an expression to a table; raises Unsupported if that cannot be done exactly."""
+def _compile_pattern(source: str, cutters: Mapping[str, ScanTable] | None = None) -> ScanTable:
+    """Compile an expression to a table; raises Unsupported if that cannot be done exactly.
+
+    cutters  the tables of other expressions: text ends for this one where they must split
+    """
+    cutters = cutters or {}
     try:
-        dfa = _Dfa(_RegexParser(source).parse())
+        program, *others = [_RegexParser(text).parse() for text in (source, *cutters)]
     except RecursionError:
         raise Unsupported("groups that are nested too deeply") from None
+    dfa = _Dfa(program, others)
+    n = len(dfa.sizes)
+    cuts = np.zeros((n, n), bool)
+    for table in cutters.values():
+        classes = _classes_in(table, dfa.class_of)
+        cuts[:-1, :-1] |= _sure_cuts(table)[0][np.ix_(classes, classes)]
     accepts, next_state = _number_states((0,), dfa.row)
     if accepts[0].any():
         raise Unsupported("it matches the empty string before some characters")
     is_text = np.arange(len(accepts)) != next_state[0, -1]  # all states but the one after END
     require(accepts[is_text].any(), f"the pattern {source[:200]!r} matches nothing")
     accepts[0, -1] = True  # text without a match ends at END, and not at the character after it
-    entries = _streaming_transducer(next_state, accepts, dfa.sizes)
+    entries = _streaming_transducer(next_state, accepts, cuts, dfa.sizes)
     return ScanTable(
         _utf8_table(entries, dfa.class_of),
         dfa.class_of,
         next_state.astype(np.int16),
         accepts,
-        _must_split_pairs(next_state, accepts),
+        _must_split_pairs(next_state, accepts) | cuts[:-1, :-1],
         np.zeros(0, bool),
     )
+
+
+def _classes_in(table: ScanTable, class_of: np.ndarray) -> np.ndarray:
+    """Find the class that a table has for each of some smaller classes of characters."""
+    _, examples = np.unique(class_of, return_index=True)
+    return table.class_of[examples]
 
 
 def _must_split_pairs(next_state: np.ndarray, accepts: np.ndarray) -> np.ndarray:
@@ -1811,23 +1830,27 @@ def _must_split_pairs(next_state: np.ndarray, accepts: np.ndarray) -> np.ndarray
 
 
 def _streaming_transducer(
-    next_state: np.ndarray, accepts: np.ndarray, sizes: list[int]
+    next_state: np.ndarray, accepts: np.ndarray, cuts: np.ndarray, sizes: list[int]
 ) -> np.ndarray:
     """Compose a pattern's machine with its own restart; returns entries, int64[states, C].
 
     The entries are those of a ScanTable. The transducer emits the end of each pretoken, and feeds
     itself again the characters that it has read beyond it. So scanning never moves backwards.
-    Characters are classes, with these sizes in bytes. A state has three parts:
+    Characters are classes, with these sizes in bytes; `cuts` are those between which the text ends,
+    bool[C, C]. A state has four parts:
 
     inner    a state of the pattern's machine
     pending  the characters that may have to be read again: those since the last match or, without
              a match, since the start. They are all alike; otherwise MANY stands for them
     status   ACCEPTED after a match; FRESH before one; GAP before one, if characters without a match
              come first
+    row      the row of `cuts` for the last character
     """
     FRESH, ACCEPTED, GAP = range(3)
-    MANY = -1
-    sizes = [*sizes, MAX_BACK + 1]  # an end before MANY is further back than an entry can tell
+    CUT = -1  # is read where the text ends between two characters: it is END, but has no bytes
+    MANY = len(sizes)
+    sizes = [*sizes, MAX_BACK + 1, 0]  # an end before MANY is further back than an entry can tell
+    rows = list(map(tuple, cuts.tolist()))
     unresolved = (int(UNRESOLVED), ())
 
     def n_bytes(chars):
@@ -1835,11 +1858,19 @@ def _streaming_transducer(
 
     def advance(state, char):
         """Return the lower bits of the entry for a character, and the next state."""
-        inner, pending, status = state
+        inner, pending, status, row = state
         unread = [char]  # the last one is read next
+        if row[char]:
+            unread.append(CUT)
+        row = rows[char]
         ends = []  # of pretokens, in bytes before the end of `char`
         while unread:
             char = unread.pop()
+            if char == CUT and not inner:  # at most a gap is open
+                if status == GAP:
+                    ends.append(n_bytes(unread))
+                status = FRESH
+                continue
             chars = (*pending, char)
             if accepts[inner, char]:
                 # A match ends before this character; a gap before the match is a pretoken.
@@ -1870,12 +1901,12 @@ def _streaming_transducer(
         first, second = (*ends, 0, 0)[:2]
         if len(ends) > 2 or first > MAX_BACK or second > MAX_BACK_2:
             return unresolved
-        return second << 5 | first, (inner, pending, status)
+        return second << 5 | first, (inner, pending, status, row)
 
-    def row(state):
-        return [advance(state, char) for char in range(accepts.shape[1])]
+    def entries(state):
+        return [advance(state, char) for char in range(MANY)]
 
-    ends, following = _number_states((0, (), FRESH), row)
+    ends, following = _number_states((0, (), FRESH, rows[-1]), entries)
     return np.maximum(following, 0) << 8 | ends
 
 
@@ -2400,24 +2431,83 @@ def _compile_stages(steps: tuple) -> tuple[_Stage, ...]:
 
 
 def _compile_splits(steps: tuple) -> tuple[_Stage, ...]:
-    """Compile consecutive Splits; if all search for single characters, they become one machine."""
-    splits = [step if isinstance(step, Split) else Split(step) for step in steps]
-    are_one_machine = 1 < len(splits) <= MAX_SETS and all(
-        split.behavior in ("isolated", "removed")
-        and not split.invert
-        and _is_one_character(split.regex)
-        for split in splits
-    )
-    if not are_one_machine:
-        return tuple(map(_compile_split, splits))
-    table = _compile_pattern("|".join(split.regex for split in splits))
-    dropped = np.zeros(len(table.must_split), bool)
-    for split in splits:
-        if split.behavior == "removed":
-            dropped[table.class_of[_code_points_matching(split.regex)]] = True
-    if dropped.any():
-        table = table._replace(dropped=dropped)
-    return (_Stage(table),)
+    """Compile consecutive Splits; one that cuts where characters change joins the next one."""
+    stages = []
+    group = []
+    for step in steps:
+        split = step if isinstance(step, Split) else Split(step)
+        stage = _compile_split(split)
+        group.append((split, stage))
+        if not stage.table or not _may_join(stage.table):
+            stages += _join_splits(group)
+            group = []
+    return *stages, *_join_splits(group)
+
+
+def _sure_cuts(table: ScanTable) -> tuple[np.ndarray, bool]:
+    """Find the classes between which a Split cuts, bool[C, C], and whether it cuts nowhere else.
+
+    Each part of a match that begins with it must be a match.
+    """
+    after_start = table.next_state[:, :-1]
+    stops = after_start < 0
+    # The last row is for text without a match: there, -1 follows a character.
+    stops = np.vstack([stops, ~stops[:1]])
+    contexts = [stops[[after[0], *after[after >= 0]]] for after in after_start.T]
+    always = np.array([rows.all(axis=0) for rows in contexts])
+    return always, all((rows == cuts).all() for rows, cuts in zip(contexts, always, strict=True))
+
+
+def _may_join(table: ScanTable) -> bool:
+    r"""Check whether a Split may be one machine with the next one.
+
+    Two characters tell whether it cuts between them. Or its matches are made of all characters of a
+    set and of no others, as those of \d{1,3} are; so a piece of a match is dropped as a match is.
+    """
+    cuts, are_all = _sure_cuts(table)
+    starts = table.next_state[0, :-1] >= 0
+    are_runs = cuts[starts[:, None] != starts].all()
+    is_known = are_runs or (are_all and not len(table.dropped))
+    return bool(table.accepts[1:].all() and is_known)
+
+
+def _leaves_whole(table: ScanTable, characters: np.ndarray) -> bool:
+    """Check that no text of these characters, bool[0x110000], has a match."""
+    next_state = table.next_state[:, np.unique(table.class_of[characters])].tolist()
+    states = [0]
+    for state in states:
+        states += {*next_state[state]} - {-1, *states}
+    return not table.accepts[states[1:]].any()
+
+
+def _join_splits(group: Sequence[tuple[Split, _Stage]]) -> Sequence[_Stage]:
+    """Make one machine of Splits, or return their stages.
+
+    It is the machine of the last Split, whose text ends where an earlier one surely cuts. One that
+    cuts elsewhere, too, becomes an alternative of the last, if the later ones leave its matches
+    whole.
+    """
+    splits = [split for split, _ in group]
+    stages = [stage for _, stage in group]
+    tables = [stage.table for stage in stages]
+    if len(group) < 2 or not tables[-1]:
+        return stages
+    *others, source = [split.pieces for split in splits]
+    for k in reversed(range(len(others))):
+        if not _sure_cuts(tables[k])[1]:
+            starts = tables[k].next_state[0, :-1] >= 0
+            taken = starts[tables[k].class_of]
+            if not all(_leaves_whole(later, taken) for later in tables[k + 1 :]):
+                return stages
+            source = f"{others[k]}|{source}"
+    try:
+        table = _compile_pattern(source, dict(zip(others, tables, strict=False)))
+    except Unsupported:
+        return stages
+    dropped = [t.dropped[_classes_in(t, table.class_of)] for t in tables if len(t.dropped)]
+    if dropped:
+        table = table._replace(dropped=np.any(dropped, axis=0))
+    return [_Stage(table)]
 
 
 def _compile_split(split: Split) -> _Stage:
@@ -2566,46 +2656,61 @@ def _mark_invalid(text, start, stop):
 
 
 @inline_kernel
+def _next_class(text, position, before, table):
+    """Find the class of a character, and its size in bytes: class << 3 | size.
+
+    The class is that of END where the text ends, or where a pretoken must end after a character of
+    the class `before`; -1: there is none.
+    """
+    must_split = table.must_split
+    character = _decode_character(text, position, position + 4)
+    char_class = i64(table.class_of[character >> 3])
+    if text[position] == END or (before >= 0 and must_split[before, char_class]):
+        char_class = len(must_split)
+    return char_class << 3 | (character & 7)
+
+
+@inline_kernel
 def _match_end(text, start, table):
     """Find the end of the match that begins at `start`; `start` if none does.
 
     This is the definition, by characters.
     """
-    class_of = table.class_of
     next_state = table.next_state
     accepts = table.accepts
     position = start
     state = i64(0)
     end = start
-    while text[position] != END:
-        character = _decode_character(text, position, position + 4)
-        char_class = class_of[character >> 3]
+    char_class = i64(-1)
+    while state >= 0:
+        found = _next_class(text, position, char_class, table)
+        char_class = found >> 3
         if accepts[state, char_class]:
             end = position
         state = i64(next_state[state, char_class])
-        if state < 0:
-            return end
-        position += character & 7
-    if accepts[state, accepts.shape[1] - 1]:
-        end = position
+        if char_class == len(table.must_split):
+            state = i64(-1)
+        position += found & 7
     return end
 
 
 @inline_kernel
 def _pretoken_end(text, start, table):
     """Find the end of the pretoken at `start`: END, a match, or the text before the next match."""
-    class_of = table.class_of
     next_state = table.next_state
+    end_class = len(table.must_split)
     position = _match_end(text, start, table)
     if position == start:
-        position += _decode_character(text, start, start + 4) & 7
-        is_next = text[start] == END
-        while text[position] != END and not is_next:
-            character = _decode_character(text, position, position + 4)
-            if next_state[0, class_of[character >> 3]] >= 0:
+        found = _next_class(text, start, i64(-1), table)
+        is_next = found >> 3 == end_class
+        position += found & 7
+        while not is_next:
+            found = _next_class(text, position, found >> 3, table)
+            is_next = found >> 3 == end_class
+            if next_state[0, found >> 3] >= 0 and not is_next:
                 is_next = _match_end(text, position, table) > position
             if not is_next:
-                position += character & 7
+                position += found & 7
     return position
 
 
@@ -10853,15 +10958,16 @@ def _unknown_letter(model: Model, flat: FlatText, start: int) -> InputError:
 def _working_pattern(model: Model) -> Pattern:
     """Make the pattern of a model.
 
-    If it takes whole texts as words, cut these where no token crosses the cut.
+    Its pieces are cut further where no token crosses the cut, unless that takes another pass. Some
+    patterns leave whole texts.
     """
     pattern = Pattern(model.pattern)
     exact_pattern = KINDS[model.kind].exact_pattern
-    steps = [step for step in pattern.steps if step != PATTERNS["none"]]
-    takes_whole_texts = not steps or isinstance(steps[-1], Metaspace)
-    if model.alphabet == "bytes" or not exact_pattern or not takes_whole_texts:
+    if model.alphabet == "bytes" or not exact_pattern:
         return pattern
-    return Pattern([*steps, exact_pattern(model)])
+    steps = [step for step in pattern.steps if step != PATTERNS["none"]]
+    exact = Pattern([*steps, exact_pattern(model)])
+    return exact if len(exact.stages) == len(pattern.stages) else pattern
 
 
 class Tokenizer:

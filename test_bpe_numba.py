@@ -1119,15 +1119,28 @@ random_bytes = st.text("aAb é1 \n\x00\x1f\u200b", max_size=20).map(str.encode) 
 ).map(b"".join)
 
 
+# Splits that become one machine with the next one. Some take whole runs; two characters decide
+# about the others.
+RUNS = [r"\d{1,3}", "[ab]{1,2}", "[Aé]+", bpe.Split(r"\s", "removed")]
+RUNS += [bpe.Split(r"\w+", "removed", invert=True), bpe.Split(" ", "merged_with_previous")]
+RUNS += [bpe.Split("a", "merged_with_next"), "b[^b]*", bpe.Split(r"[^\W\d]", "contiguous")]
+
+
 @examples(60)
 @given(
-    pattern=regexes, inputs=st.lists(random_bytes, min_size=3, max_size=20), seed=st.integers(0, 9)
+    earlier=st.lists(st.sampled_from(RUNS), max_size=2),
+    pattern=regexes,
+    inputs=st.lists(random_bytes, min_size=3, max_size=20),
+    seed=st.integers(0, 9),
 )
-@example(r"(?:(?:(?:a?(?=\s)|[^a]))+)", [b"", b"1", b" "], 0)
-def test_random_patterns_are_exact_or_left_to_regex(pattern, inputs, seed):
+@example([], r"(?:(?:(?:a?(?=\s)|[^a]))+)", [b"", b"1", b" "], 0)
+@example([bpe.Split("a[^a]*", "removed")], "b", [b"xab"], 0)
+@example([r"\d{1,3}", "[a-z]+"], r" ?\S+|\s+(?!\S)|\s", [b"12345a\xffb-c1 ", b" " * 40], 0)
+def test_random_patterns_are_exact_or_left_to_regex(earlier, pattern, inputs, seed):
     """In one lane and, for the last of the inputs, in all."""
+    steps = [*earlier, pattern]
     try:
-        compiled = bpe.Pattern(pattern)
+        compiled = bpe.Pattern(steps)
     except bpe.InputError:  # it matches nothing, or the empty string
         matches = [regex.search(pattern, as_text(data)) for data in inputs]
         assert regex.fullmatch(pattern, "") or not any(matches)
@@ -1136,7 +1149,7 @@ def test_random_patterns_are_exact_or_left_to_regex(pattern, inputs, seed):
     inputs.append(b"".join(random.Random(seed).choices(inputs, k=9000))[: LONG // 16])
     for data in inputs:
         try:
-            expected = naive_split(pattern, data)
+            expected = naive_split(steps, data)
         except TimeoutError:
             return
         assert compiled.split(data) == expected
@@ -1224,9 +1237,12 @@ def test_patterns_know_what_they_leave_out_and_which_are_one_machine():
     others = ["bert", "whitespace", bpe.Split(r"[\s\S]", "removed"), (r"[\s\S]", bpe.Metaspace())]
     partial = [r"\w+", ".", r"[^\x00]", r"a+b|[^a]", (r"\w+", r"\d")]
     assert not any(bpe.Pattern(pattern).matches_everything for pattern in others + partial)
-    for steps in (("bert", r"\p{N}"), (r"\d", bpe.Split("a", "removed"))):
+    deepseek = (r"\p{N}{1,3}", "[一-龥ァ-ー]+", r"[^\r\n\p{L}\p{P}]?\p{L}+| ?\p{P}+|\s+(?!\S)|\s+")
+    joined = [("bert", r"\p{N}"), (r"\d", bpe.Split("a", "removed")), (r"\d", r"a\d|\d")]
+    for steps in [*joined, *((run, "ab+") for run in RUNS[2:]), ("bert", "gpt2"), deepseek]:
         assert bpe.Pattern(steps).is_one_machine
-    for steps in (("gpt2", r"\d"), (r"\d", r"a\d|\d"), ("bert", "gpt2"), metaspace()):
+    # a last step that cuts what the first has left whole
+    for steps in (("gpt2", r"\d"), (r"\d{1,3}", r"a\d|\d"), [*RUNS[:2], "a|b"], metaspace()):
         assert bpe.Pattern(steps).is_compiled and not bpe.Pattern(steps).is_one_machine
 
 
@@ -3026,10 +3042,15 @@ def test_the_exact_pattern_keeps_marks_and_lone_characters_apart():
     # without a split, both take whole texts as words
     mark = bpe.Metaspace("▁", "first")
     in_json = {"type": "Metaspace", **mark._asdict(), "split": False}
-    for steps in ("none", [mark], [in_json]):
+    spaces = bpe.Split(" ", "merged_with_previous")
+    for steps in ("none", [mark], [in_json], [spaces], [bpe.Split("▁", "merged_with_next")]):
         whole = dataclasses.replace(model, pattern=steps)
         pattern = bpe.Tokenizer.from_model(whole).pattern
         assert pattern.steps[-1] == bpe.exact_pattern(whole) != "none"
+        assert [bool(stage.table) for stage in pattern.stages].count(True) == 1
+    assert (
+        bpe.Tokenizer.from_model(dataclasses.replace(model, pattern="gpt2")).pattern.name == "gpt2"
+    )
 
 
 def sample(kernel, tables, data, alpha, state):
