@@ -6993,7 +6993,8 @@ class Model:
     word_suffix     the suffix that the last letter of each word has in a BPE, and the tokens that
                     end words
     subword_prefix  the prefix of tokens of a WordPiece that continue a word
-    max_word_chars  longer words are unknown to a WordPiece
+    max_word_chars  words of more characters, or bytes if tokens are made of bytes, are unknown to a
+                    WordPiece
     config          the content of tokenizer_config.json
     post_processor  the post_processor of tokenizer.json; see `added_ids`
     batching        its truncation and padding, which are only kept for other tools
@@ -8453,6 +8454,7 @@ class WordPieceTables:
     continuing: Trie  # the tokens with the prefix, which is removed
     unknown: int  # the id of words that cannot be cut, or -1
     max_chars: int  # of a word; longer ones are unknown
+    of_bytes: bool  # bytes are its characters
 
 
 def wordpiece_tables(model: Model) -> WordPieceTables:
@@ -8467,15 +8469,16 @@ def wordpiece_tables(model: Model) -> WordPieceTables:
     unknown = -1
     if model.unk_token is not None:
         unknown = model.ids.get(model.unk_token.encode(), -1)
-    return WordPieceTables(make_trie(tokens), make_trie(continuing), unknown, model.max_word_chars)
+    tries = make_trie(tokens), make_trie(continuing)
+    return WordPieceTables(*tries, unknown, model.max_word_chars, model.alphabet == "bytes")
 
 
 @kernel
 def segment_wordpiece(text, start, size, tables, scratch, ids, at):
     """Cut the word text[start : start + size] into ids[at :].
 
-    Returns the number of ids, or -1 if the word has none. Tokens are whole characters, so words are
-    cut only between characters, and a word with invalid bytes is unknown.
+    Returns the number of ids, or -1 if the word has none. Tokens of characters are whole ones, so
+    words are cut only between them, and a word with invalid bytes is unknown.
     """
     position = start
     stop = start + size
@@ -8483,7 +8486,7 @@ def segment_wordpiece(text, start, size, tables, scratch, ids, at):
     n_chars = 0
     trie = tables.beginning
     for k in range(start, stop):
-        n_chars += text[k] & 0xC0 != 0x80
+        n_chars += tables.of_bytes or text[k] & 0xC0 != 0x80
     is_unknown = n_chars > tables.max_chars
     while position < stop and not is_unknown:
         node = i64(0)
@@ -8985,6 +8988,7 @@ class UnigramTables:
     longest: int  # bytes of the longest token
     unk_id: int  # -1 for none
     fuse_unk: bool
+    of_bytes: bool  # bytes are the characters that may be unknown
     in_single: bool  # sums are float32, as in SentencePiece
     # float64[V + 1]  by id: the score that the id adds to the sum of a path
     added: np.ndarray
@@ -9023,7 +9027,9 @@ def unigram_tables(model: Model) -> UnigramTables:
     if model.byte_fallback:
         byte_ids[:] = [id_of.get(token, -1) for token in _FALLBACK_TOKENS]
     unk_id = -1 if model.unk_token is None else id_of[model.unk_token.encode()]
-    unknown = scores[chosen].min() - scores.dtype.type(UNKNOWN_PENALTY)
+    # Hugging Face also looks at special tokens for the worst score.
+    known = scores[chosen] if model.sums_in_single else scores[scores > -np.inf]
+    unknown = known.min() - scores.dtype.type(UNKNOWN_PENALTY)
     near = MAX_SUM - MAX_SURE_BYTES * (np.abs(scores[chosen]).max() + UNKNOWN_PENALTY)
     scores = np.append(scores.astype(np.float64), unknown)
     added = scores.copy()
@@ -9037,6 +9043,7 @@ def unigram_tables(model: Model) -> UnigramTables:
         max(map(len, tokens.values())),
         unk_id,
         model.fuse_unk,
+        model.alphabet == "bytes",
         model.sums_in_single,
         added,
         near,
@@ -9142,7 +9149,9 @@ def _find_path(text, start, size, tables, total, alpha, state):
             for k in range(node, min(node + tables.longest, size) + 1):
                 sums[k] = np.float32(sums[k] - far_sum)
                 seconds[k] -= far_sum
-        following = node + (_decode_character(text, start + node, start + size) & 7)
+        following = node + 1
+        if not tables.of_bytes:
+            following = node + (_decode_character(text, start + node, start + size) & 7)
         has_character = False
         end = node
         child = i64(0)
@@ -9725,6 +9734,15 @@ def write_bpe(model: Model) -> dict:
     }
 
 
+def _plain_names(names: Iterable[str], alphabet: str) -> set[str]:
+    """Find the names that do not stand for bytes, though tokens are made of bytes.
+
+    They are plain text, and no text becomes their tokens. Cohere's are emoji, beside the tokens of
+    their bytes.
+    """
+    return {name for name in names if alphabet == "bytes" and not _BYTE_NAMES.issuperset(name)}
+
+
 def read_bpe(data: dict, added: Sequence[str], alphabet: str) -> dict:
     """Read the "model" object of a BPE; returns fields of Model."""
     for key in ("dropout", "continuing_subword_prefix"):
@@ -9743,9 +9761,7 @@ def read_bpe(data: dict, added: Sequence[str], alphabet: str) -> dict:
         not (suffix and (looks_up or byte_fallback)),
         "end_of_word_suffix with ignore_merges or byte_fallback is not supported",
     )
-    # Names that do not stand for bytes are plain text, and no text becomes their tokens. Cohere's
-    # are emoji, beside the tokens of their bytes.
-    plain = {name for name in names if of_bytes and not _BYTE_NAMES.issuperset(name)}
+    plain = _plain_names(names, alphabet)
     merges = _read_merges(pairs, alphabet, plain)
     require(len(set(merges)) == len(merges), "a merge appears twice")
     # An added token is plain text, too, unless it is the name of a token that text can become.
@@ -9794,17 +9810,12 @@ _WORDPIECE_FIELDS = {
 
 
 def write_wordpiece(model: Model) -> dict:
-    """Write the "model" object of a WordPiece; one over bytes has no unknown words."""
-    size = model.max_word_chars
-    require(
-        model.alphabet == "characters" or size >= MAX_ID,
-        f"max_word_chars {size} counts characters, but a tokenizer.json counts bytes",
-    )
+    """Write the "model" object of a WordPiece."""
     return {
         "type": "WordPiece",
         "unk_token": model.unk_token or "<unk>",
         "continuing_subword_prefix": model.subword_prefix,
-        "max_input_chars_per_word": size,
+        "max_input_chars_per_word": model.max_word_chars,
         "vocab": _names_without_added(model),
     }
 
@@ -9819,15 +9830,18 @@ def read_wordpiece(data: dict, added: Sequence[str], alphabet: str) -> dict:
             f"the {key} of a WordPiece is a value like {default!r}, not {_brief_json(value)}",
         )
         fields[field] = value
-    vocab = read_vocab(data.get("vocab"), alphabet, added)
-    if alphabet == "bytes":
-        require(
-            not fields["subword_prefix"] and fields["max_word_chars"] >= MAX_ID,
-            "ByteLevel with WordPiece is not supported",
-        )
-    if fields["unk_token"] not in data["vocab"]:
+    names = data.get("vocab")
+    plain = _plain_names(names, alphabet)
+    vocab = read_vocab(names, alphabet, plain.union(added))
+    prefix = fields["subword_prefix"]
+    require(
+        alphabet != "bytes" or prefix.isascii(),
+        f"the prefix {prefix!r} of a WordPiece beside a ByteLevel is not supported",
+    )
+    if fields["unk_token"] not in names:
         fields["unk_token"] = None
-    return fields | {"vocab": vocab, "merges": None}
+    unused = [names[name] for name in plain.difference(added, [fields["unk_token"]])]
+    return fields | {"vocab": vocab, "merges": None, "unused": unused}
 
 
 def write_wordlevel(model: Model) -> dict:
@@ -9865,7 +9879,11 @@ def write_unigram(model: Model) -> dict:
 
 def read_unigram(data: dict, added: Sequence[str], alphabet: str) -> dict:
     """Read the "model" object of a Unigram."""
-    require(alphabet == "characters", "a model of type Unigram with ByteLevel is not supported")
+    byte_fallback = bool(data.get("byte_fallback"))
+    require(
+        alphabet == "characters" or not byte_fallback,
+        "a Unigram with byte_fallback beside a ByteLevel is not supported",
+    )
     pairs = data.get("vocab")
     unk_id = data.get("unk_id")
     require(isinstance(pairs, list), "the vocabulary of a Unigram is a list of tokens and scores")
@@ -9882,13 +9900,16 @@ def read_unigram(data: dict, added: Sequence[str], alphabet: str) -> dict:
             f"the unk_id {unk_id!r} is not in the vocabulary of {len(names)}",
         )
         unknown = names[unk_id]
+    ids = {name: token_id for token_id, name in enumerate(names)}
+    plain = _plain_names(names, alphabet)
     return {
-        "vocab": dict(enumerate(_read_names(names, alphabet))),
+        "vocab": read_vocab(ids, alphabet, plain.union(added)),
+        "unused": [ids[name] for name in plain.difference(added, [unknown])],
         "merges": None,
         "scores": np.array([score for _, score in pairs], np.float64),
         "unk_token": unknown,
         "fuse_unk": True,
-        "byte_fallback": bool(data.get("byte_fallback")),
+        "byte_fallback": byte_fallback,
     }
 
 

@@ -4014,8 +4014,10 @@ def wild_model(here, name):
     kind, options, pre_tokenizer, decoder = WILD[name]
     suffix = {name: text for name, text in options.items() if name == "end_of_word_suffix"}
     texts = [line[:200] for line in here.prose[:200]]
-    special = ["<unk>"] if "unk_token" in options else []
+    special = ["<unk>"] if "unk_token" in options or kind == "Unigram" else []
     more = {"vocab_size": 500, "special_tokens": special, **suffix}
+    if kind == "Unigram":
+        more["unk_token"] = "<unk>"
     theirs = trained_by_hugging_face(kind, texts, pre_tokenizer, options, **more)
     if decoder:
         theirs.decoder = decoder
@@ -4098,6 +4100,13 @@ WILD = {
     "suffix, whole texts": ("BPE", {**UNKNOWN["BPE"], **SUFFIX}, None, None),
     "suffix of bytes": ("BPE", SUFFIX, ByteLevel(False), D.ByteLevel()),
     "words": ("WordLevel", {"unk_token": "<unk>"}, P.Whitespace(), None),
+    "longest tokens of bytes": (
+        "WordPiece",
+        {"unk_token": "<unk>", "max_input_chars_per_word": 6},
+        ByteLevel(False),
+        D.ByteLevel(),
+    ),
+    "probable tokens of bytes": ("Unigram", {}, ByteLevel(True), D.ByteLevel()),
     "words of bytes": ("WordLevel", {"unk_token": "<unk>"}, P.ByteLevel(), D.ByteLevel()),
     "dropped characters": ("BPE", {}, P.Whitespace(), D.Fuse()),
     "dropped characters of whole texts": ("BPE", {}, None, D.Fuse()),
@@ -4123,6 +4132,31 @@ def names_that_are_no_bytes():
     model = tokenizers.models.BPE({name: id for id, name in enumerate(names)}, merges)
     theirs = huggingface_tokenizer(model, ["<end>"], **OF_BYTE_LEVELS)
     return theirs, st.text("ab’", max_size=9) | st.sampled_from(["ba<end>’", "a’b<end>"])
+
+
+def worst_score_of_a_special_token():
+    """The score of an unknown character is 10 less: 'ca' and 'b' are better than 'c' and 'ab'."""
+    pieces = [("<unk>", 0.0), ("<s>", -100.0), ("a", -12.0), ("b", -12.0), ("ca", -12.0)]
+    model = tokenizers.models.Unigram([*pieces, ("ab", -1.0)], 0)
+    theirs = huggingface_tokenizer(model, ["<s>", "<unk>"], decoder=D.Fuse())
+    return theirs, st.text("abc", max_size=9) | st.just("cab")
+
+
+def pieces_that_are_no_bytes():
+    names = ["<unk>", "’", "a", "b", "ab", "a’", *"âĢĻ", "âĢ", "âĢĻa"]
+    scores = [0.0, -30.0, -3.0, -3.0, -4.0, *[-5.0] * 6]
+    model = tokenizers.models.Unigram([*zip(names, scores, strict=True)], 0)
+    theirs = huggingface_tokenizer(model, ["<unk>", "<end>"], **OF_BYTE_LEVELS)
+    return theirs, st.text("abc’é", max_size=9) | st.sampled_from(["ba<end>’", "’a<unk>é"])
+
+
+def words_of_names_that_are_no_bytes():
+    names = ["<unk>", "’", "a", "b", "##b", "##’", *"âĢĻ", "##Ģ", "##Ļ", "Ġa", "####", "#"]
+    model = tokenizers.models.WordPiece(
+        {name: id for id, name in enumerate(names)}, unk_token="<unk>", max_input_chars_per_word=5
+    )
+    theirs = huggingface_tokenizer(model, ["<unk>", "<end>"], **OF_BYTE_LEVELS)
+    return theirs, st.text("ab’# ", max_size=9) | st.sampled_from(["ba<end>’", "a’b<end>", "a##"])
 
 
 def token_of_normalized_text():
@@ -4154,7 +4188,8 @@ def unigram_of_bytes():
 
 
 SMALL_MODELS = [names_that_are_no_bytes, token_of_normalized_text]
-SMALL_MODELS += [digits_after_a_byte_level, unigram_of_bytes]
+SMALL_MODELS += [digits_after_a_byte_level, unigram_of_bytes, worst_score_of_a_special_token]
+SMALL_MODELS += [pieces_that_are_no_bytes, words_of_names_that_are_no_bytes]
 
 COVERED = {"byte_fallback": True, "coverage": 0.99}
 # How each family is trained, and whether text comes back.
@@ -7117,6 +7152,10 @@ BAD_CHANGES = {
         ({"model": 5}, "no model"),
         ({"model__type": "Unigram"}, "Unigram"),
         ({"model__type": "WordPiece"}, "WordPiece"),
+        (
+            {"model": {"type": "WordPiece", "vocab": {}, "continuing_subword_prefix": "Ġ"}},
+            "the prefix 'Ġ' of a WordPiece beside a ByteLevel",
+        ),
         ({"model__dropout": 0.1}, "dropout"),
         ({"normalizer": {"type": "Sequence"}}, "without normalizers"),
         ({"normalizer": ODD_CONTENT}, "Replace.*not supported: .*dict"),
@@ -7148,10 +7187,12 @@ BAD_CHANGES = {
         *(({"model__vocab": [["<unk>", n]]}, "and its score") for n in ("0", NAN)),
         ({"model__vocab": {"<unk>": 0}}, "list of tokens and scores"),
         ({"model__unk_id": 5000}, "unk_id 5000"),
-        ({"pre_tokenizer": BYTE_LEVEL}, "Unigram with ByteLevel"),
+        (
+            {"pre_tokenizer": BYTE_LEVEL, "model__byte_fallback": True},
+            "Unigram with byte_fallback beside a ByteLevel",
+        ),
     ],
     "bert": [
-        ({"pre_tokenizer": BYTE_LEVEL, "decoder": None}, "ByteLevel with WordPiece"),
         ({"model__vocab": ["a"]}, "object of tokens and ids"),
         ({"model__max_input_chars_per_word": "100"}, "max_input_chars_per_word"),
         ({"model__unk_token": None}, "unk_token"),
