@@ -7073,15 +7073,6 @@ class Model:
         }
 
     @functools.cached_property
-    def control_ids(self) -> list[int]:
-        """The ids of special tokens, without those that were added with `special: false`."""
-        return [
-            token_id
-            for text, token_id in self.special_tokens.items()
-            if self.flags.get(text, NO_FLAGS).special
-        ]
-
-    @functools.cached_property
     def merged_special_ids(self) -> set[int]:
         """The special ids that ordinary text can become, too.
 
@@ -11163,6 +11154,22 @@ class Tokenizer:
         return Tokenizer.from_model(dataclasses.replace(self.model, pattern="none", normalizer=()))
 
     @functools.cached_property
+    def _skipped_ids(self) -> list[int]:
+        """The ids that `decode` may skip: special tokens, but none with `special: false`.
+
+        Hugging Face keeps a token, too, that it finds in normalized text in another form.
+        """
+        ids = []
+        for text, token_id in self.special_tokens.items():
+            flags = self.model.flags.get(text, NO_FLAGS)
+            found = text.encode()
+            if flags.normalized:
+                found = self._normalizer.normalize(found)
+            if flags.special and found.decode() in self.special_tokens:
+                ids.append(token_id)
+        return ids
+
+    @functools.cached_property
     def _huggingface(self):
         """A `tokenizers.Tokenizer` of whole texts."""
         theirs = self.to_huggingface()
@@ -11341,10 +11348,11 @@ class Tokenizer:
         """Encode a text. Returns the ids, and the byte of the text at which each of them begins.
 
         characters  count characters instead of bytes; a token that begins within a character gets
-                    the number of this character
+                    the number of this character. If tokens are made of characters, the offsets are
+                    those of Hugging Face, in which a space before a word may belong to no token
 
-        If the tokens do not add up to the text, as after a normalizer, the `tokenizers` package
-        finds the offsets. Raises InputError if its ids differ.
+        If the tokens do not add up to the text, as after a normalizer, the offsets are those of
+        Hugging Face, too. The `tokenizers` package finds them. Raises InputError if its ids differ.
 
         >>> tokenizer = Tokenizer({b: bytes([b]) for b in range(256)}, [])
         >>> tokenizer.encode_with_offsets("é!")
@@ -11357,7 +11365,8 @@ class Tokenizer:
         tokens = decode_each(self, ids)
         # the first bytes of the characters, and the end of the text
         firsts = np.flatnonzero(np.frombuffer(data + b"\n", np.uint8) & 0xC0 != 0x80)
-        if b"".join(tokens) == data:
+        of_bytes = self.model.alphabet == "bytes"
+        if b"".join(tokens) == data and (of_bytes or not characters):
             places = list(itertools.accumulate(map(len, tokens), initial=0))[:-1]
         else:
             text = _decode_utf8(data, "the text")
@@ -11734,7 +11743,7 @@ class Tokenizer:
         """
         ids = _id_array(ids)
         if skip_special_tokens:
-            ids = ids[~np.isin(ids, self.model.control_ids)]
+            ids = ids[~np.isin(ids, self._skipped_ids)]
         text = self.decode_bytes(ids).decode("utf-8", "replace")
         if not self.model.decoder_steps or not len(ids):
             return text

@@ -5132,6 +5132,14 @@ def test_offsets_in_normalized_text_are_those_of_hugging_face(kind, text):
     assert places == [len(text[:start].encode()) for start in characters]
 
 
+def test_a_space_before_a_word_is_no_character_of_it():
+    ours = normalized_tokenizer("wordlevel")
+    ours.model.decoder = (None,)
+    ours = bpe.Tokenizer.from_model(ours.model)
+    assert ours.encode_with_offsets("ab b") == ([3, 2], [0, 2])
+    assert ours.encode_with_offsets("ab b", characters=True) == ([3, 2], [0, 3])
+
+
 def test_there_are_no_offsets_if_hugging_face_has_other_ids():
     ours = normalized_tokenizer("wordlevel")
     with refusal("no offsets"):
@@ -5167,6 +5175,22 @@ def test_special_tokens_can_be_skipped():
             expected = ours.to_huggingface().decode(list(ids), skip_special_tokens=skip)
             assert ours.decode(ids, skip_special_tokens=skip) == expected
             assert ours.decode_batch([ids] * 2, skip) == [expected] * 2
+
+
+def test_a_special_token_that_is_found_in_another_form_is_not_skipped():
+    names = ["<S>", "<e>", "<P>", "<p>", "a"]
+    flags = {name: bpe.AddedToken(normalized=name != "<p>") for name in names[:4]}
+    model = bpe.Model(
+        dict(enumerate(map(str.encode, names))),
+        [],
+        names[:4],
+        alphabet="characters",
+        flags=flags,
+        normalizer=[{"type": "Lowercase"}],
+    )
+    ours = bpe.Tokenizer.from_model(model)
+    for ids in ([0, 4], [1, 4], [2, 4], [3, 4], [0, 1, 2, 3, 4]):
+        assert ours.decode(ids, True) == ours.to_huggingface().decode(ids)
 
 
 @pytest.mark.parametrize("added", [["<new>"], ["ab", "<new>"], ["Ġb"], [" b", "<end>", "é"]])
