@@ -13495,8 +13495,8 @@ def encode_corpus(
 RENYI_ORDER = 2.5  # Zouhar et al. found the best agreement with BLEU for this order
 
 
-def measure(encoded: EncodedWords, ids: Collection[int]) -> dict[str, float]:
-    """Compute the usual measures of a tokenizer on a corpus; `ids` are the V ids of all text.
+def measure(model: Model, encoded: EncodedWords) -> dict[str, float]:
+    """Compute the usual measures of a model on a corpus; V is the number of ids of text.
 
     Those of pretokens are missing if the pattern takes whole texts, and those of words between
     white space for a corpus that can be read only once. With p the relative frequencies of the ids,
@@ -13521,9 +13521,10 @@ def measure(encoded: EncodedWords, ids: Collection[int]) -> dict[str, float]:
                              package tokenization-scorer computes it
     vocabulary utilisation   the share of ids that occur
 
+    >>> model = Tokenizer({0: b"c", 1: b"ab"}, None).model
     >>> ids, offsets = np.array([1, 1, 0]), np.array([0, 1, 3])
     >>> encoded = EncodedWords([b"ab", b"abc"], np.array([3, 2]), ids, offsets, 12)
-    >>> measures = measure(encoded, range(2))
+    >>> measures = measure(model, encoded)
     >>> measures["tokens"], round(measures["bytes per token"], 3), measures["STRR by pretokens"]
     (7, 1.714, 0.6)
     >>> measures["fertility by pretokens"], round(measures["average rank"], 3)
@@ -13531,6 +13532,9 @@ def measure(encoded: EncodedWords, ids: Collection[int]) -> dict[str, float]:
     """
     n = encoded.n_tokens
     lone = encoded.lone
+    ids = set(model.ordinary)
+    if model.unk_token and not model.byte_fallback:
+        ids.add(model.ids[model.unk_token.encode()])
     frequencies = encoded.frequencies(max(ids) + 1)[list(ids)]
     p = np.sort(frequencies)[::-1] / n
     p = p[p > 0]
@@ -13818,11 +13822,8 @@ def inspect_model(
     glitches = None
     if inputs is not None:
         encoded = encode_corpus(tokenizer, inputs, text_field=text_field, engine=engine)
-        possible = set(model.ordinary)
-        if model.unk_token and not model.byte_fallback:
-            possible.add(model.ids[model.unk_token.encode()])
         frequencies = encoded.frequencies(max(model.vocab) + 1)
-        measures = measure(encoded, possible)
+        measures = measure(model, encoded)
         if learned:
             glitches = find_glitches(learned, model.ids, frequencies)
     title = (

@@ -7081,14 +7081,49 @@ def test_a_missing_matplotlib_is_named(command, some_prose, tmp_path, monkeypatc
     assert_refused(result, "this needs a package that is missing: pip install matplotlib")
 
 
+def run_page(name: str, **names) -> dict:
+    """Run the blocks of Python of a page in docs; returns their names."""
+    page = Path(__file__).with_name("docs") / name
+    for block in re.findall(r"```python\n(.*?)```", page.read_text(), re.DOTALL):
+        exec(block.replace("16_000", "400"), names)
+    return names
+
+
+SENTENCES = {
+    "en": "The red book lies on the old table. It was raining when we came home late. "
+    "Nobody knows where the small bird sleeps. She writes a long letter to her friend.",
+    "de": "Das rote Buch liegt auf dem alten Tisch. Es regnete, als wir spät nach Hause kamen. "
+    "Niemand weiß, wo der kleine Vogel schläft. Sie schreibt ihrer Freundin einen langen Brief.",
+    "zh": "红色的书放在旧桌子上。 我们很晚回家时正在下雨。 没有人知道小鸟睡在哪里。 "
+    "她给朋友写了一封长信。",
+}
+
+
+def test_the_page_on_evaluation_runs(library, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    for language, text in SENTENCES.items():
+        Path(f"{language}.txt").write_text("\n".join(re.split(r"(?<=[.。]) ", text)))
+    Path("train.txt").write_text("".join([*SENTENCES.values(), library[0].read_text()]))
+    names = run_page("evaluate.md")
+    text = Path("de.txt").read_text()
+    for family, tokenizer in names["tokenizers"].items():
+        measures = names["table"].loc[family, "German"]
+        n_tokens = len(tokenizer.encode(text))
+        assert measures["tokens"] == n_tokens
+        assert measures["fertility"] == n_tokens / len(text.split())
+    assert names["table"].shape == (9, 12) and names["report"].premiums.shape == (3, 3)
+    assert names["two"].low < names["two"].high
+    bpe_rate = names["bpe"].n_bytes.sum() / names["bpe"].n_tokens.sum()
+    assert names["one"].low <= bpe_rate <= names["one"].high
+    assert Path("languages.svg").read_text().startswith("<?xml")
+    assert "BPE minus Unigram: -" in capsys.readouterr().out
+
+
 def test_the_algorithms_of_the_page_on_research_run(library, tmp_path, monkeypatch):
-    page = Path(__file__).with_name("docs") / "research.md"
     monkeypatch.chdir(tmp_path)
     Path("corpus.txt").write_text("".join(path.read_text() for path in library[:6]))
     Path("other.txt").write_text(library[7].read_text())
-    names = {}
-    for block in re.findall(r"```python\n(.*?)```", page.read_text(), re.DOTALL):
-        exec(block, names)
+    names = run_page("research.md")
     words = names["words"]
     for allows in (names["without_digits"], names["up_to_8_bytes"], names["of_whole_characters"]):
         learned = names["learn_allowed"](words, 400, allows).learned()
