@@ -1231,7 +1231,22 @@ NO_CHILD = i64(-1)
 
 @struct
 class Trie:
-    """The ids of tokens, by their bytes."""
+    """The ids of tokens, by their bytes; `make_trie` makes it, for kernels.
+
+    edges   uint64[H]: for `trie_child(node, byte, edges)`, which leads from a node to the next one,
+            or to -1 if no token goes on so. Node 0 is the root
+    values  int32[K]: the id of the token that ends at a node, or -1
+
+    >>> trie = make_trie({0: b"a", 1: b"ab"})
+    >>> @kernel
+    ... def find(text, trie):
+    ...     node = i64(0)
+    ...     for k in range(len(text)):
+    ...         node = trie_child(node, text[k], trie.edges)
+    ...     return trie.values[node]
+    >>> find(np.frombuffer(b"ab", np.uint8), trie)
+    1
+    """
 
     edges: np.ndarray  # uint64[H]    see above
     values: np.ndarray  # int32[K]    node -> the id of the token that ends there, or -1
@@ -6534,8 +6549,9 @@ class Learner:
                                          16 times as long
         score(count, left, right, size, n_tokens)
                                          also the tokens of the whole corpus, as for an entropy or a
-                                         description length. Each merge computes all scores, so
-                                         learning takes hundreds of times as long
+                                         description length. Each merge computes the scores of
+                                         all pairs: 1,000 merges on 3 MB of text take 0.5 s, not
+                                         0.02
 
     The score is a function of its arguments alone: a random number is none, and a global variable
     keeps the value that it had when the score was first used. A pair whose score is 0 or less is
@@ -6700,10 +6716,12 @@ class Learner:
         ([97, 97, 98], [97, 98, 97], [3, 3, 1], [3.0, 3.0, 1.0])
         """
         pairs, _ = self._run(_list_pairs)
-        pairs = pairs[(pairs["count"] > 0) & (pairs["start"] >= 0)]
-        pairs = pairs[np.lexsort((pairs["right"], pairs["left"]))]
-        columns = (pairs[name].copy() for name in Pair._fields[:3])
-        return Pair(*columns, self._run(_score_pairs, pairs))
+        scores = self._run(_score_pairs, pairs)
+        numbers = np.flatnonzero((pairs["count"] > 0) & (pairs["start"] >= 0))
+        keys = pairs["left"][numbers].astype(np.int64) << 32 | pairs["right"][numbers]
+        numbers = numbers[np.argsort(keys, kind="stable")]
+        columns = (pairs[name][numbers] for name in Pair._fields[:3])
+        return Pair(*columns, scores[numbers])
 
     def merge(self, left: int, right: int) -> int:
         """Merge two symbols wherever they are adjacent, from left to right; returns the new symbol.
@@ -9782,7 +9800,8 @@ def read_bpe(data: dict, added: Sequence[str], alphabet: str) -> dict:
 
 def write_trimmed(model: Model) -> dict:
     """Write the "model" object of a trimmed BPE, which is a BPE and the ids of unused tokens."""
-    return write_bpe(model) | {"type": "Trimmed", "unused": model.unused}
+    written = write_bpe(dataclasses.replace(model, unused=()))  # which are named as others
+    return written | {"type": "Trimmed", "unused": model.unused}
 
 
 def read_trimmed(data: dict, added: Sequence[str], alphabet: str) -> dict:
@@ -10660,23 +10679,39 @@ def save_model(model: Model, path: PathName, format: str | None = None) -> None:
 class Kind(NamedTuple):
     """The functions of a kind of model; the last three are optional.
 
+    tables(model)      makes a struct of all that the kernels need. With a parameter `samples`, True
+                       asks for the tables of `sample`
+    tables_type        the class of the struct; Numba chooses the kernels by it
+    segment(text, start, size, tables, scratch, ids, at)
+                       a kernel. It writes the ids of the word text[start : start + size], uint8, to
+                       ids[at :], uint32, where there is room for an id for each byte. Returns their
+                       number, or -1 if some letter has no id. `scratch` is uint64[SCRATCH_SIZE],
+                       for any use within one word
+    write(model)       makes the "model" object of a tokenizer.json, whose "type" is the name of the
+                       kind
+    read(data, added, alphabet)
+                       returns fields of Model from that object, the texts of added tokens, and
+                       "bytes" or "characters"
+    sample(text, start, size, tables, alpha, state, ids, at)
+                       a kernel as `segment`, but at random; `state` is uint64[…] for `_random`
+    exact_pattern(model)
+                       returns a pattern that cuts only where no token crosses the cut
+    settle(text, stop, scratch, tables, ids, at)
+                       a kernel for models whose words depend on those before them. It is called
+                       before a special token and the end of a text, at text[stop] and ids[at], and
+                       now and then between words
+
     >>> KINDS["wordlevel"].write(Model({0: b"a"}, None, kind="wordlevel", alphabet="characters"))
     {'type': 'WordLevel', 'unk_token': '<unk>', 'vocab': {'a': 0}}
     """
 
-    # (model) -> a struct; if it has a parameter `samples`, True gives the tables for `sample`
     tables: Callable
-    tables_type: type  # the class of the struct; Numba chooses the kernels by it
-    # kernel (text, start, size, tables, scratch, ids, at) -> n ids written to ids[at:]; -1: no id
+    tables_type: type
     segment: Callable
-    write: Callable  # (model) -> the "model" object of a tokenizer.json
-    read: Callable  # ("model" object, texts of added tokens, alphabet) -> fields of Model
-    # kernel (text, start, size, tables, alpha, random state, ids, at): as `segment`
+    write: Callable
+    read: Callable
     sample: Callable | None = None
-    # (model) -> a pattern that cuts only where no token crosses the cut
     exact_pattern: Callable | None = None
-    # kernel (text, stop, scratch, tables, ids, at), called before a special token or the end of a
-    # text, at text[stop] and ids[at], and now and then between words
     settle: Callable = settle_nothing
 
 
