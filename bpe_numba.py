@@ -12917,7 +12917,9 @@ def count_files(
 ) -> CorpusCounts:
     """Count the pretokens of files, folders or globs, and write a words file.
 
-    `train` takes words files instead of the texts.
+    `train` takes words files instead of the texts, for models of any family. If the name of an
+    unknown token or of a byte, such as <unk>, is plain text in the files, they are counted twice,
+    and a family that needs the name refuses the words file. So it does if they come from a pipe.
 
     inputs          files, folders, globs, or - for standard input, as for `train`
     out             the words file, .npz
@@ -12946,11 +12948,11 @@ def count_files(
     engine = Engine(workers, progress, executor)
     require(out.suffix == ".npz", f"{out}: name a .npz file for the words")
     check_writable(out.parent)
-    special_tokens = check_special_tokens(special_tokens)
+    special_tokens = [*check_special_tokens(special_tokens), *BYTE_TOKENS * byte_fallback]
     source = Source(
         find_files(inputs),
         Pattern(pattern),
-        [*special_tokens, *BYTE_TOKENS * byte_fallback],
+        special_tokens,
         text_field,
         normalizer=_named_normalizer(normalizer),
         skip_bad_lines=skip_bad_lines,
@@ -12960,11 +12962,19 @@ def count_files(
         counting = functools.partial(compile_counting, source.pattern)
         pretokenizing = functools.partial(compile_pretokenizing, source.pattern)
         compile_side_by_side([counting, pretokenizing], engine)
+    absent = {*BYTE_TOKENS, *(family.unk_token for family in FAMILIES.values())}
+    absent.difference_update(special_tokens)
+    if source.total_bytes is None:  # a pipe cannot be read again
+        absent.clear()
     with stage("scan") as spent:
-        counted = count(source, engine, max_words=max_words)
+        with_names = dataclasses.replace(source, special_tokens=[*special_tokens, *sorted(absent)])
+        counted = count(with_names, engine, max_words=max_words)
+        occurring = absent & counted.special_tokens.keys()
+        if occurring:
+            counted = count(source, engine, max_words=max_words)
         spent.n_bytes = counted.n_bytes
     with stage("save"):
-        save_counts(out, counted, source.settings)
+        save_counts(out, counted, source.settings | {"absent": sorted(absent - occurring)})
     return counted
 
 
@@ -13098,8 +13108,12 @@ def prepare(
     counted, settings = zip(*map(load_counts, files), strict=True)
     recipe = complete(_with_settings(recipe, settings[0]))
     for name, expected in recipe.source().settings.items():
-        for file, saved in zip(files, settings, strict=True):
-            if sorted(map(str, saved[name])) != sorted(map(str, expected)):
+        for file, counts, saved in zip(files, counted, settings, strict=True):
+            differs = saved[name] != expected
+            if name == "special_tokens":  # those that are not in the text change nothing
+                unseen = {*saved.get("absent", ()), *saved[name]} - counts.special_tokens.keys()
+                differs = ({*saved[name]} ^ {*expected}) - unseen
+            if differs:
                 raise InputError(
                     f"{file}: was counted with the {name} {saved[name]}: count the texts again, "
                     f"with {expected}"

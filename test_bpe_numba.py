@@ -2264,6 +2264,42 @@ def test_words_that_cannot_be_added_up_are_named():
         words + words.counts
 
 
+SERVED = [
+    {"model": "bpe"},
+    {"model": "unigram", "pattern": "gpt2"},
+    {"model": "wordpiece", "pattern": "gpt2"},
+    {"model": "longest"},
+    {"alphabet": "characters", "byte_fallback": True},
+]
+
+
+def test_a_words_file_serves_every_family(tmp_path):
+    (tmp_path / "a.txt").write_text(f"low lower lowest <low> {END} naïve <0x0" * 9)
+    options = {"vocab_size": 300, "special_tokens": [END], "workers": 1}
+    bpe.count_files(tmp_path / "a.txt", tmp_path / "w.npz", special_tokens=[END], workers=1)
+    for family in SERVED:
+        of_text = bpe.train(tmp_path / "a.txt", **options, **family)
+        of_words = bpe.train(tmp_path / "w.npz", **options, **family)
+        assert of_words.tokenizer.to_str() == of_text.tokenizer.to_str()
+        assert of_words.record == of_text.record
+
+
+@pytest.mark.parametrize("name, refusing", [("<unk>", 1), ("[UNK]", 2), ("<0x0A>", 4)])
+def test_a_family_refuses_words_of_a_text_with_its_unknown_token(tmp_path, name, refusing):
+    (tmp_path / "a.txt").write_text(f"low lower {name} lowest" * 9)
+    bpe.count_files(tmp_path / "a.txt", tmp_path / "w.npz", workers=1)
+    counted, _ = bpe.load_counts(tmp_path / "w.npz")
+    expected = naive_count((tmp_path / "a.txt").read_bytes(), bpe.PATTERNS["gpt2"], [])
+    assert (counted.words.to_counts(), counted.n_documents) == expected
+    for number, family in enumerate(SERVED):
+        call = functools.partial(bpe.train, tmp_path / "w.npz", 300, workers=1, **family)
+        if number == refusing:
+            with refusal("was counted with the special_tokens"):
+                call()
+        else:
+            assert call().tokenizer.encode(name)
+
+
 def test_files_and_patterns_have_names(library, tmp_path):
     expected = bpe.count(bpe.Source([library[5], library[6]], bpe.Pattern("cl100k"))).words.digest
     names = [str(library[5]), library[6]]
@@ -7319,6 +7355,8 @@ def here(model, prose, tokenizer, tmp_path_factory):
     bpe.count_files(folder / "pad.txt", folder / "words.npz", **counting)
     bpe.count_files(folder / "other.txt", folder / "cl100k.npz", **counting, pattern="cl100k")
     bpe.count_files(folder / "other.txt", folder / "plain.npz")
+    (folder / "unknown.txt").write_text("an <unk> word")
+    bpe.count_files(folder / "unknown.txt", folder / "unknown.npz")
     words = (folder / "words.npz").read_bytes()
     (folder / "flipped.npz").write_bytes(words.replace(b" text", b" tex!"))
     np.savez(folder / "foreign.npz", a=np.zeros(3))
@@ -7642,7 +7680,7 @@ REFUSED_COMMANDS = [
     ("train words.npz text.txt", ["text.txt: text and words files cannot be mixed"]),
     ("train words.npz --normalizer nfc", ["words.npz", "the normalizer"]),
     (f"train words.npz --special-token {END}", ["words.npz", "the special_tokens"]),
-    ("train words.npz --model unigram", ["words.npz", "the special_tokens"]),
+    ("train unknown.npz --model unigram", ["unknown.npz", "the special_tokens", "<unk>"]),
     *(
         (f"train {name}.npz", [f"{name}.npz", "not a whole file of words"])
         for name in ("empty", "flipped", "foreign", "pickled", "array", "offsets", "twice")
