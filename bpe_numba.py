@@ -1054,8 +1054,12 @@ def _start_jobs(jobs: Sequence[Callable]) -> subprocess.Popen:
     return subprocess.Popen(command, stdin=nowhere, stdout=subprocess.PIPE, stderr=nowhere)
 
 
-def compile_side_by_side(jobs: Sequence[Callable], engine: Engine) -> None:
+def compile_side_by_side(
+    jobs: Sequence[Callable], engine: Engine, total: int | None = None
+) -> None:
     """Run jobs that call kernels with a little data, so that all their kernels are ready.
+
+    total  about the number of kernels, for the progress bar
 
     This process runs every n-th job, with n workers. When it has to compile a kernel, it starts
     processes that run the other jobs meanwhile, and then loads their kernels from the disk. The
@@ -1075,7 +1079,7 @@ def compile_side_by_side(jobs: Sequence[Callable], engine: Engine) -> None:
         """Count a kernel; with the first one, start the processes."""
         nonlocal bar
         if bar is None:
-            bar = stack.enter_context(engine.progress_bar("compile", None, " kernels"))
+            bar = stack.enter_context(engine.progress_bar("compile", total, " kernels"))
         bar.update()
         while parts:
             with contextlib.suppress(Exception):  # this process can run these jobs, too
@@ -1094,6 +1098,9 @@ def compile_side_by_side(jobs: Sequence[Callable], engine: Engine) -> None:
                 bar.update()
         for job in others:
             job()
+        if bar is not None:
+            bar.total = bar.n  # some were compiled before
+            bar.refresh()
 
 
 # ─── Bytes ────────────────────────────────────────────────────────────────────────────────────────
@@ -12400,6 +12407,7 @@ FAMILIES = {
     "unigram": Family("unigram", "characters", "spaces", learn_unigram, mark=MARK),
     "longest": Family("wordpiece", "bytes", "gpt2", learn),
 }
+KERNELS = {"bpe": 106, "wordpiece": 94, "unigram": 62, "longest": 93}  # of the first training
 COVERAGE = 0.9995  # of a text by the characters that become tokens; that of SentencePiece
 BYTE_TOKENS = tuple(token.decode() for token in _FALLBACK_TOKENS)
 
@@ -13158,7 +13166,7 @@ def train_recipe(
             functools.partial(compile_pretokenizing, source.pattern),
             functools.partial(compile_tables, FAMILIES[recipe.model].kind),
         ]
-        compile_side_by_side(jobs, engine)
+        compile_side_by_side(jobs, engine, KERNELS.get(recipe.model))
     with stage("scan") as timings["scan"]:
         counted = count(source, engine, counts, recipe.max_words)
         if not counts:
@@ -13268,6 +13276,8 @@ class Table(NamedTuple):
             columns.append([_fill(cell, width, on_right) for cell in cells])
         lines = (f"| {' | '.join(row)} |" for row in zip(*columns, strict=True))
         return "\n".join([self.title, "", *lines])
+
+    __repr__ = __str__
 
     def to_pandas(self):
         """Return the rows as a DataFrame; its columns of numbers are numbers."""
@@ -13924,20 +13934,18 @@ class Curve(Report):
         suffix = Path(path or "curve.png").suffix
         require(suffix in (".png", ".svg", ".pdf"), f"{path}: name a .png, .svg or .pdf file")
         pyplot = import_optional("matplotlib.pyplot")
-        # Names may hold dollar signs.
-        with pyplot.rc_context({"font.size": 9, "text.parse_math": False}):
+        with pyplot.rc_context({"font.size": 9}):
             figure = pyplot.figure(figsize=(7, 3), layout="constrained")
             pyplot.close(figure)  # else a notebook shows it twice
             left, right = figure.subplots(1, 2)
-            left.set(xscale="log", xlabel="vocabulary", ylabel="bytes per token")
+            left.set(xlabel="vocabulary", ylabel="bytes per token")
             right.set(
-                xscale="log",
-                yscale="log",
-                xlabel="vocabulary",
-                ylabel="% of the tokens that 1,000 more save",
+                yscale="log", xlabel="vocabulary", ylabel="% of the tokens that 1,000 more save"
             )
+            for axes in (left, right):
+                axes.set_xscale("log", base=2)
             for name, (sizes, _, rates, saved) in self.columns.items():
-                left.plot(sizes, rates, label=name)
+                left.plot(sizes, rates, label=name.replace("$", r"\$"))  # $ begins a formula
                 right.plot(sizes, saved)
             left.legend()
             if path:

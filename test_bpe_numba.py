@@ -767,6 +767,24 @@ def test_results_come_in_order_by_an_executor_and_by_no_more_workers_than_work(l
     assert training.tokenizer.merges == bpe.train(library[:5], 300).tokenizer.merges
 
 
+def test_files_are_encoded_by_the_executor_that_is_given(library, tmp_path):
+    tokenizer = bpe.Tokenizer(BYTE_VOCAB, [])
+    pool = OneByOne()
+    bpe.encode_files(tokenizer, library[:5], tmp_path / "a.npy", executor=pool)
+    assert pool.results
+    bpe.encode_files(tokenizer, library[:5], tmp_path / "b.npy", workers=1)
+    assert (tmp_path / "a.npy").read_bytes() == (tmp_path / "b.npy").read_bytes()
+
+
+def test_a_call_gets_its_parameters_and_no_other_option():
+    def call(*arguments, workers=1, out="a"):
+        return arguments, workers, out
+
+    assert bpe.call_with(call, 5, workers=2, wrokers=3) == ((5,), 2, "a")
+    with pytest.raises(TypeError, match="vocab_size"):
+        bpe.call_with(bpe.Recipe, vocabsize=300)
+
+
 def _die(item):
     os._exit(1)
 
@@ -883,7 +901,7 @@ if "frozen" in sys.argv:
     sys.frozen = True
 words = bpe.Words.from_counts({b"a": 1})
 jobs = [partial(bpe._in_order, words), partial(bpe.make_trie, {0: b"a"})]
-bpe.compile_side_by_side(jobs, bpe.Engine(int(sys.argv[1]), progress=True))
+bpe.compile_side_by_side(jobs, bpe.Engine(int(sys.argv[1]), progress=True), 500)
 print(*(sum(kernel.stats.cache_hits.values()) for kernel in (bpe._hash_words, bpe._build_trie)))
 """
 
@@ -895,7 +913,9 @@ def test_processes_compile_side_by_side(tmp_path, arguments, n_loaded):
     script.write_text(SIDE_BY_SIDE)
     done = python(script, *arguments.split(), NUMBA_CACHE_DIR=tmp_path / "cache")
     assert done.stdout.split() == [b"0", n_loaded], done.stderr
-    assert b"compile: 0.00 kernels" in done.stderr and b"Traceback" not in done.stderr
+    assert b"compile:   0%" in done.stderr and b"/500 " in done.stderr
+    assert re.search(rb"compile: 100%.* ([\d.]+)/\1 ", done.stderr), done.stderr
+    assert b"Traceback" not in done.stderr
 
 
 @pytest.mark.parametrize("workers", [1, 2, 9])
@@ -1432,6 +1452,11 @@ def test_documents_of_any_size_are_scanned_side_by_side(mean):
     counter.add_texts([text], bpe.Pretokenizer(tokenizer.pattern, {"<|end|>": 0}))
     expected = naive_count(text, bpe.PATTERNS["cl100k"], ["<|end|>"])[0]
     assert counter.words().to_counts() == expected
+
+
+def test_the_ends_of_words_follow_the_start_of_the_first():
+    """The start of a lane's first word is written over LAST, so that words lie between ends."""
+    assert bpe.LAST + 1 == bpe.ENDS == max(bpe.FIRST, bpe.POSITION, bpe.ENTRY, bpe.AHEAD) + 3
 
 
 @given(parts=st.lists(hostile_bytes, max_size=9))
@@ -6170,6 +6195,14 @@ def test_advice_fits_the_place(command, model):
     assert "--special-tokens-at WHERE" in help and "--tie-break RULE" in help
 
 
+def test_a_text_that_is_none_is_refused_in_a_list_as_well():
+    tokenizer = bpe.Tokenizer(BYTE_VOCAB, [])
+    for call in (tokenizer.encode_batch, tokenizer.encode_batch_to_numpy):
+        for texts in ([5], ["a", None], [["a"]]):
+            with refusal("a text is str or bytes"):
+                call(texts)
+
+
 def test_a_text_is_split_by_a_pattern_as_its_bytes_are():
     assert bpe.Pattern("gpt2").split("one é") == [b"one", " é".encode()]
     with refusal("a text is str or bytes"):
@@ -6913,11 +6946,15 @@ def reports(some_prose):
 )
 def test_curves_are_drawn(reports, tmp_path, suffix, begin):
     pytest.importorskip("matplotlib")
-    few = bpe.curve({"a": (bpe.learn(bpe.Words.from_counts({b"aab": 3}), 258), 9)})
+    few = bpe.curve({"$a$": (bpe.learn(bpe.Words.from_counts({b"aab": 3}), 258), 9)})
     for report in (reports[2], few):
         figure = report.plot(tmp_path / f"picture.{suffix}")
         assert len(figure.axes) == 2 and len(report.plot().axes[0].lines) == len(report.columns)
         assert (tmp_path / f"picture.{suffix}").read_bytes().startswith(begin)
+        labels = figure.axes[0].get_xticklabels() + figure.axes[1].get_yticklabels()
+        assert labels and all(label.get_parse_math() for label in labels)  # 2^8 is a formula
+    (name,) = figure.axes[0].get_legend().get_texts()
+    assert name.get_text() == r"\$a\$"  # $a$ is none
 
 
 def test_sizes_on_a_corpus_are_those_of_models_with_fewer_merges(some_prose, tmp_path):
