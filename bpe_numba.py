@@ -14136,7 +14136,8 @@ def compare(
         Source(find_files(files), Pattern(r"\s?\S+"), sorted(special_tokens), text_field)
         for files in corpora.values()
     ]
-    words = _most_frequent_words(sources, engine)
+    with stage("words"):
+        words = _most_frequent_words(sources, engine)
     sizes = []
     splits = []  # for each model, the pieces of each word
     vocabularies = [tokenizer.model.ordinary_ids.keys() for tokenizer in tokenizers.values()]

@@ -6235,6 +6235,43 @@ def test_kernels_run_as_plain_python(tmp_path):
     assert done.stdout.split() == [b"True", b"True", n, b"3"], done.stderr
 
 
+def rows_of(table):
+    """The cells of a table in Markdown, without its header."""
+    lines = [line for line in table.splitlines() if line.startswith("| ")]
+    return [[cell.strip() for cell in line[1:-1].split("|")] for line in lines[2:]]
+
+
+@compiled
+def test_a_profile_names_the_kernels_of_each_stage(tmp_path):
+    (tmp_path / "a.txt").write_text("low lower lowest newest widest\n" * 99)
+    script = Path(MODULE).with_name("profile.sh")
+    folders = [str(Path(sys.executable).parent), os.environ["PATH"]]
+    done = subprocess.run(
+        ["bash", script, "--kernels", "train", "a.txt"],
+        cwd=tmp_path,
+        env=os.environ | {"PATH": os.pathsep.join(folders)},
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert done.returncode == 0, done.stderr
+    _, stages, kernels = re.split(
+        r"(?m)^(?=[0-9.]+ seconds$|Kernels that Python calls)", done.stdout
+    )
+    seconds = {stage: float(seconds) for stage, seconds, *_ in rows_of(stages)}
+    *rows, (*_, of_python, share) = rows_of(kernels)
+    names = {(stage, kernel) for stage, kernel, *_ in rows}
+    assert {("compile", "_count_text"), ("compile", "_WordTable")} <= names
+    spent = Counter()
+    for stage, _, n_calls, *parts, _ in rows:
+        assert int(n_calls.replace(",", "")) > 0
+        spent[stage] += sum(float(part.replace(",", "")) for part in parts)
+    assert all(spent[stage] < seconds[stage] + 0.02 for stage in seconds)
+    total = float(stages.split()[0])
+    assert sum(spent.values()) + float(of_python) == pytest.approx(total, rel=0.2)
+    assert 0 < float(share) < 100
+
+
 USE_FEWEST = """
 import multiprocessing
 import bpe_numba as bpe
