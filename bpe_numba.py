@@ -118,7 +118,7 @@ import warnings
 import zipfile
 import zlib
 from array import array
-from collections import Counter, defaultdict, deque
+from collections import Counter, UserList, defaultdict, deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import (
     BrokenExecutor,
@@ -10557,7 +10557,7 @@ def transformers_config(
     return fields
 
 
-# Files and folders
+# Files, folders, names of the hub, and tokenizers of other libraries
 
 
 class Format(NamedTuple):
@@ -10592,20 +10592,35 @@ FORMATS = {
 WRITTEN_FORMATS = [name for name in FORMATS if FORMATS[name].write]
 
 
+def find_model(name: PathName | object) -> Path | object:
+    """Find the file of a model: of a path, which comes first, or of a name of the hub.
+
+    Tokenizers of other libraries are returned as they are.
+    """
+    if not isinstance(name, PathName):
+        return name
+    path = as_path(name)
+    if path.is_dir():
+        return _find_model_file(path)
+    return path if path.is_file() else _find_on_hub(str(name))
+
+
 def load_model(
-    path: PathName,
+    path: PathName | object,
     *,
     encoding: str | None = None,
     pattern: PatternSource | None = None,
     special_tokens: SpecialTokens = None,
 ) -> Model:
-    """Read a model from a file or a folder.
+    """Read a model from a file, a folder, the hub, or a tokenizer of another library.
 
     The format is detected from the content. See Tokenizer.load.
     """
-    path = as_path(path)
-    file = _find_model_file(path) if path.is_dir() else path
-    require(file.is_file(), f"{path}: no such file or folder")
+    options = {"encoding": encoding, "pattern": pattern, "special_tokens": special_tokens}
+    file = find_model(path)
+    if not isinstance(file, Path):
+        require(not any(options.values()), "a tokenizer of a library has its own: omit `pattern`")
+        return _model_of(file)
     data = _read_limited(file)
     config = _read_beside(file.with_name("tokenizer_config.json"))
     form = next((form for form in FORMATS.values() if regex.match(form.sign, data)), None)
@@ -10614,7 +10629,6 @@ def load_model(
         f"{file}: this is not a tokenizer.json, vocab.json, merges.txt, rank file, SentencePiece "
         "model or vocab.txt; commands take the model before the texts",
     )
-    options = {"encoding": encoding, "pattern": pattern, "special_tokens": special_tokens}
     for name in options.keys() - inspect.signature(form.read).parameters.keys():
         require(
             options[name] is None, f"{file}: a file like {form.file} has its own: omit `{name}`"
@@ -10640,6 +10654,69 @@ def _find_model_file(folder: Path) -> Path:
         if len(files) == 1:
             return files[0]
     raise InputError(f"{folder}: no tokenizer.json here, nor a single file of another format")
+
+
+# The files of a model in a repository of the hub: its vocabulary, and what belongs to it.
+_HUB_VOCABULARIES = (
+    "tokenizer.json",
+    "tokenizer.model",
+    "spiece.model",
+    "sentencepiece.bpe.model",
+    "vocab.json",
+    "vocab.txt",
+)
+_HUB_FILES = (*_HUB_VOCABULARIES, "merges.txt", "tokenizer_config.json", "config.json")
+
+
+def _find_on_hub(name: str) -> Path:
+    """Find the file of a model by a name of the hub, such as openai-community/gpt2.
+
+    The network is asked only for a model that is not in the cache of huggingface_hub. A name whose
+    first part is a folder here is a mistyped path.
+    """
+    missing = f"{name}: no such file or folder"
+    owner, _, repository = name.partition("/")
+    is_name = re.fullmatch(r"\w[\w.-]*/[\w.-]+", name) and not os.path.exists(owner)
+    require(is_name and not repository.endswith((".json", ".model", ".tiktoken", ".txt")), missing)
+    try:
+        hub = importlib.import_module("huggingface_hub")
+        for file in _HUB_VOCABULARIES:
+            cached = hub.try_to_load_from_cache(name, file)
+            if isinstance(cached, str):
+                return Path(cached)
+        # This fails at once without a network, while a download tries again for 23 s.
+        names = {file.rfilename for file in hub.model_info(name, timeout=10).siblings}
+        files = [hub.hf_hub_download(name, file) for file in _HUB_FILES if file in names]
+        return Path(files[0])
+    except Exception as error:  # its errors are of other packages, by its version
+        reason = str(error).strip().partition("\n")[0]
+        packages = "pip install huggingface_hub, or " * isinstance(error, ImportError)
+        raise InputError(
+            f"{missing}; and no tokenizer on the hub ({reason:.200}): {packages}download "
+            f"https://huggingface.co/{name}/resolve/main/tokenizer.json"
+        ) from None
+
+
+def _model_of(tokenizer: object) -> Model:
+    """Make the model of a tokenizer of tokenizers, transformers or tiktoken."""
+    if hasattr(tokenizer, "_mergeable_ranks"):
+        vocab = {token_id: token for token, token_id in tokenizer._mergeable_ranks.items()}
+        model = Model(vocab, None, tokenizer._special_tokens, tokenizer._pat_str)
+        tiktoken_ranks(model)  # raises InputError for a pattern that leaves out text
+        return model
+    backend = getattr(tokenizer, "backend_tokenizer", tokenizer)
+    require(
+        hasattr(backend, "to_str"),
+        "a model is a path, a name of the hub, a tokenizers.Tokenizer, a fast tokenizer of "
+        f"transformers or a tiktoken.Encoding, not {tokenizer!r:.80}",
+    )
+    content = read_json(backend.to_str().encode(), "the tokenizer")
+    if backend is not tokenizer:
+        content |= dict.fromkeys(_BATCHING)  # of its last call
+    model = read_huggingface(content)
+    values = {name: getattr(tokenizer, name, None) for name in CONFIG_KEYS}
+    model.config = {name: value for name, value in values.items() if value is not None}
+    return model
 
 
 def save_model(model: Model, path: PathName, format: str | None = None) -> None:
@@ -10918,6 +10995,16 @@ def surround(
     return ids, offsets + len(row) * np.arange(len(offsets))
 
 
+def split_ids(ids: np.ndarray, offsets: np.ndarray) -> list[list[int]]:
+    """Return the ids of each text as a list.
+
+    >>> split_ids(np.array([5, 6, 7]), np.array([0, 2, 2, 3]))
+    [[5, 6], [], [7]]
+    """
+    ids = ids.tolist()
+    return [ids[start:stop] for start, stop in itertools.pairwise(offsets.tolist())]
+
+
 class _Encoder:
     """The state of one encoding thread."""
 
@@ -11148,6 +11235,7 @@ class Tokenizer:
         for allowed in ("all", "none"):
             self._pretokenizer(allowed)
         self._idle = []  # encoders that no thread is using
+        self._origin = None  # the file, or the tokenizer of another library, that was loaded
         self._sources = {}  # of texts, by special tokens
 
     vocab = property(
@@ -11252,24 +11340,31 @@ class Tokenizer:
     @classmethod
     def load(
         cls,
-        path: PathName,
+        path: PathName | object,
         *,
         encoding: str | None = None,
         pattern: str | None = None,
         special_tokens: SpecialTokens = None,
     ) -> Tokenizer:
-        """Load a model from a file or a folder. The format is detected from the content.
+        """Load a model. The format of files is detected from their content.
 
-        It is a tokenizer.json of Hugging Face; GPT-2's vocab.json and merges.txt, or encoder.json
-        and vocab.bpe; a rank file of tiktoken; a model of SentencePiece; or BERT's vocab.txt. A
-        rank file lacks a pattern and special tokens: `encoding` is a name in ENCODINGS, or
-        `pattern` and `special_tokens` give them. Published rank files, and those that were saved
-        here, need neither. Raises ValueError for other files, and for features that would give
-        other ids here.
+        path  a file or a folder; or a name of the hub, such as "openai-community/gpt2", in the
+              cache of huggingface_hub or on the network; or a tokenizers.Tokenizer, a fast
+              tokenizer of transformers, a tiktoken.Encoding
+
+        A file is a tokenizer.json of Hugging Face; GPT-2's vocab.json and merges.txt, or
+        encoder.json and vocab.bpe; a rank file of tiktoken; a model of SentencePiece; or BERT's
+        vocab.txt. A rank file lacks a pattern and special tokens: `encoding` is a name in
+        ENCODINGS, or `pattern` and `special_tokens` give them. Published rank files, and those that
+        were saved here, need neither. Raises ValueError for other files, and for features that
+        would give other ids here.
         """
-        return cls.from_model(
-            load_model(path, encoding=encoding, pattern=pattern, special_tokens=special_tokens)
+        origin = find_model(path)
+        tokenizer = cls.from_model(
+            load_model(origin, encoding=encoding, pattern=pattern, special_tokens=special_tokens)
         )
+        tokenizer._origin = origin
+        return tokenizer
 
     def save(self, path: PathName, format: str | None = None) -> None:
         """Write a model folder.
@@ -11341,6 +11436,51 @@ class Tokenizer:
         if template is not None:
             model.post_processor = template_processing(template, model.special_tokens)
         return Tokenizer.from_model(model, self._cache_size)
+
+    def as_hf(self):
+        """Make a tokenizer of transformers that encodes plain texts here, with the same results.
+
+        It is the one that AutoTokenizer gives for the folder from which this tokenizer was loaded,
+        or a copy of the tokenizer of transformers that it was loaded from; without these, it is as
+        saved. One text, or a list of texts, is encoded here, with the options add_special_tokens,
+        padding, truncation, max_length and return_tensors. All else is the library's.
+
+        >>> vocab = {b: bytes([b]) for b in range(256)}
+        >>> tokenizer = Tokenizer(vocab, [], ["<pad>"])
+        >>> tokenizer.config["pad_token"] = "<pad>"
+        >>> tokenizer.as_hf()(["Hi!", "?"], padding=True)["input_ids"]
+        [[72, 105, 33], [63, 256, 256]]
+        """
+        transformers = import_optional("transformers")
+        origin = self._origin
+        if isinstance(origin, Path) and _is_of_transformers(origin):
+            original = transformers.AutoTokenizer.from_pretrained(origin.parent)
+        elif hasattr(origin, "backend_tokenizer"):
+            original = copy.deepcopy(origin)
+        else:
+            original = transformers.PreTrainedTokenizerFast(
+                tokenizer_object=self.to_huggingface(), **self.config
+            )
+        swapped = _swapped(_FastTexts, original)
+        swapped._current()  # raises InputError for what this module does not support
+        return swapped
+
+    def as_tiktoken(self, name: str = "bpe_numba"):
+        """Make a `tiktoken.Encoding` whose batches are encoded here, with the same results.
+
+        All its other methods are tiktoken's. Raises ValueError if tiktoken cannot have the same
+        ids.
+
+        >>> encoding = Tokenizer({b: bytes([b]) for b in range(256)}, None).as_tiktoken()
+        >>> encoding.encode_batch(["Hi", "!"])
+        [[72, 105], [33]]
+        """
+        encoding = self._origin
+        if not hasattr(encoding, "_mergeable_ranks"):
+            encoding = self.to_tiktoken(name)
+        swapped = _swapped(_EncodingBatches, encoding)
+        swapped._ours = self
+        return swapped
 
     def token_to_id(self, token: bytes | str) -> int | None:
         """Look up the id of a token, or None."""
@@ -11574,7 +11714,7 @@ class Tokenizer:
             seed=seed,
             threads=threads,
         )
-        return [ids[start:stop].tolist() for start, stop in itertools.pairwise(offsets.tolist())]
+        return split_ids(ids, offsets)
 
     @checked
     def encode_batch_to_numpy(
@@ -11634,6 +11774,7 @@ class Tokenizer:
         allowed_special: Allowed = "all",
         *,
         add_special_tokens: bool = False,
+        min_length: int = 0,
         pad_id: int = 0,
         pad_left: bool = False,
         threads: int | None = None,
@@ -11644,6 +11785,7 @@ class Tokenizer:
 
         max_length  the last ids of a longer text are left out, but none of those that
                     add_special_tokens puts around it
+        min_length  the matrix is at least as wide
         pad_id      the id of padding
         pad_left    whether padding is at the beginning of a row, not at its end
 
@@ -11662,7 +11804,7 @@ class Tokenizer:
         ends = np.cumsum(np.minimum(lengths, room))
         ids, offsets = surround(ids[is_kept], np.append(0, ends), before, after)
         lengths = np.diff(offsets)
-        columns = np.arange(lengths.max(initial=0))
+        columns = np.arange(lengths.max(initial=min_length))
         if pad_left:
             columns = columns[::-1]
         is_id = columns < lengths[:, None]
@@ -11831,6 +11973,178 @@ def _unpickle(pickled: bytes, config: dict) -> Tokenizer:
     tokenizer.model = copy.copy(tokenizer.model)
     tokenizer.model.config = dict(config)
     return tokenizer
+
+
+# Tokenizers of other libraries that encode here: their class is a subclass of the library's, in
+# which a mixin replaces some methods. What a mixin does not support, it leaves to the library.
+
+
+def _is_of_transformers(file: Path) -> bool:
+    """Check whether AutoTokenizer reads this file if it is given the folder."""
+    configs = {"tokenizer_config.json", "config.json"}
+    return file.name in _HUB_VOCABULARIES and not configs.isdisjoint(os.listdir(file.parent))
+
+
+def _swapped(mixin: type, original: object) -> object:
+    """Make a copy of an object whose class has the methods of `mixin`, and then those it had."""
+    owner = type(original)
+    made = object.__new__(type(owner.__name__, (mixin, owner), {}))
+    vars(made).update(vars(original))
+    return made
+
+
+class _Swapped:
+    """The base of mixins: objects are pickled as those of the library."""
+
+    def __reduce__(self):
+        mixin, owner = type(self).__bases__
+        plain = object.__new__(owner)
+        vars(plain).update(vars(self))
+        return _swapped, (mixin, plain)
+
+
+class _EncodingBatches(_Swapped):
+    """The methods of a tiktoken.Encoding that encode here."""
+
+    @functools.cached_property
+    def _ours(self) -> Tokenizer:
+        """The tokenizer of this Encoding; a pickle lacks it."""
+        return Tokenizer.from_model(load_model(self))
+
+    def encode_ordinary_batch(self, text, *, num_threads=8):
+        """Encode texts without special tokens."""
+        return self.encode_batch(text, num_threads=num_threads, disallowed_special=())
+
+    def encode_batch(
+        self, text, *, num_threads=8, allowed_special=frozenset(), disallowed_special="all"
+    ):
+        """Encode texts; raises ValueError for a special token that is disallowed."""
+        texts = list(text)
+        special = self._ours.special_tokens
+        known = special.keys()
+        allowed = known if allowed_special == "all" else known & allowed_special
+        disallowed = known - allowed if disallowed_special == "all" else set(disallowed_special)
+        # If no other token is found, the ids are those of the allowed tokens alone.
+        sought = "all" if disallowed else allowed
+        others = [special.get(token) for token in (known - allowed) | disallowed]
+        with contextlib.suppress(InputError):
+            require(set(map(type, texts)) == {str} and None not in others, _LEFT)
+            ids, offsets = self._ours.encode_batch_to_numpy(texts, sought or "none")
+            require(sought != "all" or not np.isin(ids, others).any(), _LEFT)
+            return split_ids(ids, offsets)
+        return super().encode_batch(
+            texts,
+            num_threads=num_threads,
+            allowed_special=allowed_special,
+            disallowed_special=disallowed_special,
+        )
+
+
+class _LateEncodings(UserList):
+    """The `encodings` of a BatchEncoding, which the library makes when they are asked for."""
+
+    def __init__(self, library: Callable):
+        self.library = library
+
+    @functools.cached_property
+    def data(self) -> list:
+        """The encodings, with words and offsets."""
+        return self.library().encodings
+
+    def __reduce__(self):
+        return list, (self.data,)
+
+
+_LEFT = "left to the library"
+_FAST_OPTIONS = {"add_special_tokens", "max_length", "padding", "return_tensors", "truncation"}
+
+
+class _FastTexts(_Swapped):
+    """The methods of a fast tokenizer of transformers that encode here; see `Tokenizer.as_hf`."""
+
+    _state = None  # that of the library's tokenizer for which `_ours` was made
+
+    def add_tokens(self, *arguments, **options):
+        """Add tokens, which `_ours` lacks."""
+        self._state = None
+        return super().add_tokens(*arguments, **options)
+
+    def _current(self) -> Tokenizer:
+        """Return the Tokenizer of the library's tokenizer, whose tokens or template may be new."""
+        backend = self.backend_tokenizer
+        state = backend.get_vocab_size(), backend.post_processor.__getstate__()
+        if state != self._state:
+            self._state = state
+            self._ours = None
+            with warnings.catch_warnings():  # the notes are about what is obeyed here
+                warnings.simplefilter("ignore")
+                self._ours = Tokenizer.from_model(load_model(self))
+        require(self._ours and not self.split_special_tokens, _LEFT)
+        return self._ours
+
+    def __call__(self, text=None, *others, **options):
+        """Encode a text or a list of texts."""
+        library = functools.partial(super().__call__, text, *others, **options)
+        types = set(map(type, text)) if type(text) in (list, tuple) else {type(text)}
+        if types == {str} and not others and options.keys() <= _FAST_OPTIONS:
+            with contextlib.suppress(InputError):
+                return self._encode_here(text, library, **options)
+        return library()
+
+    def _encode_here(
+        self, text: str | Sequence[str], library: Callable, return_tensors=None, **options
+    ):
+        """Encode texts; raises InputError for what is left to the library."""
+        is_one = isinstance(text, str)
+        rows = self._rows([text] if is_one else text, **options)
+        if isinstance(rows[0], np.ndarray) and return_tensors not in ("np", "pt"):
+            rows = [matrix.tolist() for matrix in rows]
+        fields = zip(("input_ids", "token_type_ids", "attention_mask"), rows, strict=True)
+        data = {name: rows for name, rows in fields if name in self.model_input_names}
+        if "token_type_ids" in data:
+            types = self.backend_tokenizer.encode("a").type_ids
+            require(not any(types) and not self.pad_token_type_id, _LEFT)
+        if is_one and return_tensors is None:
+            data = {name: rows[0] for name, rows in data.items()}
+        return import_optional("transformers").BatchEncoding(
+            data, _LateEncodings(library), return_tensors, n_sequences=1
+        )
+
+    def _rows(
+        self, texts: Sequence[str], add_special_tokens: bool = True, **limits: object
+    ) -> tuple:
+        """Encode texts; returns ids, types and mask, as lists, or as arrays if they are padded."""
+        encoder = self._current()
+        padding, truncation, max_length, _ = self._get_padding_truncation_strategies(**limits)
+        room = MAX_ID
+        if truncation.value != "do_not_truncate":
+            require(self.truncation_side == "right" and truncation.value != "only_second", _LEFT)
+            room = max_length
+        if padding.value == "do_not_pad":
+            before, after = encoder.model.added_ids if add_special_tokens else ([], [])
+            room -= len(before + after)
+            require(room >= 0, _LEFT)
+            ids = [before + row[:room] + after for row in encoder.encode_batch(texts)]
+            mask = [[1] * len(row) for row in ids]
+            types = [[0] * len(row) for row in ids]
+        else:
+            is_fixed = padding.value == "max_length"
+            ids, lengths = encoder.encode_batch_padded(
+                texts,
+                room,
+                add_special_tokens=add_special_tokens,
+                min_length=max_length if is_fixed else 0,
+                pad_id=self.pad_token_id,
+                pad_left=self.padding_side == "left",
+            )
+            require(not is_fixed or ids.shape[1] == max_length, _LEFT)
+            ids = ids.astype(np.int64)
+            mask = (np.arange(ids.shape[1]) < lengths[:, None]).astype(np.int64)
+            if self.padding_side == "left":
+                mask = mask[:, ::-1].copy()
+            types = np.zeros_like(mask)
+        self._eventual_warn_about_too_long_sequence(max(ids, key=len), max_length, True)
+        return ids, types, mask
 
 
 def _id_array(ids: Iterable[int]) -> np.ndarray:

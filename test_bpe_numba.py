@@ -25,6 +25,7 @@ import functools
 import gzip
 import hashlib
 import html.parser
+import http.server
 import importlib.util
 import inspect
 import io
@@ -48,12 +49,14 @@ import threading
 import time
 import unicodedata
 import warnings
+import zlib
 from collections import Counter
 from collections.abc import Callable, Collection
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from itertools import chain, pairwise
 from pathlib import Path
 from types import SimpleNamespace
+from typing import ClassVar
 
 import jinja2.sandbox
 import numba
@@ -64,6 +67,7 @@ import sentencepiece
 import tiktoken
 import tiktoken.load
 import tokenizers
+import transformers
 from hypothesis import HealthCheck, assume, example, given, settings
 from hypothesis import strategies as st
 from sentencepiece import sentencepiece_model_pb2
@@ -4806,6 +4810,121 @@ def test_an_unmerged_name_of_other_text_is_an_ordinary_token(tmp_path):
     assert ours.encode("Ġhi") == list("Ġhi".encode()) and ours.decode([256, 258, 259]) == "<é> hiéé"
 
 
+# Names of the hub, and tokenizers of other libraries
+
+
+class Hub(http.server.BaseHTTPRequestHandler):
+    """A hub with one repository, ann/bees, whose files are those of the folder FOLDER."""
+
+    FOLDER: Path
+    asked: ClassVar[list[str]] = []
+
+    def do_GET(self):
+        self.asked.append(self.path)
+        files = sorted(file.name for file in self.FOLDER.iterdir())
+        answers = {
+            f"/ann/bees/resolve/main/{name}": (self.FOLDER / name).read_bytes() for name in files
+        }
+        siblings = [{"rfilename": name} for name in files]
+        answers["/api/models/ann/bees"] = json.dumps(
+            {"id": "ann/bees", "siblings": siblings}
+        ).encode()
+        data = answers.get(self.path, b"")
+        self.send_response(200 if data else 404)
+        self.send_header("ETag", f'"{zlib.crc32(data):040x}"')
+        self.send_header("X-Repo-Commit", "a" * 40)
+        self.send_header("X-Error-Code", "" if data else "RepoNotFound")
+        self.send_header("Content-Length", str(len(data)))
+        self.end_headers()
+        if self.command == "GET":
+            self.wfile.write(data)
+
+    do_HEAD = do_GET
+
+    def log_message(self, *_):
+        pass
+
+
+LOADS = """
+import sys
+import bpe_numba as bpe
+for name in sys.argv[1:]:
+    try:
+        print(len(bpe.Tokenizer.load(name)), flush=True)
+    except bpe.InputError as error:
+        print(error, flush=True)
+"""
+
+
+def test_names_of_the_hub(tokenizer, tmp_path):
+    tokenizer.save(tmp_path / "repository")
+    (tmp_path / "bob").mkdir()
+    handler = type("Handler", (Hub,), {"FOLDER": tmp_path / "repository", "asked": []})
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    places = {"HF_ENDPOINT": f"http://127.0.0.1:{server.server_port}", "HF_HOME": tmp_path / "home"}
+
+    def load(*names):
+        result = python("-c", LOADS, *names, cwd=tmp_path, **places)
+        return result.stdout.decode().splitlines()
+
+    found, again, missing, mistyped, file = load(
+        "ann/bees", "ann/bees", "ann/wasps", "bob/models", "ann/bees.json"
+    )
+    server.shutdown()
+    server.server_close()
+    assert found == again == str(len(tokenizer))
+    assert missing.startswith("ann/wasps: no such file or folder; and no tokenizer on the hub")
+    assert "download https://huggingface.co/ann/wasps/resolve/main/tokenizer.json" in missing
+    assert mistyped == "bob/models: no such file or folder"
+    assert file == "ann/bees.json: no such file or folder"
+    assert not [path for path in handler.asked if "models/bob" in path or "json.json" in path]
+    assert handler.asked.count("/api/models/ann/bees") == 1
+    # without a network: what is in the cache, and an answer at once
+    start = time.monotonic()
+    found, missing = load("ann/bees", "ann/wasps")
+    assert found == again and missing.startswith("ann/wasps: no such file or folder; and no")
+    assert time.monotonic() - start < 20  # a download would be tried again for longer
+
+
+def test_a_name_of_the_hub_without_its_package(monkeypatch):
+    monkeypatch.setitem(sys.modules, "huggingface_hub", None)
+    with refusal("pip install huggingface_hub, or download https://huggingface.co/ann/bees/"):
+        bpe.Tokenizer.load("ann/bees")
+    for name in ("bees", "./ann/bees", "ann/bees/cells", "/ann/bees", "ann/bees.tiktoken"):
+        with refusal("no such file or folder$"):
+            bpe.Tokenizer.load(name)
+
+
+def test_tokenizers_of_other_libraries_are_loaded(tokenizer):
+    roles = {"eos_token": END, "model_max_length": 99, "chat_template": "{{ messages }}"}
+    theirs = transformers.PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer.to_huggingface(), **roles
+    )
+    theirs(["a", "b c"], truncation=True, max_length=1)  # which its backend remembers
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        loaded = bpe.Tokenizer.load(theirs)
+    assert loaded.config == roles and loaded.digest == tokenizer.digest
+    assert bpe.Tokenizer.load(tokenizer.to_huggingface()).digest == tokenizer.digest
+    loaded = bpe.Tokenizer.load(tokenizer.to_tiktoken())
+    assert loaded.special_tokens == tokenizer.special_tokens
+    assert loaded.encode(f"import this{END}") == tokenizer.encode(f"import this{END}")
+    for other in (5, None, object()):
+        with refusal("a model is a path, a name of the hub, a tokenizers.Tokenizer"):
+            bpe.Tokenizer.load(other)
+    with refusal("has its own"):
+        bpe.Tokenizer.load(theirs, pattern="gpt2")
+    incomplete = tiktoken.Encoding(
+        "some",
+        pat_str=r"\w+",
+        mergeable_ranks={b: k for k, b in enumerate(BYTES)},
+        special_tokens={},
+    )
+    with refusal("may leave text unmatched"):
+        bpe.Tokenizer.load(incomplete)
+
+
 # ─── Kinds ────────────────────────────────────────────────────────────────────────────────────────
 
 
@@ -5318,6 +5437,7 @@ def test_a_padded_batch_may_have_no_texts_and_no_ids(tokenizer):
     assert tokenizer.encode_batch_padded([])[0].shape == (0, 0)
     assert tokenizer.encode_batch_padded(["", ""])[0].shape == (2, 0)
     assert tokenizer.encode_batch_padded(["a", "b"], 0)[0].shape == (2, 0)
+    assert tokenizer.encode_batch_padded(["a"], min_length=3)[0].shape == (1, 3)
     ours = post_processed(POST_PROCESSORS[0])[1]
     assert ours.encode_batch_padded(["a"], 2, add_special_tokens=True)[0].tolist() == [[1, 2]]
     with refusal("`max_length` 1 has no room"):
@@ -5369,6 +5489,184 @@ def test_an_unknown_letter_of_the_word_is_named(encode):
     model = bpe.Model(vocab, [(b"a", b"a")], None, "whitespace-split", alphabet="characters")
     with pytest.raises(bpe.InputError, match="the character 'x' is not in the vocabulary"):
         encode(bpe.Tokenizer.from_model(model), "aa a axb")
+
+
+# Tokenizers of other libraries that encode here
+
+
+def swappable(kind, tokenizer):
+    """A tokenizer of `transformers`: of bytes, a BERT, or a T5."""
+    if kind == "bytes":
+        return transformers.PreTrainedTokenizerFast(
+            tokenizer_object=tokenizer.to_huggingface(), pad_token=END
+        )
+    data = ["Hello, hello world! It is what it is.", "中文 a b c d 1 2 3"] * 2
+    if kind == "bert":
+        specials = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+        theirs = trained_by_hugging_face(
+            "WordPiece", data, P.BertPreTokenizer(), {"unk_token": "[UNK]"}, special_tokens=specials
+        )
+        theirs.normalizer = N.BertNormalizer()
+        theirs.post_processor = A.BertProcessing(("[SEP]", 3), ("[CLS]", 2))
+        names = ["input_ids", "token_type_ids", "attention_mask"]
+        roles = {"pad_token": "[PAD]", "unk_token": "[UNK]", "model_input_names": names}
+        return transformers.PreTrainedTokenizerFast(tokenizer_object=theirs, **roles)
+    specials = ["<pad>", "</s>", "<unk>"]
+    theirs = trained_by_hugging_face(
+        "Unigram", data, P.Metaspace(), special_tokens=specials, unk_token="<unk>"
+    )
+    theirs.post_processor = A.TemplateProcessing(single="$A </s>", special_tokens=[("</s>", 1)])
+    roles = {"pad_token": "<pad>", "padding_side": "left", "model_max_length": 20}
+    return transformers.PreTrainedTokenizerFast(tokenizer_object=theirs, **roles)
+
+
+@pytest.fixture(scope="session")
+def swapped(tokenizer):
+    """Tokenizers of `transformers`, each beside ours that is made of it."""
+    pairs = {}
+    for kind in ("bytes", "bert", "t5"):
+        theirs = swappable(kind, tokenizer)
+        pairs[kind] = theirs, bpe.Tokenizer.load(theirs).as_hf()
+    return pairs
+
+
+def batch_of(tokenizer, *inputs, **options):
+    """The keys, types, shapes and values of a batch, or the error."""
+    try:
+        batch = tokenizer(*inputs, **options)
+    except Exception as error:
+        return type(error), str(error)
+    values = {name: (type(rows), getattr(rows, "dtype", 0)) for name, rows in batch.items()}
+    return type(batch), values, {name: np.array(rows, object) for name, rows in batch.items()}
+
+
+def assert_same_batch(pair, *inputs, **options):
+    theirs, ours = (batch_of(tokenizer, *inputs, **options) for tokenizer in pair)
+    assert repr(ours) == repr(theirs)
+
+
+call_options = st.fixed_dictionaries(
+    {},
+    optional={
+        "padding": st.sampled_from([False, True, "longest", "max_length"]),
+        "truncation": st.sampled_from([None, False, True, "longest_first", "only_second"]),
+        "max_length": st.sampled_from([None, 0, 1, 2, 4, 9, 70]),
+        "add_special_tokens": st.booleans(),
+        "return_tensors": st.sampled_from([None, "np"]),
+        "return_length": st.booleans(),
+        "return_offsets_mapping": st.booleans(),
+    },
+)
+hostile_texts = texts | st.text("Helo, it\ud800<pad>[CLS]\x00中", max_size=30)
+hostile_texts |= st.sampled_from(["", " ", END, "[CLS] a", "</s> </s>", "It is " * 9])
+
+
+@pytest.mark.parametrize("kind", ["bytes", "bert", "t5"])
+@given(st.data())
+@examples(60)
+def test_a_swapped_tokenizer_gives_what_transformers_gives(swapped, kind, data):
+    inputs = data.draw(hostile_texts | st.lists(hostile_texts, max_size=5).map(tuple))
+    options = data.draw(call_options)
+    for side in data.draw(st.sampled_from([("right", "left"), ("left", "right"), ("right",) * 2])):
+        for tokenizer in swapped[kind]:
+            tokenizer.truncation_side = side
+        assert_same_batch(swapped[kind], inputs, **options)
+    assert_same_batch(swapped[kind], inputs, "a pair", **options)
+
+
+def test_all_but_plain_texts_is_left_to_transformers(swapped, tmp_path):
+    for theirs, ours in swapped.values():
+        theirs.truncation_side = ours.truncation_side = "right"
+        texts = ["Hello, it is 1 2", "", "c d"]
+        batch = ours(texts, truncation=True, max_length=3)
+        assert isinstance(batch.encodings, bpe._LateEncodings)  # they were not made there
+        there = theirs(texts, truncation=True, max_length=3)
+        for same in (batch, pickle.loads(pickle.dumps(batch)), batch.copy()):
+            assert same.data == there.data and same.is_fast
+            assert same.tokens(0) == there.tokens(0) and same[2].offsets == there[2].offsets
+            assert same.word_ids(0) == there.word_ids(0)
+        assert type(ours).__name__ == type(theirs).__name__ and isinstance(ours, type(theirs))
+        ids = there["input_ids"]
+        assert ours.batch_decode(ids) == theirs.batch_decode(ids)
+        assert ours.tokenize(texts[0]) == theirs.tokenize(texts[0])
+        assert ours.encode(*texts[:2]) == theirs.encode(*texts[:2])
+        collate = transformers.DataCollatorWithPadding(ours, return_tensors="np")
+        padded = collate([ours(text) for text in texts])
+        assert (
+            padded["input_ids"] == theirs(texts, padding=True, return_tensors="np").input_ids
+        ).all()
+        for tokenizer, name in ((ours, "ours"), (theirs, "theirs")):
+            tokenizer.backend_tokenizer.no_truncation()  # each library's last call is another
+            tokenizer.backend_tokenizer.no_padding()
+            tokenizer.save_pretrained(tmp_path / name)
+        for file in (tmp_path / "theirs").iterdir():
+            assert (tmp_path / "ours" / file.name).read_bytes() == file.read_bytes()
+
+
+def test_a_swapped_tokenizer_follows_changes_and_can_be_copied(tokenizer):
+    theirs = swappable("bert", tokenizer)
+    ours = bpe.Tokenizer.load(theirs).as_hf()
+    text = "Hello <new> it is [MASK]"
+    for change in (
+        lambda t: t.add_tokens(["<new>", "lo"]),
+        lambda t: t.add_special_tokens({"sep_token": "is"}),
+        lambda t: setattr(t.backend_tokenizer, "post_processor", None),
+        lambda t: setattr(t, "split_special_tokens", True),
+    ):
+        change(theirs)
+        change(ours)
+        assert_same_batch((theirs, ours), [text, text])
+    for copied in (pickle.loads(pickle.dumps(ours)), copy.deepcopy(ours)):
+        assert_same_batch((theirs, copied), [text, text])
+
+
+def test_what_is_swapped_is_that_of_the_folder(swapped, tokenizer, tmp_path):
+    theirs, _ = swapped["bert"]
+    theirs.save_pretrained(tmp_path / "bert")
+    theirs = transformers.AutoTokenizer.from_pretrained(tmp_path / "bert")
+    for path in (tmp_path / "bert", tmp_path / "bert/tokenizer.json"):
+        ours = bpe.Tokenizer.load(path).as_hf()
+        assert ours.name_or_path == theirs.name_or_path
+        assert_same_batch((theirs, ours), ["Hello", "it is what"], padding=True)
+    # one that transformers has no files of is as saved
+    tokenizer.save(tmp_path / "ours")
+    theirs = transformers.AutoTokenizer.from_pretrained(tmp_path / "ours")
+    assert_same_batch((theirs, tokenizer.as_hf()), ["import this", END], return_tensors="np")
+    with refusal("dropout"):
+        bpe.Tokenizer.load(huggingface_tokenizer(tokenizers.models.BPE(dropout=0.5))).as_hf()
+
+
+def encoded_by(encoding, method, texts, **options):
+    try:
+        return getattr(encoding, method)(texts, **options)
+    except Exception as error:
+        return type(error), str(error)
+
+
+@given(st.lists(hostile_texts | st.sampled_from(["<s>", "a<s>" + END]), max_size=5), st.data())
+def test_a_swapped_encoding_gives_what_tiktoken_gives(tokenizer, texts, data):
+    model = tokenizer.model
+    specials = model.special_tokens | {"<s>": len(tokenizer) + 1}
+    encoding = tokenizer.to_tiktoken("named")
+    theirs = tiktoken.Encoding(
+        "named",
+        pat_str=encoding._pat_str,
+        mergeable_ranks=encoding._mergeable_ranks,
+        special_tokens=specials,
+    )
+    ours = bpe.Tokenizer.load(theirs).as_tiktoken()
+    tokens = st.sets(st.sampled_from([END, "<s>", "a"]), max_size=2)
+    options = {
+        "allowed_special": data.draw(st.just("all") | tokens),
+        "disallowed_special": data.draw(st.just("all") | tokens),
+    }
+    for encoded in (ours, pickle.loads(pickle.dumps(ours))):
+        assert isinstance(encoded, tiktoken.Encoding) and encoded.name == "named"
+        for arguments in (("encode_batch",), ("encode_ordinary_batch",)):
+            expected = encoded_by(theirs, *arguments, texts)
+            assert encoded_by(encoded, *arguments, texts) == expected
+        expected = encoded_by(theirs, "encode_batch", texts, **options)
+        assert encoded_by(encoded, "encode_batch", texts, **options) == expected
 
 
 # ─── Token files ──────────────────────────────────────────────────────────────────────────────────
