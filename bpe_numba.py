@@ -9145,7 +9145,8 @@ def _find_path(text, start, size, tables, total, alpha, state):
 
     If a character alone is not a token, it has an edge as an unknown character. An invalid byte
     counts as an unknown character. Returns the last edge of the path to each node, the sum after
-    the word, and whether rounding may decide between the best path and another one.
+    the word, whether rounding may decide between the best path and another one, and the sum of the
+    best path with another last edge.
     """
     edges = tables.trie.edges
     values = tables.trie.values
@@ -9189,7 +9190,7 @@ def _find_path(text, start, size, tables, total, alpha, state):
     while node > 0:
         is_unsure |= sums[node] - seconds[node] <= ROUNDING * size
         node = last[node] >> EDGE_BITS
-    return last, sums[size], is_unsure
+    return last, sums[size], is_unsure, seconds[size]
 
 
 @inline_kernel
@@ -9198,7 +9199,7 @@ def sample_unigram(text, start, size, tables, alpha, state, ids, at):
 
     See `segment_unigram`.
     """
-    last, _, _ = _find_path(text, start, size, tables, 0.0, alpha, state)
+    last, _, _, _ = _find_path(text, start, size, tables, 0.0, alpha, state)
     return _write_path(text, start, size, tables, last, False, ids, at)
 
 
@@ -9225,7 +9226,7 @@ def settle_unigram(text, stop, scratch, tables, ids, at):
             is_exact &= abs(total) < tables.near
             total = float(np.float32(total + tables.added[ids[k]]))
     if not is_exact:
-        _, total, _ = _find_path(text, start, stop - start, tables, sums[SUM], 1.0, None)
+        _, total, _, _ = _find_path(text, start, stop - start, tables, sums[SUM], 1.0, None)
     sums[SUM] = total
     scratch[NEXT_ID] = at
     scratch[NEXT_BYTE] = stop
@@ -9239,10 +9240,35 @@ def segment_unigram(text, start, size, tables, scratch, ids, at):
     """
     settle_unigram(text, start, scratch, tables, ids, at)
     total = scratch.view(np.float64)[SUM]
-    last, _, is_unsure = _find_path(text, start, size, tables, total, 1.0, None)
+    last, _, is_unsure, _ = _find_path(text, start, size, tables, total, 1.0, None)
     is_unsure |= size > MAX_SURE_BYTES or abs(total) >= tables.near
     scratch[IS_UNSURE] = tables.in_single and is_unsure
     return _write_path(text, start, size, tables, last, tables.in_single, ids, at)
+
+
+@kernel
+def _loss_of_scores(text, starts, sizes, tables):
+    """Compute by how much the score of each token falls if the token itself is cut, float64[K].
+
+    The loss is -1 for a token that is itself cut, since another path has a greater sum.
+    """
+    losses = np.full(len(starts), -1.0)
+    for k in range(len(starts)):
+        size = sizes[k]
+        last, total, _, second = _find_path(text, starts[k], size, tables, 0.0, 1.0, None)
+        if last[size] >> EDGE_BITS == 0:
+            losses[k] = total - second
+    return losses
+
+
+def unigram_losses(model: Model, ids: np.ndarray) -> np.ndarray:
+    """Estimate the log probability of a text that is lost without each token, by scores alone.
+
+    It is the probability of the token, times the loss of its score; float64[K].
+    """
+    text, starts, sizes = make_token_bytes(model.vocab)
+    losses = _loss_of_scores(text, starts[ids], sizes[ids], unigram_tables(model))
+    return np.exp(model.scores[ids]) * losses
 
 
 # ─── Formats ──────────────────────────────────────────────────────────────────────────────────────
@@ -10828,6 +10854,61 @@ def compile_tables(kind: str) -> None:
     KINDS[kind].tables(Model({0: b"a"}, [], kind=kind, scores=np.zeros(1)))
 
 
+def _removable(model: Model) -> np.ndarray:
+    """List the ids without which a model still has all letters, special and unknown tokens."""
+    fixed = fallback_tokens(model) | {
+        *map(str.encode, [*model.special_tokens, str(model.unk_token)])
+    }
+    ids = []
+    for token_id, token in sorted(model.vocab.items()):
+        letters = token.removeprefix(model.subword_prefix.encode())
+        letters = letters.removesuffix(model.word_suffix.encode())
+        if model.alphabet == "characters":
+            letters = letters.decode()
+        if len(letters) > 1 and token not in fixed:
+            ids.append(token_id)
+    return np.array(ids, np.int64)
+
+
+def truncate(model: Model, vocab_size: int) -> Model:
+    """Return a model with fewer tokens; see `Tokenizer.truncated`."""
+    ids = _removable(model)
+    n = max(len(model.vocab) - vocab_size, 0)
+    require(
+        model.kind in ("bpe", "wordpiece", "wordlevel", "unigram") and n <= len(ids),
+        f"this {model.kind} cannot be truncated to {vocab_size:,} tokens: it may lose {len(ids):,}",
+    )
+    if model.kind == "unigram":
+        step = int(SHRINKING_FACTOR * len(model.vocab))
+        if vocab_size < step:
+            return truncate(truncate(model, step), vocab_size)
+        ids = ids[np.argsort(-unigram_losses(model, ids), kind="stable")]
+    kept = np.setdiff1d([*model.vocab], ids[len(ids) - n :])
+    new_ids = {token_id: k for k, token_id in enumerate(kept.tolist())}
+    vocab = {k: model.vocab[token_id] for token_id, k in new_ids.items()}
+    special_tokens = {text: new_ids[token_id] for text, token_id in model.special_tokens.items()}
+    require(
+        special_tokens == model.special_tokens or model.added_ids == ([], []),
+        "the ids of special tokens would change, but the post_processor has them, too",
+    )
+    tokens = {*vocab.values()}
+    merges = model.merges
+    if merges:
+        merges = [pair for pair in merges if tokens.issuperset([*pair, b"".join(pair)])]
+    scores = model.scores
+    if scores is not None:
+        scores = scores[kept[kept < len(scores)]]
+    return dataclasses.replace(
+        model,
+        vocab=vocab,
+        merges=merges,
+        scores=scores,
+        special_tokens=special_tokens,
+        unused=[new_ids[token_id] for token_id in model.unused if token_id in new_ids],
+        added_from=int(np.count_nonzero(kept < model.added_from)),
+    )
+
+
 # ─── Tokenizer ────────────────────────────────────────────────────────────────────────────────────
 #
 # Text -> ids -> text. A Tokenizer owns a Model, and all that is computed from it once: the Pattern,
@@ -11237,6 +11318,19 @@ class Tokenizer:
         self._idle = []  # encoders that no thread is using
         self._origin = None  # the file, or the tokenizer of another library, that was loaded
         self._sources = {}  # of texts, by special tokens
+
+    def truncated(self, vocab_size: int) -> Tokenizer:
+        """Make a tokenizer with the best tokens of this one, in their order, without gaps in ids.
+
+        A BPE, WordPiece or WordLevel loses the last ids, and the merges that need their tokens, as
+        if training had ended there. A Unigram loses the tokens that bring the least probability, by
+        the scores alone. Letters, special tokens and the tokens of unknown characters stay.
+
+        >>> tokenizer = Tokenizer.from_merges([(b"a", b"b"), (b"ab", b"ab")], ["<|end|>"])
+        >>> tokenizer.truncated(258).merges, tokenizer.truncated(258).encode("abab<|end|>")
+        ([(b'a', b'b')], [257, 257, 0])
+        """
+        return Tokenizer.from_model(truncate(self.model, vocab_size), self._cache_size)
 
     vocab = property(
         attrgetter("model.vocab"), doc="The tokens by their ids, including special tokens."

@@ -5991,6 +5991,78 @@ def test_each_family_samples_what_it_can(options):
     assert ours.model.kind != "bpe" or ours.sample(text, 0) == ours.encode(text)
 
 
+@pytest.mark.parametrize("place", bpe.SPECIAL_TOKENS_AT)
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"alphabet": "characters", "byte_fallback": True},
+        {"model": "wordpiece", "score": "count"},
+        {"model": "longest"},
+    ],
+    ids=str,
+)
+def test_a_truncated_model_is_that_of_a_shorter_training(library, options, place):
+    options = {"special_tokens": [END, "<pad>"], "special_tokens_at": place, "workers": 1} | options
+    ours = bpe.train(library[4], 640, **options).tokenizer
+    expected = bpe.train(library[4], 600, **options).tokenizer
+    assert ours.truncated(600).digest == expected.digest and len(expected) == 600
+    assert ours.truncated(900).digest == ours.digest
+    text = library[4].read_text() + END
+    assert ours.truncated(600).encode(text) == expected.encode(text)
+    with refusal("cannot be truncated to 10 tokens: it may lose"):
+        ours.truncated(10)
+
+
+def test_a_truncated_model_without_merges_is_that_with_them(library):
+    merged = bpe.train(library[4], 500, [END], workers=1, special_tokens_at="last").tokenizer
+    text = library[4].read_text() + END
+    vocab = {id: token for id, token in merged.vocab.items() if token != END.encode()}
+    scores = np.zeros(len(vocab), np.float32) - np.arange(len(vocab))
+    for fields in ({}, {"scores": scores}):
+        model = bpe.Model(vocab, None, {END: len(vocab)}, **fields)
+        ours = bpe.Tokenizer.from_model(model).truncated(400)
+        assert ours.encode(text) == merged.truncated(400).encode(text)
+    template = {"type": "RobertaProcessing", "sep": [END, 499], "cls": [END, 499]}
+    template |= {"trim_offsets": True, "add_prefix_space": False}
+    model = dataclasses.replace(model, post_processor=template)
+    with refusal("but the post_processor has them"):
+        bpe.Tokenizer.from_model(model).truncated(400)
+
+
+def naive_best(text, scores):
+    """The greatest sum of scores of tokens that make up a text."""
+    best = {0: 0.0}
+    for end in range(1, len(text) + 1):
+        sums = [best[k] + scores[text[k:end]] for k in best if text[k:end] in scores]
+        if sums:
+            best[end] = max(sums)
+    return best.get(len(text), -math.inf)
+
+
+@pytest.mark.parametrize("dtype", [np.float64, np.float32])
+def test_a_truncated_unigram_loses_the_least_probability(library, dtype):
+    ours = family_training(model="unigram").tokenizer
+    scores = ours.model.scores.astype(dtype)
+    ours = bpe.Tokenizer.from_model(dataclasses.replace(ours.model, scores=scores))
+    named = {ours.vocab[id].decode(): float(scores[id]) for id in ours.model.ordinary}
+    losses = {}
+    for text, score in named.items():
+        others = {token: other for token, other in named.items() if token != text}
+        loss = score - naive_best(text, others)
+        if len(text) > 1:
+            losses[text] = math.exp(score) * (loss if loss > 0 else -1)
+    gone = sorted(losses, key=lambda text: (losses[text], -ours.token_to_id(text)))[:100]
+    kept = {token.decode() for token in ours.truncated(len(ours) - 100).vocab.values()}
+    found = {token.decode() for token in ours.vocab.values()} - kept
+    assert len(found) == 100 and {*gone[:90]} <= found  # rounding may exchange the last ones
+    few = ours.truncated(400)
+    text = library[3].read_text()
+    assert len(few) == 400 and few.decode(few.encode(text)) == text
+    direct = bpe.train(library[::12], 400, model="unigram", workers=1).tokenizer
+    assert len(few.encode(text)) < 1.3 * len(direct.encode(text))
+
+
 @pytest.mark.parametrize("model", ["bpe", "unigram"])
 def test_a_batch_or_a_file_at_random_is_a_sample_of_each_text(
     model, library, tmp_path, monkeypatch
