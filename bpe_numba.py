@@ -1480,7 +1480,6 @@ PATTERNS = {
 #     ("match",)                      report a match
 Program = list[tuple]
 
-LONGEST_SHOWN = 300  # characters of a pattern; its middle is left out
 
 _GROUP = r"\((?:\?(?P<look>[=!])|\?(?P<fold>i?):|(?!\?))"
 _ESCAPE = (
@@ -2161,11 +2160,9 @@ class Pattern:
         return Pattern, (self.parts,)
 
     def __repr__(self) -> str:
-        source = self.name or repr(self.source)
-        if len(source) > LONGEST_SHOWN:
-            half = LONGEST_SHOWN // 2
-            source = f"{source[:half]}…{source[-half:]}"
-        return f"Pattern({source})"
+        shown = reprlib.Repr()
+        shown.maxstring = shown.maxother = 300  # characters; the middle is left out
+        return f"Pattern({self.name or shown.repr(self.source)})"
 
     @property
     def table(self) -> ScanTable:
@@ -13865,10 +13862,8 @@ def _by_name(items: object) -> Mapping:
         return items
     if isinstance(items, AnyModel):
         items = [items]
-    named = {}
-    for number, item in enumerate(items, 1):
-        named[str(item if isinstance(item, PathName) else number)] = item
-    return named
+    numbered = enumerate(items, 1)
+    return {str(item if isinstance(item, PathName) else k): item for k, item in numbered}
 
 
 # Corpora: each unique word is encoded once
@@ -14275,7 +14270,7 @@ def inspect_model(
     given = tokenizer
     tokenizer = open_model(given, encoding=encoding, pattern=pattern)
     model = tokenizer.model
-    if isinstance(given, Training) and given.history:
+    if getattr(given, "history", None):
         learned, _ = given.history
     if isinstance(given, PathName) and Path(given, LEARNED_FILE).is_file():
         learned, _ = load_learned(given, model)
@@ -14362,18 +14357,6 @@ class Curve(Report):
         return figure
 
 
-def _history_of(name: str, model: object) -> tuple[Learned, int]:
-    """Return the merges of a model with their counts, and the bytes of the corpus."""
-    if isinstance(model, PathName):
-        return load_learned(model, load_model(model))
-    history = getattr(model, "history", model)
-    require(
-        type(history) is tuple,
-        f"{name}: no merge counts: name the result of training a BPE, its folder, or a corpus",
-    )
-    return history
-
-
 def tokens_by_size(model: Model, frequencies: np.ndarray) -> np.ndarray:
     """Compute the tokens of a corpus for the first k merges of a BPE, k = 0 … M: int64[M + 1].
 
@@ -14437,7 +14420,15 @@ def curve(
             n_letters = len(tokenizer.model.letters)
             n_bytes = encoded.n_bytes
         else:
-            learned, n_bytes = _history_of(name, model)
+            history = getattr(model, "history", model)
+            if isinstance(model, PathName):
+                history = load_learned(model, load_model(model))
+            require(
+                type(history) is tuple,
+                f"{name}: no merge counts: name the result of training a BPE, its folder, or a "
+                "corpus",
+            )
+            learned, n_bytes = history
             n_tokens = learned.n_tokens
             n_letters = len(learned.alphabet)
         sizes = n_letters + np.arange(len(n_tokens))
@@ -14753,9 +14744,8 @@ def _encode_command(
     if options["progress"]:
         paths = _name_outputs(out, options["val_fraction"])
         written = " and ".join(map(str, paths))
-        if len(paths) > 1:
-            held_out = _read_beside(_sidecar(paths[1]))["tokens"]
-            written += f" ({held_out:,} of the tokens)"
+        if paths[1:]:
+            written += f" ({_read_beside(_sidecar(paths[1]))['tokens']:,} of the tokens)"
         rate = encoded.bytes / spent.seconds / 1e6
         print(f"{encoded}\n{spent.seconds:.2f} s: {rate:,.1f} MB/s, written to {written}")
 

@@ -6174,14 +6174,10 @@ def test_bad_options_are_refused_before_texts_are_read():
 
 def test_a_long_pattern_is_shown_by_its_ends():
     letters = {chr(code) for code in range(0x4E00, 0x5000)} | {"]", "\u0301"}
-    shown = repr(bpe.Pattern(bpe._write_set(letters) + "+"))
-    assert (
-        len(shown) < 330 and "…" in shown and shown.endswith("俾俿]+')") and "\\U0000005d" in shown
-    )
-    assert bpe.Pattern(bpe._write_set(letters) + "+").split("丁]a".encode()) == [
-        "丁]".encode(),
-        b"a",
-    ]
+    pattern = bpe.Pattern(bpe._write_set(letters) + "+")
+    assert len(repr(pattern)) < 330 and repr(pattern).endswith("俾俿]+')")
+    assert "..." in repr(pattern) and "\\U0000005d" in repr(pattern)
+    assert pattern.split("丁]a") == ["丁]".encode(), b"a"]
 
 
 def test_a_saved_training_is_the_folder_of_the_command(command, library, tmp_path):
