@@ -85,6 +85,7 @@ import binascii
 import bz2
 import contextlib
 import copy
+import ctypes
 import dataclasses
 import difflib
 import errno
@@ -1132,10 +1133,10 @@ INVALID_BYTE = 0xFF
 HIGH_BITS = u64(0x8080808080808080)
 
 
-def _lone_surrogate_message(error: UnicodeEncodeError, start: int = 0) -> str:
-    """Tell where a text has half a surrogate pair; `start` is added to the index."""
-    code_point = ord(error.object[error.start])
-    index = start + error.start
+def _lone_surrogate_message(error: UnicodeEncodeError) -> str:
+    """Tell where a text has half a surrogate pair."""
+    index = error.start
+    code_point = ord(error.object[index])
     return f"U+{code_point:04X} at index {index} of the text is half a surrogate pair, not text"
 
 
@@ -1146,15 +1147,36 @@ def _text_size(text: Text) -> int:
     return len(text)
 
 
-def _text_bytes(text: Text, start: int = 0) -> bytes:
-    """Return a text as UTF-8; `start` is its index in a longer one, for messages."""
+def _text_bytes(text: Text) -> bytes:
+    """Return a text as UTF-8; or raise InputError."""
     if isinstance(text, bytes):
         return text
     _text_size(text)
     try:
         return text.encode()
     except UnicodeEncodeError as error:
-        raise InputError(_lone_surrogate_message(error, start)) from None
+        raise InputError(_lone_surrogate_message(error)) from None
+
+
+# (text, address of a number) -> the address of its UTF-8, whose size is written to the number
+_utf8_address = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.py_object, ctypes.c_void_p)(
+    ("PyUnicode_AsUTF8AndSize", ctypes.pythonapi)
+)
+
+
+def _view_utf8(text: Text) -> memoryview:
+    """View a text as UTF-8 without a copy, while the text lives; or raise InputError.
+
+    ASCII is its own UTF-8. Python makes that of another str once, and keeps it in the str.
+    """
+    if isinstance(text, bytes):
+        return memoryview(text)
+    size = ctypes.c_ssize_t()
+    try:
+        address = _utf8_address(text, ctypes.addressof(size))
+    except UnicodeEncodeError as error:
+        raise InputError(_lone_surrogate_message(error)) from None
+    return memoryview((ctypes.c_char * size.value).from_address(address)).cast("B")
 
 
 def _with_padding(data: bytes | np.ndarray) -> np.ndarray:
@@ -2620,8 +2642,8 @@ class FlatText(NamedTuple):
         end = BYTES[END]
         text = np.frombuffer(bytearray(end).join([*parts, end * PADDING]), np.uint8)
         scanned = text
-        if any(END in part for part in parts):
-            valid_parts = [part.replace(end, BYTES[INVALID_BYTE]) for part in parts]
+        if np.count_nonzero(text == END) > len(parts) + PADDING:
+            valid_parts = [bytes(part).replace(end, BYTES[INVALID_BYTE]) for part in parts]
             scanned = cls.join(valid_parts, meanings).text
         return cls(text, scanned, np.asarray(meanings, np.int64))
 
@@ -4084,7 +4106,7 @@ class Pretokenizer:
         return text.encode()
 
     def apply(
-        self, scan: Scan, texts: Sequence[bytes], first_id: int = BEGINS
+        self, scan: Scan, texts: Sequence[bytes | memoryview], first_id: int = BEGINS
     ) -> tuple[FlatText, FlatText]:
         """Make a flat text of texts, for the last step of the pattern.
 
@@ -4663,30 +4685,22 @@ class Source:
                 return None
             start = window_start + last - PAIR_BYTES
 
-    def cut_text(self, text: Text, size: int, first_id: int) -> Iterator[tuple[bytes, int]]:
-        """Cut a text in memory into parts of `size` bytes or characters, or slightly fewer.
+    def cut_text(
+        self, text: memoryview, size: int, first_id: int
+    ) -> Iterator[tuple[memoryview, int]]:
+        """Cut a text in memory into parts of `size` bytes or slightly more.
 
-        Yields each part, in UTF-8, and how it begins. Parts are longer where the pattern allows no
-        cut.
+        Yields each part, and how it begins. Parts are longer where the pattern allows no cut.
         """
+
+        def read(position: int, n: int) -> bytes:
+            return bytes(text[position : position + n])
+
         start = 0
-        n = size
         while start < len(text):
-            data = _text_bytes(text[start : start + n], start)
-            cut = len(data), BEGINS
-            if start + n < len(text):
-                tail = max(1, len(data) - HEAD_BYTES)
-                cut = self.find_cut(lambda at, k, data=data: data[at : at + k], tail, False)
-            if cut is None:  # try a longer part
-                n *= 4
-                continue
-            stop, next_id = cut
-            rest = data[stop:]
-            if isinstance(text, str):
-                rest = rest.decode()
-            yield data[:stop], first_id
-            start = min(start + n, len(text)) - len(rest)
-            n = size
+            stop, next_id = self.find_cut(read, start + size, False) or (len(text), BEGINS)
+            yield text[start:stop], first_id
+            start = stop
             first_id = next_id
 
     def cut(
@@ -8269,8 +8283,12 @@ def _copy_ids(value, more, pool, ids, at):
     ids[at] = value & LOW_HALF
     ids[at + u64(1)] = value >> u64(32)
     ids[at + u64(2)] = more & LOW_HALF
-    for i in range(n * (more >> u64(63))):  # if it is IN_POOL
-        ids[at + i] = pool[value + i]
+    if more & IN_POOL:
+        i = u64(0)
+        while i < n:  # by twos: LLVM unrolls a loop of single ids, which is slower for a few
+            ids[at + i] = pool[value + i]
+            ids[at + i + u64(1)] = pool[value + i + u64(1)]
+            i += u64(2)
     return at + n
 
 
@@ -8308,7 +8326,7 @@ def _encode_words(workspace, text, scanned, meanings, at):
     long_words = words.long_words
     flat = entries.reshape(-1)  # an index into it needs a shift, not a product with a stride
     longest = min(MAX_CACHED_BYTES, len(pool) >> 4)
-    room = len(pool) - longest  # as much as for the bytes of long words
+    room = len(pool) - longest - 1  # as much as for the bytes of long words
     most_words = 3 * len(entries) // 4
     if len(entries) < workspace.max_entries:
         most_words = len(entries) // 2
@@ -8331,13 +8349,8 @@ def _encode_words(workspace, text, scanned, meanings, at):
             high = keys[key + u64(1)]
             value = flat[first + u64(VALUE)]
             more = flat[first + u64(MORE)]
-            if (flat[first] ^ keys[key]) | (flat[first + u64(1)] ^ high):
-                break
-            if more & IN_POOL and high >= LONG:  # only long words need a second look
-                begin = bounds[base + i64(key >> u64(2))]
-                position = i64(more & IN_LONG_WORDS)
-                if not _equal(text, begin, long_words, position, i64(high & ~LONG)):
-                    break
+            if (flat[first] ^ keys[key]) | (flat[first + u64(1)] ^ high) | (high >> u64(63)):
+                break  # a long word needs a second look
             out = _copy_ids(value, more, pool, ids, out)
             key += u64(4)
         at = i64(out)
@@ -11121,7 +11134,7 @@ class _Encoder:
     def encode(
         self,
         pretokenizer: Pretokenizer,
-        parts: Iterable[tuple[int, Sequence[Text], int]],
+        parts: Iterable[tuple[int, Sequence[bytes | memoryview], int]],
         n_expected: int,
         offsets: np.ndarray,
         sampling: tuple[object, float, int] | None = None,
@@ -11140,7 +11153,7 @@ class _Encoder:
             tables, alpha, seed = sampling
             state = np.full(2, seed % 2**64, np.uint64)
         for n_before, texts, first_id in parts:
-            flat, _ = pretokenizer.apply(self.scan, [*map(_text_bytes, texts)], first_id)
+            flat, _ = pretokenizer.apply(self.scan, texts, first_id)
             ids = _with_room(ids, n, len(flat.text))
             # A text in several parts has its end written several times, the last time for good.
             stops = offsets[n_before + 1 :]
@@ -11719,7 +11732,7 @@ class Tokenizer:
 
     def _parts(
         self, texts: Sequence[Text], allowed_special: Allowed, first_id: int
-    ) -> Iterator[tuple[int, Sequence[Text], int]]:
+    ) -> Iterator[tuple[int, Sequence[bytes | memoryview], int]]:
         """Gather short texts into parts of about PART_BYTES, and cut long ones if possible.
 
         Yields the number of texts before each part, its texts, and how the first one begins.
@@ -11729,13 +11742,13 @@ class Tokenizer:
             *short, last = batch
             # A normalizer takes up to 0.9 s to tell where text may be cut.
             if len(last) < 2 * PART_BYTES or self._normalizer:
-                yield n_before, batch, first_id
+                yield n_before, [*map(_text_bytes, batch)], first_id
             else:
                 if short:
-                    yield n_before, short, first_id
+                    yield n_before, [*map(_text_bytes, short)], first_id
                     first_id = BEGINS
                 source = self._source_of_texts(allowed_special)
-                for part, part_id in source.cut_text(last, PART_BYTES, first_id):
+                for part, part_id in source.cut_text(_view_utf8(last), PART_BYTES, first_id):
                     yield n_before + len(short), [part], part_id
             n_before += len(batch)
             first_id = BEGINS
@@ -11830,17 +11843,16 @@ class Tokenizer:
             not isinstance(texts, Text),
             "encode_batch takes a list of texts: use encode for one text",
         )
-        batches = _batched_by_size(texts, _text_size, PART_BYTES)
         options = {"add_special_tokens": add_special_tokens, "alpha": alpha}
 
         def number() -> Iterator[tuple[list, int]]:
             """Yield the batches, and the seed of the first text of each."""
             first = seed
-            for batch in batches:
+            for batch in _batched_by_size(texts, _text_size, PART_BYTES):
                 yield batch, first
                 first += len(batch)
 
-        def encode(numbered: tuple[list, int]) -> Arrays:
+        def encode(numbered: tuple[Sequence[Text], int]) -> Arrays:
             batch, first = numbered
             return self.encode_texts(batch, allowed_special, seed=first, **options)
 
@@ -11848,6 +11860,8 @@ class Tokenizer:
         n_expected = 0
         if isinstance(texts, (list, tuple)):
             n_expected = sum(map(_text_size, texts))
+            if Engine(threads).n_workers == 1 or n_expected <= PART_BYTES:
+                return encode((texts, seed))  # without a copy of the ids
 
         def encode_all() -> Iterator[np.ndarray]:
             for ids, offsets in Engine(threads).map(encode, number(), threads=True):

@@ -5133,6 +5133,42 @@ def test_a_short_text_is_encoded_as_in_a_list(way, text, specials, allowed):
         assert len(tokenizer.encode("a e")) >= 2
 
 
+list_pieces = st.lists(
+    st.sampled_from(["", "a", "é", b"\xfe", b"a\xff", "中 " * 70, "<e>", b"b<e>"])
+)
+
+
+@given(list_pieces, st.sampled_from([200, 1 << 20]))
+def test_texts_of_all_types_are_encoded_as_each_alone(texts, part_bytes):
+    tokenizer = bpe.Tokenizer(BYTE_VOCAB | {256: b"<e>"}, [], ["<e>"])
+    for kind in (str, bytes, object):
+        chosen = [text for text in texts if isinstance(text, kind)]
+        long = [text * 300 for text in chosen[:2]]
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(bpe, "PART_BYTES", part_bytes)
+            batch = tokenizer.encode_batch([*chosen, *long, *chosen], threads=1)
+        for text, ids in zip([*chosen, *long, *chosen], batch, strict=True):
+            data = text if isinstance(text, bytes) else text.encode()
+            parts = data.replace(b"<e>", b"\x00<e>\x00").split(b"\x00")
+            assert ids == [*chain.from_iterable([256] if p == b"<e>" else p for p in parts)]
+
+
+def test_a_text_is_refused_in_any_place():
+    tokenizer = bpe.Tokenizer(BYTE_VOCAB, [])
+    for bad, message in (
+        (None, "not NoneType"),
+        ("a\ud800", r"U\+D800 at index 1"),
+        (["a"], "not list"),
+    ):
+        for texts in ([bad], ["a", bad], [b"a", bad], [bad, b"a"], ["a", b"a", bad]):
+            for n_copies in (1, 10**6):
+                texts = [text * n_copies if text == "a" else text for text in texts]
+                with pytest.raises(bpe.InputError, match=message):
+                    tokenizer.encode_batch(texts, threads=1)
+    with pytest.raises(bpe.InputError, match=r"U\+D800 at index 2500000"):
+        tokenizer.encode("é" * 2_500_000 + "\ud800")
+
+
 def rebuilt(tokenizer, **options):
     return bpe.Tokenizer(tokenizer.vocab, tokenizer.merges, tokenizer.special_tokens, **options)
 
