@@ -9993,8 +9993,7 @@ def template_processing(template: str, special_tokens: Ids) -> dict:
     tokens = [*before.split(), *after.split()]
     require(
         text and special_tokens.keys() >= set(tokens),
-        f"a `template` is $A between special tokens, not {template!r}; the special tokens are "
-        f"{', '.join(special_tokens) or 'missing'}",
+        f"a `template` is $A between special tokens of this tokenizer, not {template!r}",
     )
 
     def pieces(names: str, type_id: int) -> list[dict]:
@@ -10211,29 +10210,12 @@ def _check_single_words(model: Model, names: Ids) -> None:
         )
 
 
-def _adds_tokens(processor: object) -> bool:
-    """Check whether a post_processor adds tokens to a single text."""
-    return any(
-        step["type"] in ("BertProcessing", "RobertaProcessing")
-        or any("SpecialToken" in piece for piece in step.get("single", ()))
-        for step in _flattened(processor or [], "processors")
-    )
-
-
 def read_huggingface(content: dict) -> Model:
     """Read a tokenizer.json; raises ValueError for features that would give other ids here."""
     written = content.get("model")
     require(isinstance(written, dict), "not a tokenizer.json: it has no model")
     kind = _read_kind(written)
     batching = {key: content[key] for key in _BATCHING if content.get(key)}
-    kept = [*batching]
-    if _adds_tokens(content.get("post_processor")):
-        kept.append("post_processor (unless `add_special_tokens` is set)")
-    if kept:
-        warnings.warn(
-            f"{' and '.join(kept)} of a tokenizer.json: kept, but not applied by `encode`",
-            stacklevel=5,
-        )
     normalizer = list(filter(None, [content.get("normalizer")]))
     Normalizer(normalizer)  # checks the steps
     pattern = Pattern(content.get("pre_tokenizer") or "none")
@@ -10263,6 +10245,17 @@ def read_huggingface(content: dict) -> Model:
     )
     if model.ignore_merges:
         _check_single_words(model, names)
+    kept = [*batching]
+    added = [True]  # also if `encode` would refuse it
+    with contextlib.suppress(InputError):
+        added = model.added_ids
+    if any(added):
+        kept.append("post_processor (unless `add_special_tokens` is set)")
+    if kept:
+        warnings.warn(
+            f"{' and '.join(kept)} of a tokenizer.json: kept, but not applied by `encode`",
+            stacklevel=5,
+        )
     return model
 
 
