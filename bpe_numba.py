@@ -6981,19 +6981,22 @@ def _read_names(names: Iterable[str], alphabet: str = "bytes") -> list[bytes]:
     return [tokens[start:end] for start, end in itertools.pairwise(ends)]
 
 
-def _template_row(single: list, special_tokens: dict, **_: object) -> Iterable:
-    """List the ids of a template for one text, which is called A."""
-    parts = {"A": [None]} | {name: token["ids"] for name, token in special_tokens.items()}
+def _template_sides(single: list, special_tokens: dict, **_: object) -> list[list[int]]:
+    """List the ids before and after the text of a template, which is called A."""
     names = [content["id"] for piece in single for content in piece.values()]
-    return itertools.chain.from_iterable(map(parts.__getitem__, names))
+    position = names.index("A")
+    sides = [names[:position], names[position + 1 :]]
+    return [
+        [token_id for name in side for token_id in special_tokens[name]["ids"]] for side in sides
+    ]
 
 
-# The function that lists the ids around a text, which is None there, by the type of a step of a
+# The function that lists the ids before and after a text, by the type of a step of a
 # post_processor; its parameters are the other fields.
 _POST_PROCESSORS = {
-    "BertProcessing": lambda cls, sep, **_: [cls[1], None, sep[1]],
-    "RobertaProcessing": lambda cls, sep, **_: [cls[1], None, sep[1]],
-    "TemplateProcessing": _template_row,
+    "BertProcessing": lambda cls, sep, **_: [[cls[1]], [sep[1]]],
+    "RobertaProcessing": lambda cls, sep, **_: [[cls[1]], [sep[1]]],
+    "TemplateProcessing": _template_sides,
 }
 
 
@@ -7178,20 +7181,19 @@ class Model:
 
         Raises InputError if it does more.
         """
-        steps = _flattened(self.post_processor or [], "processors")
-        steps = [step for step in steps if step["type"] != "ByteLevel"]
-        row = [None]
-        for step in steps:
-            row = _call_step("post_processor", _POST_PROCESSORS, step)
-        n_known = sum(_is_id(token_id) and token_id in self.vocab for token_id in row)
+        sides = [
+            _call_step("post_processor", _POST_PROCESSORS, step)
+            for step in _flattened(self.post_processor or [], "processors")
+            if step["type"] != "ByteLevel"
+        ]
+        (before, after), *others = sides or [([], [])]
         # A step after a template would take its tokens for texts of their own.
         require(
-            len(steps) <= 1 and None in row and n_known == len(row) - 1,
+            not others and all(_is_id(key) and key in self.vocab for key in before + after),
             "this post_processor is not supported: it must put tokens of the vocabulary around one "
-            f"text, and in one step: {_brief_json(self.post_processor)}",
+            "text, in one step",
         )
-        position = row.index(None)
-        return row[:position], row[position + 1 :]
+        return before, after
 
     @functools.cached_property
     def letters(self) -> dict[int, int]:
@@ -11386,15 +11388,15 @@ class Tokenizer:
 
         Hugging Face keeps a token, too, that it finds in normalized text in another form.
         """
-        ids = []
-        for text, token_id in self.special_tokens.items():
-            flags = self.model.flags.get(text, NO_FLAGS)
-            found = text.encode()
-            if flags.normalized:
-                found = self._normalizer.normalize(found)
-            if flags.special and found.decode() in self.special_tokens:
-                ids.append(token_id)
-        return ids
+        normalize = self._normalizer.normalize
+        flags = defaultdict(AddedToken, self.model.flags)
+        return [
+            token_id
+            for text, token_id in self.special_tokens.items()
+            if flags[text].special
+            if not flags[text].normalized
+            or normalize(text.encode()).decode() in self.special_tokens
+        ]
 
     @functools.cached_property
     def _huggingface(self):
@@ -11526,10 +11528,9 @@ class Tokenizer:
         model = self.model
         n_own = len(_names_without_added(model))
         next_id = max([n_own - 1, *model.special_tokens.values()]) + 1
-        names = vocab_names(model) | model.special_tokens
-        ids = defaultdict(itertools.count(next_id).__next__, names)
+        ids = defaultdict(itertools.count(next_id).__next__, vocab_names(model))
         given = {text: ids[text] for text in _check_texts(special_tokens)}
-        model = dataclasses.replace(model, special_tokens=model.special_tokens | given)
+        model = dataclasses.replace(model, special_tokens=given | model.special_tokens)
         if template is not None:
             model.post_processor = template_processing(template, model.special_tokens)
         return Tokenizer.from_model(model, self._cache_size)
@@ -11644,17 +11645,12 @@ class Tokenizer:
         tokens = decode_each(self, ids)
         # the first bytes of the characters, and the end of the text
         firsts = np.flatnonzero(np.frombuffer(data + b"\n", np.uint8) & 0xC0 != 0x80)
-        of_bytes = self.model.alphabet == "bytes"
-        if b"".join(tokens) == data and (of_bytes or not characters):
+        if b"".join(tokens) == data and (self.model.alphabet == "bytes" or not characters):
             places = list(itertools.accumulate(map(len, tokens), initial=0))[:-1]
         else:
             text = _decode_utf8(data, "the text")
             theirs = self._huggingface.encode(text, add_special_tokens=False)
-            require(
-                theirs.ids == ids,
-                "the tokens differ from the text, and from those of Hugging Face: there are no "
-                "offsets",
-            )
+            require(theirs.ids == ids, "Hugging Face has other ids: there are no offsets")
             places = firsts[[start for start, _ in theirs.offsets]].tolist()
         if characters:
             places = (np.searchsorted(firsts, places, "right") - 1).tolist()
@@ -11897,10 +11893,9 @@ class Tokenizer:
         before, after = self.model.added_ids if add_special_tokens else ([], [])
         room = max_length - len(before) - len(after)
         require(room >= 0, f"`max_length` {max_length} has no room for the special tokens")
-        lengths = np.diff(offsets)
-        is_kept = np.arange(len(ids)) < np.repeat(offsets[:-1] + room, lengths)
-        ends = np.cumsum(np.minimum(lengths, room))
-        ids, offsets = surround(ids[is_kept], np.append(0, ends), before, after)
+        is_kept = np.arange(len(ids)) < np.repeat(offsets[:-1] + room, np.diff(offsets))
+        n_kept = np.append(0, np.cumsum(is_kept))  # before each id
+        ids, offsets = surround(ids[is_kept], n_kept[offsets], before, after)
         lengths = np.diff(offsets)
         columns = np.arange(lengths.max(initial=min_length))
         if pad_left:
@@ -12484,34 +12479,31 @@ def _require_other_files(outputs: Iterable[Path], inputs: Iterable[Path]) -> Non
             )
 
 
-def _without_repeated_ends(
-    blocks: Iterable[_EncodedBlock], end_id: int | None
+def _join_documents(
+    blocks: Iterable[_EncodedBlock], start_id: int | None, end_id: int | None
 ) -> Iterator[_EncodedBlock]:
-    """Drop the end of a text from a block if the blocks before it already end with it."""
-    last_id = None
+    """Insert the start of each document, and drop an end that is there from the blocks before.
+
+    A document that begins with `start_id` gets no second one.
+    """
+    last_id = None  # of the text so far
     for block in blocks:
         if block.begins:
             last_id = None
         if block.repeats_end and last_id == end_id:
             block = block._replace(ids=block.ids[1:], ends=block.ends[1:] - 1)
-        if len(block.ids):
-            last_id = block.ids[-1]
+        ids = block.ids
+        if start_id is not None:
+            starts = np.append(0, block.ends)
+            lengths = np.append(block.ends, len(ids)) - starts
+            is_missing = (lengths == 0) | (np.append(ids, 0)[starts] != start_id)
+            is_missing[0] &= last_id in (None, end_id)
+            is_missing[-1] &= lengths[-1] > 0  # or the last document ends with the block
+            ids = np.insert(ids, starts[is_missing], start_id)
+            block = block._replace(ids=ids, ends=block.ends + np.cumsum(is_missing)[:-1])
+        if len(ids):
+            last_id = ids[-1]
         yield block
-
-
-def _with_starts(blocks: Iterable[_EncodedBlock], start_id: int) -> Iterator[_EncodedBlock]:
-    """Insert an id before each document that does not begin with it."""
-    is_start = True  # whether the next id begins a document
-    for block in blocks:
-        ends = block.ends
-        starts = np.append(0, ends)
-        lengths = np.append(ends, len(block.ids)) - starts
-        is_missing = (lengths == 0) | (np.append(block.ids, 0)[starts] != start_id)
-        is_missing[0] &= is_start
-        is_missing[-1] &= lengths[-1] > 0  # or the last document ends with the block
-        is_start = lengths[-1] == 0 and (is_start or len(ends) > 0)
-        ids = np.insert(block.ids, starts[is_missing], start_id)
-        yield block._replace(ids=ids, ends=ends + np.cumsum(is_missing)[:-1])
 
 
 def _write_descriptions(paths: Sequence[Path], totals: np.ndarray, encoded: Encoded) -> None:
@@ -12615,7 +12607,7 @@ def encode_files(
     _require_other_files(outputs, source.files)
     if tokenizer.model.sums_in_single and not all(map(source.is_json, source.files)):
         engine = Engine(1, progress)  # the blocks of a text need the sums of those before them
-    tokenizer._allowed([token for token in (append, prepend) if token is not None])
+    tokenizer._allowed({append, prepend} - {None})
     end_id = tokenizer.special_tokens.get(append)
     start_id = tokenizer.special_tokens.get(prepend)
     if add_special_tokens and tokenizer.model.added_ids == ([], []):
@@ -12638,10 +12630,8 @@ def encode_files(
         write_index(np.zeros(1, np.int64))
         bar = stack.enter_context(engine.progress_bar("encode", source.total_bytes, "B"))
         tasks = stack.enter_context(contextlib.closing(source.map(engine, work)))
-        blocks = _without_repeated_ends(itertools.chain.from_iterable(tasks), end_id)
-        if start_id is not None:
-            blocks = _with_starts(blocks, start_id)
-        for block in blocks:
+        blocks = itertools.chain.from_iterable(tasks)
+        for block in _join_documents(blocks, start_id, end_id):
             write_index(block.ends + totals[0, 0])
             parts = [(block.ids, block.ends)]
             if val_fraction is not None:
