@@ -4346,7 +4346,7 @@ class Block(NamedTuple):
     n_before: int = 0  # lines before it in a stream; row groups before it in a Parquet file
     read_texts: Callable | None = None  # (block, text_field, skip_bad_lines) -> texts
     # (path, message) for each line that `read_texts` has skipped; the message of later ones is ""
-    bad_lines: Sequence[tuple[Path, str]] = ()
+    bad_lines: Sequence = ()
     number: int = 0  # of all blocks before it
 
     @property
@@ -4757,10 +4757,9 @@ class Source:
             n_lines += data.count(b"\n")
 
 
-def _run_task(work: Callable, source: Source, blocks: list[Block]) -> tuple[object, list]:
+def _run_task(work, source, blocks):
     """Do work(source, blocks) in a worker; also returns the bad lines that were skipped."""
-    result = work(source, blocks)
-    return result, [line for block in blocks for line in block.bad_lines]
+    return work(source, blocks), [line for block in blocks for line in block.bad_lines]
 
 
 def _require_cut(where: object, n_bytes: int) -> None:
@@ -5044,13 +5043,10 @@ class CorpusCounts(NamedTuple):
     @property
     def described(self) -> dict:
         """All fields as plain JSON, with a hash in place of the words."""
-        fields = self._asdict() | {
+        return self._asdict() | {
             "words": self.words.digest,
             "special_tokens": dict(sorted(self.special_tokens.items())),
         }
-        if not self.n_bad_lines:
-            del fields["n_bad_lines"]
-        return fields
 
 
 # The table of words uses linear probing, and is at most half full; the cache of encoding is such a
@@ -5457,8 +5453,7 @@ def count(
     counter = WordCounter()
     special_tokens = Counter()
     n_read = np.zeros(2, np.int64)
-    dropped = np.zeros(3, np.int64)
-    n_bad_lines = 0
+    dropped = np.zeros(4, np.int64)  # and the number of bad lines
     # Tasks are few and large, since the parent adds up alone; but each worker gets several, so that
     # all end together.
     task_bytes = max(min((source.total_bytes or 0) // 16, TASK_BYTES), source.block_bytes)
@@ -5470,15 +5465,13 @@ def count(
             counter.add_words(part.words)
             n_read += part.n_documents, part.n_bytes
             special_tokens.update(part.special_tokens)
-            n_bad_lines += part.n_bad_lines
-            dropped += part.n_dropped, part.n_dropped_bytes, part.max_error
+            dropped += part.n_dropped, part.n_dropped_bytes, part.max_error, part.n_bad_lines
             if max_words:
-                dropped += counter.drop_rarest(max_words)
+                dropped[:3] += counter.drop_rarest(max_words)
             bar.update(n_bytes)
     source.check_unchanged()
-    n_bad_lines += source.n_bad_lines.total()
-    totals = *n_read.tolist(), special_tokens, *dropped.tolist(), n_bad_lines
-    return CorpusCounts(counter.words(), *totals)
+    dropped[3] += source.n_bad_lines.total()
+    return CorpusCounts(counter.words(), *n_read.tolist(), special_tokens, *dropped.tolist())
 
 
 def compile_pretokenizing(pattern: Pattern) -> None:
@@ -6289,10 +6282,10 @@ def _merge_until(goal, learner):
         # a heap this large is mostly outdated
         if learner.heap_size == 0 or learner.heap_size > learner.n_pairs:
             _refill_heap(learner)
-            if learner.heap_size == 0 and learner.threshold == LEAST_SCORE:
+            if learner.heap_size == 0:
+                if learner.threshold > LEAST_SCORE:  # the score is random: try again
+                    continue
                 return -1, -1, 0, 0.0
-            if learner.heap_size == 0:  # the score is random, and next time the heap has a pair
-                continue
         best = learner.heap[0].pair
         queued = learner.heap[0].score
         count = learner.heap[0].count
@@ -7075,7 +7068,6 @@ class Model:
     extra: dict = dataclasses.field(default_factory=dict)
 
     def __post_init__(self):
-        self.extra = json.loads(json.dumps(self.extra))  # as it is when it was saved and loaded
         self.vocab = _validate_vocab(self.vocab)
         _assign_special_ids(self)
         if self.merges is not None:
@@ -9788,15 +9780,6 @@ def write_bpe(model: Model) -> dict:
     }
 
 
-def _plain_names(names: Iterable[str], alphabet: str) -> set[str]:
-    """Find the names that do not stand for bytes, though tokens are made of bytes.
-
-    They are plain text, and no text becomes their tokens. Cohere's are emoji, beside the tokens of
-    their bytes.
-    """
-    return {name for name in names if alphabet == "bytes" and not _BYTE_NAMES.issuperset(name)}
-
-
 def read_bpe(data: dict, added: Sequence[str], alphabet: str) -> dict:
     """Read the "model" object of a BPE; returns fields of Model."""
     for key in ("dropout", "continuing_subword_prefix"):
@@ -9815,7 +9798,9 @@ def read_bpe(data: dict, added: Sequence[str], alphabet: str) -> dict:
         not (suffix and (looks_up or byte_fallback)),
         "end_of_word_suffix with ignore_merges or byte_fallback is not supported",
     )
-    plain = _plain_names(names, alphabet)
+    # Names that do not stand for bytes are plain text, and no text becomes their tokens. Cohere's
+    # are emoji, beside the tokens of their bytes.
+    plain = {name for name in names if of_bytes and not _BYTE_NAMES.issuperset(name)}
     merges = _read_merges(pairs, alphabet, plain)
     require(len(set(merges)) == len(merges), "a merge appears twice")
     # An added token is plain text, too, unless it is the name of a token that text can become.
@@ -9885,18 +9870,14 @@ def read_wordpiece(data: dict, added: Sequence[str], alphabet: str) -> dict:
             f"the {key} of a WordPiece is a value like {default!r}, not {_brief_json(value)}",
         )
         fields[field] = value
-    names = data.get("vocab")
-    plain = _plain_names(names, alphabet)
-    vocab = read_vocab(names, alphabet, plain.union(added))
-    prefix = fields["subword_prefix"]
+    vocab = read_vocab(data.get("vocab"), alphabet, added)
     require(
-        alphabet != "bytes" or prefix.isascii(),
-        f"the prefix {prefix!r} of a WordPiece beside a ByteLevel is not supported",
+        alphabet != "bytes" or fields["subword_prefix"].isascii(),
+        "beside a ByteLevel, the prefix of a WordPiece must be ASCII",
     )
-    if fields["unk_token"] not in names:
+    if fields["unk_token"] not in data["vocab"]:
         fields["unk_token"] = None
-    unused = [names[name] for name in plain.difference(added, [fields["unk_token"]])]
-    return fields | {"vocab": vocab, "merges": None, "unused": unused}
+    return fields | {"vocab": vocab, "merges": None}
 
 
 def write_wordlevel(model: Model) -> dict:
@@ -9934,9 +9915,8 @@ def write_unigram(model: Model) -> dict:
 
 def read_unigram(data: dict, added: Sequence[str], alphabet: str) -> dict:
     """Read the "model" object of a Unigram."""
-    byte_fallback = bool(data.get("byte_fallback"))
     require(
-        alphabet == "characters" or not byte_fallback,
+        alphabet == "characters" or not data.get("byte_fallback"),
         "a Unigram with byte_fallback beside a ByteLevel is not supported",
     )
     pairs = data.get("vocab")
@@ -9956,15 +9936,13 @@ def read_unigram(data: dict, added: Sequence[str], alphabet: str) -> dict:
         )
         unknown = names[unk_id]
     ids = {name: token_id for token_id, name in enumerate(names)}
-    plain = _plain_names(names, alphabet)
     return {
-        "vocab": read_vocab(ids, alphabet, plain.union(added)),
-        "unused": [ids[name] for name in plain.difference(added, [unknown])],
+        "vocab": read_vocab(ids, alphabet, added),
         "merges": None,
         "scores": np.array([score for _, score in pairs], np.float64),
         "unk_token": unknown,
         "fuse_unk": True,
-        "byte_fallback": byte_fallback,
+        "byte_fallback": bool(data.get("byte_fallback")),
     }
 
 
@@ -13372,12 +13350,12 @@ def count_files(
         counting = functools.partial(compile_counting, source.pattern)
         pretokenizing = functools.partial(compile_pretokenizing, source.pattern)
         compile_side_by_side([counting, pretokenizing], engine)
-    absent = {*BYTE_TOKENS, *(family.unk_token for family in FAMILIES.values())}
+    absent = {*BYTE_TOKENS, *map(attrgetter("unk_token"), FAMILIES.values())}
     absent.difference_update(special_tokens)
     if source.total_bytes is None:  # a pipe cannot be read again
         absent.clear()
     with stage("scan") as spent:
-        with_names = dataclasses.replace(source, special_tokens=[*special_tokens, *sorted(absent)])
+        with_names = dataclasses.replace(source, special_tokens=[*special_tokens, *absent])
         counted = count(with_names, engine, max_words=max_words)
         occurring = absent & counted.special_tokens.keys()
         if occurring:
