@@ -23,7 +23,8 @@ Glossary
     token, id       an entry of the vocabulary (its bytes), and the number of that entry
     special token   a token that is matched as a whole: it is never split, merged or learnt from
     family          how a vocabulary is learnt; for example, "longest" learns as a BPE does
-    kind            how a model cuts words into tokens: BPE, WordPiece, WordLevel or Unigram
+    kind            how a model cuts words into tokens: BPE, trimmed BPE, WordPiece, WordLevel or
+                    Unigram
 
 Letters in shapes: W words, N symbols in all words, M merges, V symbols or tokens, P pairs, T texts.
 
