@@ -4464,12 +4464,11 @@ class Source:
     n_bad_lines: Counter[Path] = dataclasses.field(default_factory=Counter, init=False)
 
     def __post_init__(self):
-        in_memory = any(isinstance(file, Texts) for file in self.files)
-        files = self.files if in_memory else find_files(self.files)
-        pattern = self.pattern
-        if not isinstance(pattern, Pattern):
-            pattern = Pattern(pattern)
-        vars(self).update(files=files, pattern=pattern)  # the class is frozen
+        fields = vars(self)  # the class is frozen
+        if not any(isinstance(file, Texts) for file in self.files):
+            fields["files"] = find_files(self.files)
+        if not isinstance(self.pattern, Pattern):
+            fields["pattern"] = Pattern(self.pattern)
 
     @property
     def _numbers(self) -> dict[str, int]:
