@@ -11777,7 +11777,7 @@ class Tokenizer:
         [[72, 105], [], [33]]
         >>> tokenizer = Tokenizer.from_merges([(b"a", b"b")], pattern="none")
         >>> [len(ids) for ids in tokenizer.encode_batch(["abab"] * 9, alpha=0.5)]
-        [3, 2, 4, 3, 3, 3, 3, 2, 2]
+        [3, 2, 2, 2, 2, 3, 3, 4, 2]
         """
         ids, offsets = self.encode_batch_to_numpy(
             texts,
