@@ -6626,6 +6626,13 @@ def rows_of(table):
     return [[cell.strip() for cell in line[1:-1].split("|")] for line in lines[2:]]
 
 
+def test_the_example_of_a_profile_quotes_lines_of_the_module():
+    text = (Path(MODULE).parent / "docs" / "profiling.md").read_text()
+    quoted = re.findall(r"(?m)^ *[0-9.]+ +[0-9]+  (.+)$", text)
+    lines = {line.strip() for line in Path(MODULE).read_text().splitlines()}
+    assert quoted and lines.issuperset(quoted)
+
+
 @compiled
 def test_a_profile_names_the_kernels_of_each_stage(tmp_path):
     (tmp_path / "a.txt").write_text("low lower lowest newest widest\n" * 99)
