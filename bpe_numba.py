@@ -1935,6 +1935,9 @@ def _streaming_transducer(
                 pending = chars
                 if len(set(chars)) > 1 or n_bytes(chars) >= MAX_PENDING_BYTES:
                     pending = (MANY,)
+                if status == GAP and MANY not in chars and accepts[inner].all():
+                    ends.append(n_bytes([*chars, *unread]))  # the match is already sure
+                    status = FRESH
                 continue
             if MANY in chars:
                 return unresolved

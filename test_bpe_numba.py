@@ -1159,6 +1159,7 @@ RUNS += [bpe.Split("a", "merged_with_next"), "b[^b]*", bpe.Split(r"[^\W\d]", "co
     inputs=st.lists(random_bytes, min_size=3, max_size=20),
     seed=st.integers(0, 9),
 )
+@example([], r"\s?\p{L}+", [b"a, b (c1 \xff d,  e"], 0)
 @example([], r"(?:(?:(?:a?(?=\s)|[^a]))+)", [b"", b"1", b" "], 0)
 @example([bpe.Split("a[^a]*", "removed")], "b", [b"xab"], 0)
 @example([r"\d{1,3}", "[a-z]+"], r" ?\S+|\s+(?!\S)|\s", [b"12345a\xffb-c1 ", b" " * 40], 0)
