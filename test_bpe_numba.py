@@ -6000,9 +6000,9 @@ def test_each_family_samples_what_it_can(options):
     ours = family_training(**options).tokenizer
     text = f"def sample(self):{END} return self.words"
     if ours.model.kind == "wordpiece":
-        with refusal("one way to cut"):
+        with refusal("cuts a word in only one way"):
             ours.sample(text)
-        with refusal("one way to cut"):
+        with refusal("cuts a word in only one way"):
             ours.encode_batch([text], alpha=0.1)
         return
     samples = [ours.sample(text, 0.5, seed) for seed in range(20)]
