@@ -10694,9 +10694,10 @@ def _find_on_hub(name: str) -> Path:
     first part is a folder here is a mistyped path.
     """
     missing = f"{name}: no such file or folder"
-    owner, _, repository = name.partition("/")
-    is_name = re.fullmatch(r"\w[\w.-]*/[\w.-]+", name) and not os.path.exists(owner)
-    require(is_name and not repository.endswith((".json", ".model", ".tiktoken", ".txt")), missing)
+    is_name = re.fullmatch(
+        r"\w[\w.-]*/[\w.-]+(?<!\.json)(?<!\.txt)(?<!\.model)(?<!\.tiktoken)", name
+    )
+    require(is_name and not os.path.exists(os.path.dirname(name)), missing)
     try:
         hub = importlib.import_module("huggingface_hub")
         for file in _HUB_VOCABULARIES:
@@ -10709,10 +10710,9 @@ def _find_on_hub(name: str) -> Path:
         return Path(files[0])
     except Exception as error:  # its errors are of other packages, by its version
         reason = str(error).strip().partition("\n")[0]
-        packages = "pip install huggingface_hub, or " * isinstance(error, ImportError)
         raise InputError(
-            f"{missing}; and no tokenizer on the hub ({reason:.200}): {packages}download "
-            f"https://huggingface.co/{name}/resolve/main/tokenizer.json"
+            f"{missing}; a name of the hub needs a network and pip install huggingface_hub "
+            f"({reason:.200}); or download https://huggingface.co/{name}/resolve/main/tokenizer.json"
         ) from None
 
 
@@ -11539,7 +11539,8 @@ class Tokenizer:
         """
         transformers = import_optional("transformers")
         origin = self._origin
-        if isinstance(origin, Path) and _is_of_transformers(origin):
+        config = origin.with_name("tokenizer_config.json") if isinstance(origin, Path) else None
+        if config and config.is_file() and origin.name in _HUB_VOCABULARIES:
             original = transformers.AutoTokenizer.from_pretrained(origin.parent)
         elif hasattr(origin, "backend_tokenizer"):
             original = copy.deepcopy(origin)
@@ -11547,7 +11548,7 @@ class Tokenizer:
             original = transformers.PreTrainedTokenizerFast(
                 tokenizer_object=self.to_huggingface(), **self.config
             )
-        swapped = _swapped(_FastTexts, original)
+        swapped = _swapped(_FastTexts, original, self)
         swapped._current()  # raises InputError for what this module does not support
         return swapped
 
@@ -11564,9 +11565,7 @@ class Tokenizer:
         encoding = self._origin
         if not hasattr(encoding, "_mergeable_ranks"):
             encoding = self.to_tiktoken(name)
-        swapped = _swapped(_EncodingBatches, encoding)
-        swapped._ours = self
-        return swapped
+        return _swapped(_EncodingBatches, encoding, self)
 
     def token_to_id(self, token: bytes | str) -> int | None:
         """Look up the id of a token, or None."""
@@ -12060,17 +12059,11 @@ def _unpickle(pickled: bytes, config: dict) -> Tokenizer:
 # which a mixin replaces some methods. What a mixin does not support, it leaves to the library.
 
 
-def _is_of_transformers(file: Path) -> bool:
-    """Check whether AutoTokenizer reads this file if it is given the folder."""
-    configs = {"tokenizer_config.json", "config.json"}
-    return file.name in _HUB_VOCABULARIES and not configs.isdisjoint(os.listdir(file.parent))
-
-
-def _swapped(mixin: type, original: object) -> object:
+def _swapped(mixin: type, original: object, ours: Tokenizer) -> object:
     """Make a copy of an object whose class has the methods of `mixin`, and then those it had."""
     owner = type(original)
     made = object.__new__(type(owner.__name__, (mixin, owner), {}))
-    vars(made).update(vars(original))
+    vars(made).update(vars(original), _ours=ours)
     return made
 
 
@@ -12080,45 +12073,28 @@ class _Swapped:
     def __reduce__(self):
         mixin, owner = type(self).__bases__
         plain = object.__new__(owner)
-        vars(plain).update(vars(self))
-        return _swapped, (mixin, plain)
+        vars(plain).update(vars(self), _ours=None)
+        return _swapped, (mixin, plain, self._ours)
 
 
 class _EncodingBatches(_Swapped):
     """The methods of a tiktoken.Encoding that encode here."""
 
-    @functools.cached_property
-    def _ours(self) -> Tokenizer:
-        """The tokenizer of this Encoding; a pickle lacks it."""
-        return Tokenizer.from_model(load_model(self))
-
     def encode_ordinary_batch(self, text, *, num_threads=8):
         """Encode texts without special tokens."""
         return self.encode_batch(text, num_threads=num_threads, disallowed_special=())
 
-    def encode_batch(
-        self, text, *, num_threads=8, allowed_special=frozenset(), disallowed_special="all"
-    ):
-        """Encode texts; raises ValueError for a special token that is disallowed."""
+    def encode_batch(self, text, **options):
+        """Encode texts; those with special tokens here only if all of these are allowed."""
         texts = list(text)
-        special = self._ours.special_tokens
-        known = special.keys()
-        allowed = known if allowed_special == "all" else known & allowed_special
-        disallowed = known - allowed if disallowed_special == "all" else set(disallowed_special)
-        # If no other token is found, the ids are those of the allowed tokens alone.
-        sought = "all" if disallowed else allowed
-        others = [special.get(token) for token in (known - allowed) | disallowed]
         with contextlib.suppress(InputError):
-            require(set(map(type, texts)) == {str} and None not in others, _LEFT)
-            ids, offsets = self._ours.encode_batch_to_numpy(texts, sought or "none")
-            require(sought != "all" or not np.isin(ids, others).any(), _LEFT)
-            return split_ids(ids, offsets)
-        return super().encode_batch(
-            texts,
-            num_threads=num_threads,
-            allowed_special=allowed_special,
-            disallowed_special=disallowed_special,
-        )
+            disallowed = options.get("disallowed_special", "all")
+            require(set(map(type, texts)) == {str} and disallowed in ("all", ()), _LEFT)
+            ids, offsets = self._ours.encode_batch_to_numpy(texts)
+            special_ids = [*self._ours.special_tokens.values()]
+            if options.get("allowed_special") == "all" or not np.isin(ids, special_ids).any():
+                return split_ids(ids, offsets)
+        return super().encode_batch(texts, **options)
 
 
 class _LateEncodings(UserList):
@@ -12143,20 +12119,21 @@ _FAST_OPTIONS = {"add_special_tokens", "max_length", "padding", "return_tensors"
 class _FastTexts(_Swapped):
     """The methods of a fast tokenizer of transformers that encode here; see `Tokenizer.as_hf`."""
 
-    _state = None  # that of the library's tokenizer for which `_ours` was made
+    _state = ...  # that of the post_processor for which `_ours` was made
 
     def add_tokens(self, *arguments, **options):
         """Add tokens, which `_ours` lacks."""
-        self._state = None
+        self._state = ...
         return super().add_tokens(*arguments, **options)
 
     def _current(self) -> Tokenizer:
         """Return the Tokenizer of the library's tokenizer, whose tokens or template may be new."""
-        backend = self.backend_tokenizer
-        state = backend.get_vocab_size(), backend.post_processor.__getstate__()
+        state = self.backend_tokenizer.post_processor.__getstate__()
         if state != self._state:
             self._state = state
             self._ours = None
+            one = super().__call__("a", return_token_type_ids=True)
+            self._has_types = any(one["token_type_ids"])
             with warnings.catch_warnings():  # the notes are about what is obeyed here
                 warnings.simplefilter("ignore")
                 self._ours = Tokenizer.from_model(load_model(self))
@@ -12166,35 +12143,17 @@ class _FastTexts(_Swapped):
     def __call__(self, text=None, *others, **options):
         """Encode a text or a list of texts."""
         library = functools.partial(super().__call__, text, *others, **options)
-        types = set(map(type, text)) if type(text) in (list, tuple) else {type(text)}
-        if types == {str} and not others and options.keys() <= _FAST_OPTIONS:
+        is_one = type(text) not in (list, tuple)
+        texts = [text] if is_one else text
+        if set(map(type, texts)) == {str} and not others and options.keys() <= _FAST_OPTIONS:
             with contextlib.suppress(InputError):
-                return self._encode_here(text, library, **options)
+                return self._encode_here(texts, is_one, library, **options)
         return library()
 
     def _encode_here(
-        self, text: str | Sequence[str], library: Callable, return_tensors=None, **options
+        self, texts, is_one, library, add_special_tokens=True, return_tensors=None, **limits
     ):
         """Encode texts; raises InputError for what is left to the library."""
-        is_one = isinstance(text, str)
-        rows = self._rows([text] if is_one else text, **options)
-        if isinstance(rows[0], np.ndarray) and return_tensors not in ("np", "pt"):
-            rows = [matrix.tolist() for matrix in rows]
-        fields = zip(("input_ids", "token_type_ids", "attention_mask"), rows, strict=True)
-        data = {name: rows for name, rows in fields if name in self.model_input_names}
-        if "token_type_ids" in data:
-            types = self.backend_tokenizer.encode("a").type_ids
-            require(not any(types) and not self.pad_token_type_id, _LEFT)
-        if is_one and return_tensors is None:
-            data = {name: rows[0] for name, rows in data.items()}
-        return import_optional("transformers").BatchEncoding(
-            data, _LateEncodings(library), return_tensors, n_sequences=1
-        )
-
-    def _rows(
-        self, texts: Sequence[str], add_special_tokens: bool = True, **limits: object
-    ) -> tuple:
-        """Encode texts; returns ids, types and mask, as lists, or as arrays if they are padded."""
         encoder = self._current()
         padding, truncation, max_length, _ = self._get_padding_truncation_strategies(**limits)
         room = MAX_ID
@@ -12206,26 +12165,33 @@ class _FastTexts(_Swapped):
             room -= len(before + after)
             require(room >= 0, _LEFT)
             ids = [before + row[:room] + after for row in encoder.encode_batch(texts)]
-            mask = [[1] * len(row) for row in ids]
-            types = [[0] * len(row) for row in ids]
+            rows = [ids, [[0] * len(row) for row in ids], [[1] * len(row) for row in ids]]
         else:
-            is_fixed = padding.value == "max_length"
+            is_left = self.padding_side == "left"
             ids, lengths = encoder.encode_batch_padded(
                 texts,
                 room,
                 add_special_tokens=add_special_tokens,
-                min_length=max_length if is_fixed else 0,
+                min_length=max_length if padding.value == "max_length" else 0,
                 pad_id=self.pad_token_id,
-                pad_left=self.padding_side == "left",
+                pad_left=is_left,
             )
-            require(not is_fixed or ids.shape[1] == max_length, _LEFT)
-            ids = ids.astype(np.int64)
-            mask = (np.arange(ids.shape[1]) < lengths[:, None]).astype(np.int64)
-            if self.padding_side == "left":
-                mask = mask[:, ::-1].copy()
-            types = np.zeros_like(mask)
+            width = ids.shape[1]
+            require(padding.value != "max_length" or width == max_length, _LEFT)
+            columns = np.arange(width)[:: -1 if is_left else 1]
+            mask = columns < lengths[:, None]
+            rows = [matrix.astype(np.int64) for matrix in (ids, np.zeros_like(ids), mask)]
+            if return_tensors not in ("np", "pt"):
+                rows = [matrix.tolist() for matrix in rows]
+        fields = zip(("input_ids", "token_type_ids", "attention_mask"), rows, strict=True)
+        data = {name: rows for name, rows in fields if name in self.model_input_names}
+        require(not self._has_types and not self.pad_token_type_id, _LEFT)
         self._eventual_warn_about_too_long_sequence(max(ids, key=len), max_length, True)
-        return ids, types, mask
+        if is_one and return_tensors is None:
+            data = {name: rows[0] for name, rows in data.items()}
+        return import_optional("transformers").BatchEncoding(
+            data, _LateEncodings(library), return_tensors, n_sequences=1
+        )
 
 
 def _id_array(ids: Iterable[int]) -> np.ndarray:
