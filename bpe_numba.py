@@ -197,6 +197,7 @@ __all__ = [
     "read_vocab",
     "score_boundaries",
     "struct",
+    "tokens_by_size",
     "train",
     "train_bpe",
     "train_bpe_from_counts",
@@ -14642,9 +14643,9 @@ def _train_command(
     if template is not None:  # checks it before the training
         template_processing(template, dict.fromkeys(recipe.special_tokens))
     check_writable(as_path(out))  # fails before the training
+    engine = call_with(Engine, **options)
     if Path(out, "tokenizer.json").exists():
         warnings.warn(f"{out}: the model in this folder will be replaced", stacklevel=2)
-    engine = call_with(Engine, **options)
     source = call_with(recipe.source, files, **options)
     training = train_recipe(recipe, source, counts, engine)
     with stage("save") as training.timings["save"]:
