@@ -12157,16 +12157,20 @@ class _FastTexts(_Swapped):
         """Encode texts; raises InputError for what is left to the library."""
         encoder = self._current()
         padding, truncation, max_length, _ = self._get_padding_truncation_strategies(**limits)
+        values = {"token_type_ids": 0, "attention_mask": 1}
+        values = {name: values[name] for name in values if name in self.model_input_names}
         room = MAX_ID
         if truncation.value != "do_not_truncate":
             require(self.truncation_side == "right" and truncation.value != "only_second", _LEFT)
             room = max_length
         if padding.value == "do_not_pad":
             before, after = encoder.model.added_ids if add_special_tokens else ([], [])
-            room -= len(before + after)
-            require(room >= 0, _LEFT)
-            ids = [before + row[:room] + after for row in encoder.encode_batch(texts)]
-            rows = [ids, [[0] * len(row) for row in ids], [[1] * len(row) for row in ids]]
+            end = room - len(before + after)
+            require(end >= 0, _LEFT)
+            ids = encoder.encode_batch(texts)
+            if before or after or room < MAX_ID:
+                ids = [before + row[:end] + after for row in ids]
+            masks = {name: [[values[name]] * len(row) for row in ids] for name in values}
         else:
             is_left = self.padding_side == "left"
             ids, lengths = encoder.encode_batch_padded(
@@ -12180,12 +12184,12 @@ class _FastTexts(_Swapped):
             width = ids.shape[1]
             require(padding.value != "max_length" or width == max_length, _LEFT)
             columns = np.arange(width)[:: -1 if is_left else 1]
-            mask = columns < lengths[:, None]
-            rows = [matrix.astype(np.int64) for matrix in (ids, np.zeros_like(ids), mask)]
-            if return_tensors not in ("np", "pt"):
-                rows = [matrix.tolist() for matrix in rows]
-        fields = zip(("input_ids", "token_type_ids", "attention_mask"), rows, strict=True)
-        data = {name: rows for name, rows in fields if name in self.model_input_names}
+            mask = (columns < lengths[:, None]).astype(np.int64)
+            ids = ids.astype(np.int64)
+            masks = {name: mask * values[name] for name in values}
+        data = {"input_ids": ids, **masks}
+        if isinstance(ids, np.ndarray) and return_tensors not in ("np", "pt"):
+            data = {name: matrix.tolist() for name, matrix in data.items()}
         require(not self._has_types and not self.pad_token_type_id, _LEFT)
         self._eventual_warn_about_too_long_sequence(max(ids, key=len), max_length, True)
         if is_one and return_tensors is None:
