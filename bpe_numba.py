@@ -4246,12 +4246,12 @@ def as_path(name: PathName) -> Path:
     return Path(name)
 
 
-def _fail(error: OSError) -> None:
+def _fail(error):
     """Raise the error for a folder that cannot be read, which `os.walk` would leave out."""
     raise error
 
 
-def _is_corpus(path: Path) -> bool:
+def _is_corpus(path):
     """Whether a file in a folder is text by its name, and not a part of a model."""
     if path.name in ("vocab.txt", "merges.txt"):
         return False
@@ -4259,14 +4259,14 @@ def _is_corpus(path: Path) -> bool:
     return _plain_name(path).endswith(SUFFIXES) and not is_hidden
 
 
-def _plain_name(path: Path) -> str:
+def _plain_name(path):
     """Return the name of a file in lower case and without the suffix of a packed file."""
     if path.suffix.lower() in PACKED_SUFFIXES:
         path = path.with_suffix("")
     return path.name.lower()
 
 
-def _is_stream(path: Path | Texts) -> bool:
+def _is_stream(path):
     """Whether a file can be read only once, or only by this process.
 
     For example, /dev/stdin is another file in another process.
@@ -4276,12 +4276,12 @@ def _is_stream(path: Path | Texts) -> bool:
     return path.absolute().parent in (Path("/dev"), Path("/dev/fd"))
 
 
-def _recognize(head: bytes) -> str | None:
+def _recognize(head):
     """Return the type of a file that begins with these bytes; None if it may be text."""
     return next((name for name, sign in _SIGNS.items() if re.match(sign, head)), None)
 
 
-def _open_zstandard(file: IO[bytes]) -> IO[bytes]:
+def _open_zstandard(file):
     for name in ("compression.zstd", "backports.zstd"):  # of Python 3.14, and before it
         with contextlib.suppress(ImportError):
             return importlib.import_module(name).ZstdFile(file)
@@ -4306,7 +4306,7 @@ def expecting_whole(kind: str, where: object) -> Iterator[None]:
         raise InputError(f"{where}: not a whole {kind} ({error})") from None
 
 
-def _read_chunks(path: Path, size: int) -> Iterator[tuple[bytes, int]]:
+def _read_chunks(path, size):
     """Read and unpack a file in chunks of up to `size` bytes.
 
     Yields each chunk, and the position on the disk after it.
@@ -4326,14 +4326,14 @@ def _read_chunks(path: Path, size: int) -> Iterator[tuple[bytes, int]]:
                 yield chunk, position
 
 
-def _read_part(path: Path, start: int, n_bytes: int) -> bytes:
+def _read_part(path, start, n_bytes):
     """Open a file and read some of its bytes."""
     with open(path, "rb") as file:
         file.seek(start)
         return file.read(n_bytes)
 
 
-def _record_text(record: object, text_field: str) -> bytes:
+def _record_text(record, text_field):
     """Take the text of a record from its field."""
     if isinstance(record, dict) and isinstance(record.get(text_field), str):
         return _text_bytes(record[text_field])
@@ -4366,7 +4366,7 @@ class Block(NamedTuple):
         """The number of bytes on the disk."""
         return self.stop - self.start
 
-    def read(self) -> bytes:
+    def read(self):
         """Return the bytes, which are read from the file if they are not in memory."""
         if self.data is not None:
             return self.data
@@ -4384,7 +4384,7 @@ class Block(NamedTuple):
         return n_lines
 
 
-def _read_lines(block: Block, text_field: str, skip_bad_lines: bool) -> list[bytes]:
+def _read_lines(block, text_field, skip_bad_lines):
     """Read the texts of a block of lines of JSON."""
     texts = []
     for number, line in enumerate(block.read().split(b"\n"), 1):
@@ -4405,7 +4405,7 @@ def _read_lines(block: Block, text_field: str, skip_bad_lines: bool) -> list[byt
     return texts
 
 
-def _read_rows(block: Block, text_field: str, _: bool) -> list[bytes]:
+def _read_rows(block, text_field, _):
     """Read the texts of a row group of a Parquet file."""
     with expecting_whole("Parquet file", f"{block.path}, row group {block.n_before}"):
         with import_optional("pyarrow.parquet").ParquetFile(block.path) as file:
@@ -4423,7 +4423,7 @@ class Texts(NamedTuple):
 
     texts: Iterable[Text | Sequence[Text]]
 
-    def __str__(self) -> str:
+    def __str__(self):
         return "texts in memory"
 
     def blocks(self, size: int) -> Iterator[Block]:
@@ -4480,7 +4480,7 @@ class Source:
             fields["pattern"] = Pattern(self.pattern)
 
     @property
-    def _numbers(self) -> dict[str, int]:
+    def _numbers(self):
         return {token: number for number, token in enumerate(self.special_tokens)}
 
     @functools.cached_property
@@ -4489,7 +4489,7 @@ class Source:
         return Pretokenizer(self.pattern, self._numbers, self.flags, Normalizer(self.normalizer))
 
     @functools.cached_property
-    def _cut_arguments(self) -> tuple[np.ndarray, np.ndarray, _SpecialTable]:
+    def _cut_arguments(self):
         """The last arguments of `_find_cut`, for text before normalization."""
         normalizer = self.pretokenizer.normalizer
         arrays = normalizer.cut_arrays(self.pattern)
@@ -4561,7 +4561,7 @@ class Source:
                 yield block._replace(number=number)
                 number += 1
 
-    def _examine(self, path: Path | Texts) -> Callable:
+    def _examine(self, path):
         """Check the head of a file, if it can be read twice; returns what cuts it into blocks."""
         if isinstance(path, Texts):
             return functools.partial(Texts.blocks, size=self.block_bytes)
@@ -4583,7 +4583,7 @@ class Source:
             return self._stream_blocks
         return self._file_blocks
 
-    def _check_head(self, path: Path, head: bytes) -> None:
+    def _check_head(self, path, head):
         """Raise InputError for a file that is not text; warn of the first that may not be text."""
         file_type = _recognize(head)
         require(
@@ -4635,7 +4635,7 @@ class Source:
         first lines that were skipped, and count those of each file.
         """
 
-        def size_of(block: Block) -> int:
+        def size_of(block):
             return max(len(block.data or b""), block.n_bytes)
 
         work = functools.partial(_run_task, work, dataclasses.replace(self, files=()))
@@ -4653,7 +4653,7 @@ class Source:
             if n > MAX_NAMED_LINES:
                 warnings.warn(f"skipped in all: {n:,} lines of {path}", stacklevel=2)
 
-    def _file_blocks(self, path: Path) -> Iterator[Block]:
+    def _file_blocks(self, path):
         """Cut a file into blocks, which workers read themselves."""
         start = 0
         size = self._states[path].st_size
@@ -4704,7 +4704,7 @@ class Source:
         Yields each part, and how it begins. Parts are longer where the pattern allows no cut.
         """
 
-        def read(position: int, n: int) -> bytes:
+        def read(position, n):
             return bytes(text[position : position + n])
 
         start = 0
@@ -4727,7 +4727,7 @@ class Source:
         first_id = BEGINS
         cut = True
 
-        def read(position: int, n: int) -> bytes:
+        def read(position, n):
             _require_cut(where, position)
             while len(data) < position + n:
                 chunk = next(chunks, None)
@@ -4746,7 +4746,7 @@ class Source:
                 yield part, first_id, next_id
             first_id = next_id
 
-    def _stream_blocks(self, path: Path) -> Iterator[Block]:
+    def _stream_blocks(self, path):
         """Read a file that can be read only from its beginning; its text is put into the blocks."""
         is_json = self.is_json(path)
         read_texts = _read_lines if is_json else None
@@ -4754,7 +4754,7 @@ class Source:
         stop = 0
         n_lines = 0
 
-        def read() -> Iterator[bytes]:
+        def read():
             nonlocal stop
             for chunk, position in _read_chunks(path, self.block_bytes):
                 if not stop and path not in self._states:
@@ -4773,7 +4773,7 @@ def _run_task(work, source, blocks):
     return work(source, blocks), [line for block in blocks for line in block.bad_lines]
 
 
-def _require_cut(where: object, n_bytes: int) -> None:
+def _require_cut(where, n_bytes):
     """Raise InputError for text that cannot be cut and has too many bytes."""
     if n_bytes > MAX_BLOCK_BYTES:
         raise InputError(
@@ -4782,7 +4782,7 @@ def _require_cut(where: object, n_bytes: int) -> None:
         )
 
 
-def _row_groups(path: Path) -> Iterator[Block]:
+def _row_groups(path):
     """Make a block of each row group of a Parquet file, with an equal share of its bytes."""
     with expecting_whole("Parquet file", path):
         n = import_optional("pyarrow.parquet").read_metadata(path).num_row_groups
@@ -4791,7 +4791,7 @@ def _row_groups(path: Path) -> Iterator[Block]:
         yield Block(path, size * k // n, size * (k + 1) // n, n_before=k, read_texts=_read_rows)
 
 
-def _batched_by_size(items: Iterable, size_of: Callable, limit: int) -> Iterator[list]:
+def _batched_by_size(items, size_of, limit):
     """Gather items into lists whose sizes add up to the limit or slightly more."""
     batch = []
     size = 0
@@ -4967,12 +4967,12 @@ class Words(NamedTuple):
         return _split_at_unknown(symbol_of[code_points], offsets, self.counts, alphabet)
 
 
-def _add_up(sizes: Sequence[int]) -> np.ndarray:
+def _add_up(sizes):
     """Compute where words of these sizes begin, and where the last one ends: int64[W + 1]."""
     return np.append(0, np.cumsum(sizes, dtype=np.int64))
 
 
-def _best_first(values: np.ndarray, n: int, least: float = -np.inf) -> np.ndarray:
+def _best_first(values, n, least=-np.inf):
     """Find the indices of the n greatest values above `least`, the greatest first.
 
     Ties keep their order.
@@ -4981,7 +4981,7 @@ def _best_first(values: np.ndarray, n: int, least: float = -np.inf) -> np.ndarra
     return np.argsort(-values, kind="stable")[:n]
 
 
-def _decode_words(words: Words) -> tuple[np.ndarray, np.ndarray]:
+def _decode_words(words):
     """Decode words over the single bytes: returns code points, and the offsets of words in them.
 
     Invalid bytes become lone surrogates. An END after each word separates it from the next one.
@@ -4996,9 +4996,7 @@ def _decode_words(words: Words) -> tuple[np.ndarray, np.ndarray]:
     return code_points[~is_end], np.append(0, ends)
 
 
-def _with_marks(
-    code_points: np.ndarray, offsets: np.ndarray, step: Metaspace
-) -> tuple[np.ndarray, np.ndarray]:
+def _with_marks(code_points, offsets, step):
     """Apply a Metaspace to words of characters, as if none began a text.
 
     Returns code points and offsets.
@@ -5010,9 +5008,7 @@ def _with_marks(
     return np.insert(marked, starts[lacks_mark], mark), offsets + _add_up(lacks_mark)
 
 
-def _split_at_unknown(
-    symbols: np.ndarray, offsets: np.ndarray, counts: np.ndarray, alphabet: Sequence[bytes]
-) -> Words:
+def _split_at_unknown(symbols, offsets, counts, alphabet):
     """Split words at unknown symbols, which are -1.
 
     Returns the parts, each with the count of its word. Equal parts are not joined.
@@ -5101,7 +5097,7 @@ def _new_entries(n):
     return entries
 
 
-def _new_word_table(n_entries: int, n_long_bytes: int) -> _WordTable:
+def _new_word_table(n_entries, n_long_bytes):
     return _WordTable(
         np.zeros((n_entries, 4), np.uint64), np.empty(n_long_bytes + PADDING, np.uint8), 0, 0
     )
@@ -5419,7 +5415,7 @@ class WordCounter:
         return int(rare.counts.sum()), int(n_bytes), int(least)
 
 
-def _count_task(source: Source, blocks: list[Block]) -> tuple[CorpusCounts, int]:
+def _count_task(source, blocks):
     """Count the pretokens of some blocks; returns the counts, and the bytes read from the disk."""
     counter = WordCounter()
     n_documents = 0
@@ -5512,7 +5508,7 @@ def _hash_words(symbols, offsets, hashes):
     return hashes
 
 
-def _select_words(words: Words, numbers: np.ndarray) -> Words:
+def _select_words(words, numbers):
     """Take the words with these numbers, in this order."""
     sizes = words.sizes[numbers]
     offsets = _add_up(sizes)
@@ -5520,7 +5516,7 @@ def _select_words(words: Words, numbers: np.ndarray) -> Words:
     return Words(words.symbols[places], offsets, words.counts[numbers], words.alphabet)
 
 
-def _in_order(words: Words) -> Words:
+def _in_order(words):
     """Sort words by their hashes and counts, since the order in a table differs between processes.
 
     Hashes begin with the sizes of the words: the hash of a symbol 0 alone would be 0.
@@ -5529,7 +5525,7 @@ def _in_order(words: Words) -> Words:
     return _select_words(words, np.lexsort((words.counts, hashes)))
 
 
-def _read_arrays(path: Path) -> dict[str, np.ndarray]:
+def _read_arrays(path):
     """Read a .npz file; np.load would take a file of another kind for a pickle."""
     zipfile.ZipFile(path).close()
     with np.load(path, allow_pickle=False) as saved:
@@ -5671,7 +5667,7 @@ class Learned(NamedTuple):
         return list(zip(left, right, strict=True))
 
 
-def _record(**fields: type) -> np.dtype:
+def _record(**fields):
     """Make the type of the entries of a table: a record of these fields.
 
     They are attributes in Python as well. A kernel that uses several fields of an entry then loads
@@ -6426,7 +6422,7 @@ def _copy_words(symbols, offsets, order, cells):
         position += 1
 
 
-def _make_cells(words: Words, index_dtype: type) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def _make_cells(words, index_dtype):
     """Sort the words by count, and write them into cells.
 
     Returns `cells`, `class_of` and `classes`.
@@ -6446,7 +6442,7 @@ def _make_cells(words: Words, index_dtype: type) -> tuple[np.ndarray, np.ndarray
     return cells, class_of, classes
 
 
-def _make_symbols(words: Words, n_symbols: int, tie_break: str) -> np.ndarray:
+def _make_symbols(words, n_symbols, tie_break):
     """Make the table of symbols, which has the alphabet and room for `n_symbols`."""
     alphabet = words.alphabet
     a = len(alphabet)
@@ -6464,7 +6460,7 @@ def _make_symbols(words: Words, n_symbols: int, tie_break: str) -> np.ndarray:
     return symbols
 
 
-def _check_words(words: Words, n_symbols: int) -> tuple[int, int]:
+def _check_words(words, n_symbols):
     """Return the numbers of symbols in the words and in their alphabet.
 
     Raises InputError for unusable words.
@@ -6492,7 +6488,7 @@ _SCORE_TYPE = "float64(int64, int64, int64, int64, int64)"
 
 
 @functools.cache
-def _compile_score(score: Callable) -> tuple[Callable, bool, bool]:
+def _compile_score(score):
     """Compile a score to a function that kernels call by its address.
 
     The function takes all five arguments, and returns inf if the score raises an error. Also
@@ -6640,7 +6636,7 @@ class Learner:
         self._begin()
         _add_first_pairs(self._state)
 
-    def _begin(self, pairs: Sequence = (), occurrences: Sequence = ()) -> None:
+    def _begin(self, pairs=(), occurrences=()):
         """Make the state for the kernels, with the pairs of another learner or without any."""
         score = self._score
         function, needs_totals, needs_tokens = _compile_score(score or _likelihood)
@@ -6695,10 +6691,10 @@ class Learner:
         """
         return copy.copy(self)
 
-    def __getstate__(self) -> dict:
+    def __getstate__(self):
         return copy.deepcopy(vars(self) | {"_state": self._run(_list_pairs)})
 
-    def __setstate__(self, saved: dict) -> None:
+    def __setstate__(self, saved):
         vars(self).update(saved)
         self._begin(*self._state)
 
@@ -6830,7 +6826,7 @@ class Learner:
         n_tokens = self._symbols["n_tokens"][a - 1 : n].copy()
         return Learned(pairs, new["count"].copy(), n_tokens, self.alphabet)
 
-    def _merge_until(self, goal: int) -> Pair | None:
+    def _merge_until(self, goal):
         """Merge the best pair until there are `goal` symbols; returns the next best pair."""
         pair = Pair(*self._run(_merge_until, goal))
         if pair.score == np.inf:
@@ -6841,18 +6837,18 @@ class Learner:
             )
         return pair if pair.left >= 0 else None
 
-    def _check_room(self, n_symbols: int) -> None:
+    def _check_room(self, n_symbols):
         """Check that there may be so many symbols."""
         most = len(self._symbols) - 1
         require(n_symbols <= most, f"this learner has room for `n_symbols` {most:,} only")
 
-    def _check_symbol(self, symbol: int) -> int:
+    def _check_symbol(self, symbol):
         """Check that a symbol exists; returns it as a plain int."""
         if not isinstance(symbol, (int, np.integer)) or not 0 <= symbol < self._n_symbols[0]:
             raise InputError(f"no symbol {symbol!r}: there are 0 to {self.n_symbols - 1}")
         return int(symbol)
 
-    def _run(self, kernel: Callable, *arguments: object):
+    def _run(self, kernel, *arguments):
         """Call a kernel on the state, which is dropped if the kernel may have damaged it."""
         require(self._state, "this learner was interrupted within a merge: make a new one")
         try:
