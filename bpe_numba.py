@@ -115,6 +115,7 @@ import sysconfig
 import tempfile  # noqa: F401  examples use it
 import threading
 import time
+import traceback
 import unicodedata
 import warnings
 import zipfile
@@ -526,6 +527,14 @@ def require(condition: object, message: str) -> None:
     """Raise InputError with this message unless the condition holds."""
     if not condition:
         raise InputError(message)
+
+
+def note(text: str) -> None:
+    """Warn the user; the warning points to the line that called this module."""
+    frames = traceback.walk_stack(inspect.currentframe())
+    is_own = [frame.f_globals is globals() for frame, _ in frames]  # also of a generated __init__
+    n_outside = is_own[::-1].index(True)
+    warnings.warn(text, stacklevel=len(is_own) - n_outside + 1)
 
 
 def require_known(what: str, name: object, names: Collection[str]) -> None:
@@ -2345,10 +2354,9 @@ def _read_regex(text: str) -> str:
             doubtful.append(part[0])
         rewritten += replacement or _replace_escapes(part[0], _FROM_ONIGURUMA)
     if doubtful:
-        warnings.warn(
+        note(
             f"Hugging Face's engine may read {doubtful[0]} in the pattern {text[:200]!r} "
-            "differently: some ids may differ",
-            stacklevel=5,
+            "differently: some ids may differ"
         )
     return rewritten
 
@@ -4604,7 +4612,7 @@ class Source:
             doubt = "a table is read as text, with its separators"
         if doubt and not self._doubtful and not self.is_json(path):
             self._doubtful.append(path)
-            warnings.warn(f"{path}: {doubt}", stacklevel=2)
+            note(f"{path}: {doubt}")
 
     def check_unchanged(self) -> None:
         """Raise InputError if a file changed while it was read: text may be lost or read twice.
@@ -4616,10 +4624,7 @@ class Source:
         for path, before in self._states.items():
             now = path.stat()
             if now.st_ino == before.st_ino and now.st_size > before.st_size:
-                warnings.warn(
-                    f"{path}: grew while it was being read; the added text is left out",
-                    stacklevel=4,
-                )
+                note(f"{path}: grew while it was being read; the added text is left out")
             elif state(now) != state(before):
                 raise InputError(
                     f"{path}: changed while it was being read; start again when no program "
@@ -4647,11 +4652,11 @@ class Source:
                 for path, message in bad_lines:
                     n_bad_lines[path] += 1
                     if n_bad_lines[path] <= MAX_NAMED_LINES:
-                        warnings.warn(f"skipped: {message}", stacklevel=2)
+                        note(f"skipped: {message}")
                 yield result
         for path, n in n_bad_lines.items():
             if n > MAX_NAMED_LINES:
-                warnings.warn(f"skipped in all: {n:,} lines of {path}", stacklevel=2)
+                note(f"skipped in all: {n:,} lines of {path}")
 
     def _file_blocks(self, path):
         """Cut a file into blocks, which workers read themselves."""
@@ -7289,7 +7294,7 @@ def _validate_special_tokens(model: Model) -> None:
         if token_id in model.merged_special_ids and model.flags.get(text, NO_FLAGS).special:
             forged = f"the special token {text!r} can be produced from ordinary text"
             require(len(model.vocab[token_id]) > 1, f"{forged}: it is a single byte")
-            warnings.warn(f"{forged}: merges make it from its letters", stacklevel=5)
+            note(f"{forged}: merges make it from its letters")
 
 
 def _validate_distinct(model: Model) -> None:
@@ -9594,10 +9599,9 @@ def read_gpt2(
         model = _gpt2_model(names, lines, special_tokens, pattern)
     n = len(model.special_tokens)
     if special_tokens is None and n > len(names) // 8:
-        warnings.warn(
+        note(
             f"{where}: no merge makes {n:,} names, so they became special tokens: "
-            "do these files belong together?",
-            stacklevel=3,
+            "do these files belong together?"
         )
     return model
 
@@ -10015,10 +10019,9 @@ def _differs_in_huggingface(model: Model) -> bool:
 def write_huggingface(model: Model) -> dict[str, str]:
     """Write the three files of a tokenizer for transformers."""
     if _differs_in_huggingface(model):
-        warnings.warn(
+        note(
             "in a tokenizer.json some ids may differ: Hugging Face normalizes, adds scores, orders "
-            "merges and finds symbols differently",
-            stacklevel=4,
+            "merges and finds symbols differently"
         )
     roles = {name: token for name, token in model.config.items() if name.endswith("_token")}
     config = {
@@ -10049,10 +10052,9 @@ def _to_tokenizer_json(model: Model) -> dict:
     texts = {}
     for text, token_id in sorted(model.special_tokens.items(), key=lambda item: item[1]):
         if texts.setdefault(token_id, text) != text:
-            warnings.warn(
+            note(
                 f"a tokenizer.json has one text for each id: {text!r}, the second text of "
-                f"{token_id}, is left out",
-                stacklevel=3,
+                f"{token_id}, is left out"
             )
     _number_added({text: token_id for token_id, text in texts.items()}, _token_names(written))
     added = []
@@ -10239,10 +10241,7 @@ def read_huggingface(content: dict) -> Model:
     if any(added):
         kept.append("post_processor (unless `add_special_tokens` is set)")
     if kept:
-        warnings.warn(
-            f"{' and '.join(kept)} of a tokenizer.json: kept, but not applied by `encode`",
-            stacklevel=5,
-        )
+        note(f"{' and '.join(kept)} of a tokenizer.json: kept, but not applied by `encode`")
     return model
 
 
@@ -10453,10 +10452,7 @@ def read_bert(data: bytes, file: Path, config: Mapping[str, object]) -> Model:
     ids = {name: token_id for token_id, name in enumerate(names) if name}
     if len(ids) < sum(map(bool, names)):
         name = _repeated(filter(None, names))
-        warnings.warn(
-            f"{file}, line {ids[name] + 1}: {name!r} appears twice: the last line counts",
-            stacklevel=5,
-        )
+        note(f"{file}, line {ids[name] + 1}: {name!r} appears twice: the last line counts")
     specials = {text: ids[text] for text in _BERT_SPECIALS if text in ids}
     plain = [name for name in ids if not re.fullmatch(r"\[.*\]|<.*>", name)]
     normalizer = NORMALIZERS["bert"] | {"lowercase": all(name == name.lower() for name in plain)}
@@ -10653,10 +10649,9 @@ def load_model(
         model = call_with(form.read, data=data, file=file, config=config, **options)
     model.config |= {name: config[name] for name in CONFIG_KEYS if name in config}
     if model.drops_unknown:
-        warnings.warn(
+        note(
             f"{file}: the model has no unknown token: it leaves out unknown letters, as Hugging "
-            "Face does",
-            stacklevel=3,
+            "Face does"
         )
     return model
 
@@ -10761,10 +10756,7 @@ def save_model(model: Model, path: PathName, format: str | None = None) -> None:
     others = {form.file for form in FORMATS.values() if (folder / form.file).is_file()}
     others -= texts.keys()
     if others:
-        warnings.warn(
-            f"{folder}: {', '.join(sorted(others))} may hold another model: remove outdated files",
-            stacklevel=3,
-        )
+        note(f"{folder}: {', '.join(sorted(others))} may hold another model: remove outdated files")
 
 
 # ─── Kinds ────────────────────────────────────────────────────────────────────────────────────────
@@ -12566,9 +12558,7 @@ def encode_files(
     end_id = tokenizer.special_tokens.get(append)
     start_id = tokenizer.special_tokens.get(prepend)
     if add_special_tokens and tokenizer.model.added_ids == ([], []):
-        warnings.warn(
-            "`add_special_tokens`: the post_processor of this model adds none", stacklevel=3
-        )
+        note("`add_special_tokens`: the post_processor of this model adds none")
     tokenizer.compile_kernels(alpha)
     carry = np.zeros(1, np.uint64)
     options = {
@@ -12599,7 +12589,7 @@ def encode_files(
         source.check_unchanged()
         encoded = Encoded(*totals.sum(0).tolist(), n_bytes, id_type.name, tokenizer.digest, append)
         if not encoded.tokens:
-            warnings.warn(f"{paths[0]}: no ids, since there is no text to encode", stacklevel=3)
+            note(f"{paths[0]}: no ids, since there is no text to encode")
         if val_fraction is not None and not totals[:, 1].all():
             raise InputError(
                 f"of {number_of(encoded.documents, 'document')} `val_fraction` holds out "
@@ -12708,9 +12698,7 @@ def decode_file(
     _require_other_files([Path(out)], [Path(tokens)])
     description = _read_beside(_sidecar(Path(tokens)))
     if description.get("model", tokenizer.digest) != tokenizer.digest:
-        warnings.warn(
-            f"{tokens}: another model wrote these ids, or this one has changed since", stacklevel=3
-        )
+        note(f"{tokens}: another model wrote these ids, or this one has changed since")
     with _open_output(Path(out)) as file:
         continues = False
         for ids in _read_id_batches(Path(tokens), dtype):
@@ -13237,16 +13225,13 @@ AnyModel = Tokenizer | Training | PathName  # the last is loaded
 def _warn_if_short(vocab: Mapping[int, bytes], vocab_size: int) -> None:
     """Warn of a vocabulary that is smaller than requested."""
     if len(vocab) < vocab_size:
-        warnings.warn(
-            f"the text gives {len(vocab):,} tokens, fewer than the {vocab_size:,} asked for",
-            stacklevel=5,
-        )
+        note(f"the text gives {len(vocab):,} tokens, fewer than the {vocab_size:,} asked for")
 
 
 def _warn_of_source(source: Source) -> None:
     """Warn of a slow pattern, and of strings in the first file that look like special tokens."""
     if source.pattern.warning:
-        warnings.warn(source.pattern.warning, stacklevel=5)
+        note(source.pattern.warning)
     if not _is_stream(source.files[0]):
         texts = re.findall(rb"<\|\w{1,40}\|>", _read_part(source.files[0], 0, BLOCK_BYTES))
         counts = Counter(map(bytes.decode, texts))
@@ -13254,9 +13239,7 @@ def _warn_of_source(source: Source) -> None:
             del counts[name]
         names = ", ".join(name for name, n in counts.most_common(5) if n > 2)
         if names:
-            warnings.warn(
-                f"{names} in the text: plain text, unless `special_tokens` names it", stacklevel=5
-            )
+            note(f"{names} in the text: plain text, unless `special_tokens` names it")
 
 
 def _name_some(files: Sequence[object]) -> str:
@@ -14645,7 +14628,7 @@ def _train_command(
     check_writable(as_path(out))  # fails before the training
     engine = call_with(Engine, **options)
     if Path(out, "tokenizer.json").exists():
-        warnings.warn(f"{out}: the model in this folder will be replaced", stacklevel=2)
+        note(f"{out}: the model in this folder will be replaced")
     source = call_with(recipe.source, files, **options)
     training = train_recipe(recipe, source, counts, engine)
     with stage("save") as training.timings["save"]:
@@ -14687,7 +14670,7 @@ def _encode_command(
     options["progress"] &= out != "-"
     tokenizer = call_with(open_model, model, **options)
     if tokenizer.pattern.warning:
-        warnings.warn(tokenizer.pattern.warning, stacklevel=2)
+        note(tokenizer.pattern.warning)
     with stage("compile"):
         compile_side_by_side([tokenizer.compile_kernels], call_with(Engine, **options))
     with stage("encode") as spent:
@@ -14817,7 +14800,7 @@ def _view_command(
             len(text) == 1,
             f"{text[0]} exists, but one model is viewed (see `beside`): put the text in quotes",
         )
-        warnings.warn(f"this is the name {text[0]}; for the file write < {text[0]}", stacklevel=2)
+        note(f"this is the name {text[0]}; for the file write < {text[0]}")
     data = os.fsencode(" ".join(text)) if text else sys.stdin.buffer.read()
     reports = []
     for name in (model, *beside):

@@ -6242,8 +6242,11 @@ def test_reports_name_special_tokens_that_are_unseen_or_unnamed(tmp_path):
 
 def test_warnings_point_to_the_call(tmp_path):
     (tmp_path / "a.txt").write_text(f"a text{END}" * 5)
+    (tmp_path / "a.csv").write_text("a,text\n" * 5)
     for call in (
         lambda: bpe.train(tmp_path, 9999),
+        lambda: bpe.train(tmp_path / "a.csv", 258),
+        lambda: bpe.Model({0: b"a", 1: b"b", 2: b"ab"}, [(b"a", b"b")], {"ab": 2}),
         lambda: bpe.count_files(tmp_path, tmp_path / "words.npz"),
         lambda: bpe.train_bpe_from_counts({b"ab": 1}, 999),
     ):
