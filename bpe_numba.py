@@ -3454,7 +3454,7 @@ class _CharacterStep(NamedTuple):
     decomposes: bool = False  # NFD or NFKD
 
 
-def _composed(steps: Sequence[_CharacterStep]) -> tuple[dict, set]:
+def _composed(steps):
     """Compose steps: returns the replacements of characters, and the joined characters.
 
     A decomposition only reorders joined characters. So it joins only characters that no later step
@@ -3495,7 +3495,7 @@ class _CharacterMap:
 JOINED = -1
 
 
-def _character_map(changes: Mapping[int, str], joined: Iterable[str]) -> _CharacterMap:
+def _character_map(changes, joined):
     """Make the tables of `_map_characters`."""
     texts = [text.encode("utf-8", "surrogateescape") for text in changes.values()]
     first_bytes = {char.encode("utf-8", "surrogateescape")[0] for char in joined}
@@ -3612,7 +3612,7 @@ def _map_characters(text, runs, changed, changed_ends, table):
 class _MapPass:
     """Change characters by several steps at once."""
 
-    def __init__(self, steps: Sequence[_CharacterStep]):
+    def __init__(self, steps):
         changes, joined = _composed(steps)
         self.steps = steps
         self.maps = bool(changes)
@@ -3624,7 +3624,7 @@ class _MapPass:
         easy = {*map(chr, range(0x80))} - joined
         self.hard = joined and re.compile(f"[^{re.escape(''.join(easy))}]")
 
-    def apply(self, flat: FlatText, first_id: int) -> FlatText:
+    def apply(self, flat, first_id):
         """Change all characters of a flat text."""
         if SURROGATE_ESCAPE in self.changed:  # then no invalid byte stays as it was
             flat = flat._replace(text=flat.scanned)
@@ -3642,7 +3642,7 @@ class _MapPass:
         ends = np.flatnonzero(changed == END)
         return _map_characters(text, runs, changed, ends, self.table), meanings
 
-    def apply_to_text(self, text: str) -> str | None:
+    def apply_to_text(self, text):
         """Change one text as `apply` does; None if characters may change with their neighbours."""
         if self.hard and self.hard.search(text):
             return None
@@ -3662,7 +3662,7 @@ class _TextPass(NamedTuple):
     changed: Collection[int] | None = None
     border: str = ""  # a character whose change depends on the text after it
 
-    def apply(self, flat: FlatText, first_id: int) -> FlatText:
+    def apply(self, flat, first_id):
         """Change the texts between ENDs."""
         parts = []
         for k, data in enumerate(flat.parts()):
@@ -3676,14 +3676,14 @@ class _TextPass(NamedTuple):
             parts.append(data)
         return FlatText.join(parts, flat.meanings)
 
-    def apply_to_text(self, text: str) -> str:
+    def apply_to_text(self, text):
         """Change one text as `apply` does."""
         if self.change:
             text = self.change(text)
         return self.prefix.decode() + text if text else text
 
 
-def _uniform_step(source: str, text: str = "") -> _CharacterStep:
+def _uniform_step(source, text=""):
     """Make the step that replaces all characters that match an expression.
 
     In the text that replaces a character, {} stands for the character.
@@ -3692,7 +3692,7 @@ def _uniform_step(source: str, text: str = "") -> _CharacterStep:
 
 
 @functools.lru_cache
-def _normal_form(form: str) -> _CharacterStep:
+def _normal_form(form):
     """Make the step for a normal form of Unicode.
 
     Joined are the characters that may be reordered or composed: those that begin with an accent or,
@@ -3724,7 +3724,7 @@ MAX_REPLACEMENT = 100  # bytes; the replacements of Unicode's normal forms have 
 MAX_CHARSMAP_BYTES = 1 << 23
 
 
-def _read_charsmap(text: str) -> dict[str, str]:
+def _read_charsmap(text):
     """Read the keys and replacements of a precompiled charsmap in base64.
 
     Raises InputError if it is damaged. The charsmap consists of the size of a trie in bytes,
@@ -3768,7 +3768,7 @@ def _read_charsmap(text: str) -> dict[str, str]:
 MAX_CLUSTER_BYTES = 5  # of grapheme clusters that the crate spm_precompiled replaces as a whole
 
 
-def _precompiled_step(precompiled_charsmap: str) -> _CharacterStep:
+def _precompiled_step(precompiled_charsmap):
     """Make the step Precompiled, which works by grapheme cluster.
 
     A short cluster becomes the replacement of its shortest prefix that is a key.
@@ -3790,7 +3790,7 @@ def _precompiled_step(precompiled_charsmap: str) -> _CharacterStep:
     )
 
 
-def _longest_match_step(charsmap: str) -> _CharacterStep:
+def _longest_match_step(charsmap):
     """Make SentencePiece's step for a charsmap: it replaces the longest key at each position."""
     changes = _read_charsmap(charsmap)
     longest = max(map(len, changes), default=1)
@@ -3817,9 +3817,7 @@ def _longest_match_step(charsmap: str) -> _CharacterStep:
 _HIDDEN = 0x100000  # the first of the private characters that stand for symbols
 
 
-def _sentencepiece_passes(
-    charsmap: str, symbols: Sequence[str], prefix: bool, squeezes: bool, escapes: bool
-) -> Iterator[_CharacterStep | _TextPass]:
+def _sentencepiece_passes(charsmap, symbols, prefix, squeezes, escapes):
     """Make the normalizer of SentencePiece, a step that Hugging Face does not have.
 
     charsmap  a precompiled charsmap in base64, or ""
@@ -3863,16 +3861,14 @@ _IDEOGRAPHS = "\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0002a6df\U000
 _IDEOGRAPHS += "\U0002b920-\U0002ceaf\U0002f800-\U0002fa1f"
 
 
-def _lowercase_step() -> _CharacterStep:
+def _lowercase_step():
     """Make the step that brings characters to lower case, each on its own, even Σ."""
     return _CharacterStep(
         {ord(char): char.lower() for char in _matching(r"\p{Changes_When_Lowercased}")}
     )
 
 
-def _bert_steps(
-    clean_text: bool, handle_chinese_chars: bool, strip_accents: bool | None, lowercase: bool
-) -> Iterator[_CharacterStep]:
+def _bert_steps(clean_text, handle_chinese_chars, strip_accents, lowercase):
     """Make the steps of BERT's normalizer."""
     if clean_text:
         yield _uniform_step(rf"(?![\t\n\r{_NEWER_FORMATS}])[\p{{Cc}}\p{{Cf}}\p{{Co}}\ufffd]")
@@ -3888,7 +3884,7 @@ def _bert_steps(
         yield _lowercase_step()
 
 
-def _replace_passes(pattern: Mapping[str, str], content: str) -> list[_CharacterStep | _TextPass]:
+def _replace_passes(pattern, content):
     """Make the step Replace."""
     (kind, source), *others = pattern.items()
     require(
@@ -3931,7 +3927,7 @@ def _replace_passes(pattern: Mapping[str, str], content: str) -> list[_Character
     return [_TextPass(replace)]
 
 
-def _strip_passes(strip_left: bool, strip_right: bool) -> list[_TextPass]:
+def _strip_passes(strip_left, strip_right):
     """Make the step Strip."""
     spaces = "".join(_matching(r"\p{White_Space}"))
     left = spaces * bool(strip_left)
@@ -3958,7 +3954,7 @@ _NORMALIZERS = {
 
 
 @functools.lru_cache(8)
-def _normalizer_passes(steps: str) -> list[_MapPass | _TextPass]:
+def _normalizer_passes(steps):
     """Make the passes for steps in JSON: consecutive steps over characters become one pass."""
     parts = []
     for step in _flattened(json.loads(steps), "normalizers"):
@@ -4048,7 +4044,7 @@ NORMALIZERS = {
 }
 
 
-def _named_normalizer(normalizer: str | Sequence[str | dict]) -> list[dict]:
+def _named_normalizer(normalizer):
     """Look up the steps of a normalizer by their names."""
     steps = []
     for step in [normalizer] if isinstance(normalizer, str) else normalizer:
@@ -6954,7 +6950,7 @@ def readable(token: bytes) -> str:
     return text
 
 
-def _printable(char: str) -> str:
+def _printable(char):
     """Write a character that is not printable as a code, such as <1B>."""
     if char.isprintable():
         return char
@@ -6964,7 +6960,7 @@ def _printable(char: str) -> str:
     return f"<{code:02X}>" if code < 256 else f"<U+{code:04X}>"
 
 
-def _read_names(names: Iterable[str], alphabet: str = "bytes") -> list[bytes]:
+def _read_names(names, alphabet="bytes"):
     """Read the names of tokens, which are UTF-8 or have one character for each byte.
 
     Reading all at once is faster.
@@ -6986,7 +6982,7 @@ def _read_names(names: Iterable[str], alphabet: str = "bytes") -> list[bytes]:
     return [tokens[start:end] for start, end in itertools.pairwise(ends)]
 
 
-def _template_sides(single: list, special_tokens: dict, **_: object) -> list[list[int]]:
+def _template_sides(single, special_tokens, **_):
     """List the ids before and after the text of a template, which is called A."""
     names = [content["id"] for piece in single for content in piece.values()]
     position = names.index("A")
@@ -7236,7 +7232,7 @@ class Model:
         return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
 
 
-def _letters(ids: Mapping[bytes, int], alphabet: str) -> dict[int, int]:
+def _letters(ids, alphabet):
     """Select the single bytes, or the single characters by code point."""
     if alphabet == "bytes":
         return {token[0]: ids[token] for token in BYTES if token in ids}
@@ -7247,12 +7243,12 @@ def _letters(ids: Mapping[bytes, int], alphabet: str) -> dict[int, int]:
     }
 
 
-def _is_id(token_id: object) -> bool:
+def _is_id(token_id):
     """Check whether an id is a whole number in the range of ids."""
     return type(token_id) is int and 0 <= token_id < MAX_ID
 
 
-def _validate_vocab(vocab: Vocab) -> Vocab:
+def _validate_vocab(vocab):
     """Check the types and ranges of ids and tokens, and return a copy of the vocabulary."""
     for token_id, token in vocab.items():
         if not _is_id(token_id):
@@ -7262,7 +7258,7 @@ def _validate_vocab(vocab: Vocab) -> Vocab:
     return dict(vocab)
 
 
-def _assign_special_ids(model: Model) -> None:
+def _assign_special_ids(model):
     """Give each special token its id, and add missing tokens to the vocabulary."""
     given = model.special_tokens or ()
     texts = _check_texts(given)
@@ -7288,7 +7284,7 @@ def _assign_special_ids(model: Model) -> None:
     model.special_tokens = ids
 
 
-def _validate_special_tokens(model: Model) -> None:
+def _validate_special_tokens(model):
     """Check that no control token is a single byte, and warn if text can become one by merges."""
     for text, token_id in model.special_tokens.items():
         if token_id in model.merged_special_ids and model.flags.get(text, NO_FLAGS).special:
@@ -7297,7 +7293,7 @@ def _validate_special_tokens(model: Model) -> None:
             note(f"{forged}: merges make it from its letters")
 
 
-def _validate_distinct(model: Model) -> None:
+def _validate_distinct(model):
     """Check that no two ordinary tokens have the same bytes."""
     if len(model.ordinary_ids) == len(model.ordinary):
         return
@@ -7311,7 +7307,7 @@ def _validate_distinct(model: Model) -> None:
             )
 
 
-def _repeated(items: Iterable) -> object:
+def _repeated(items):
     """Find an item that appears twice."""
     (item, _), *_ = Counter(items).most_common(1)
     return item
@@ -7320,7 +7316,7 @@ def _repeated(items: Iterable) -> object:
 ALPHABETS = ("bytes", "characters")
 
 
-def _validate_scores(model: Model) -> None:
+def _validate_scores(model):
     """Check that every ordinary token has a score, and make the scores an array of floats."""
     if model.scores is None:
         require(
@@ -7346,7 +7342,7 @@ def _validate_scores(model: Model) -> None:
     )
 
 
-def _validate_characters(model: Model) -> None:
+def _validate_characters(model):
     """Check that tokens are UTF-8, and that the tokens for unknown characters exist."""
     require_known("alphabet", model.alphabet, ALPHABETS)
     try:
@@ -7368,7 +7364,7 @@ def _validate_characters(model: Model) -> None:
         )
 
 
-def _check_texts(special_tokens: Iterable[str]) -> list[str]:
+def _check_texts(special_tokens):
     """Check that special tokens are distinct strings that can be encoded in UTF-8."""
     if isinstance(special_tokens, Text) or not isinstance(special_tokens, Iterable):
         raise InputError(f"special tokens are a list of strings, not {special_tokens!r}")
@@ -9305,7 +9301,7 @@ def unigram_losses(model: Model, ids: np.ndarray) -> np.ndarray:
 LARGEST_FILE = 1 << 28  # bytes of a model file; the largest tokenizer.json has some 40 million
 
 
-def _read_limited(path: Path) -> bytes:
+def _read_limited(path):
     """Read a model file; raises ValueError if it is too large to be one."""
     with open(path, "rb") as file:
         data = file.read(LARGEST_FILE + 1)
@@ -9316,7 +9312,7 @@ def _read_limited(path: Path) -> bytes:
     return data
 
 
-def _decode_utf8(data: bytes, where: object) -> str:
+def _decode_utf8(data, where):
     """Decode a file; raises ValueError for bytes that are not UTF-8."""
     try:
         return data.decode()
@@ -9366,7 +9362,7 @@ _LLAMA3_NAMES = {
 _LLAMA31_NAMES = _LLAMA3_NAMES | {4: "finetune_right_pad_id", 8: "eom_id", 10: "python_tag"}
 
 
-def _number_llama3(names: Mapping[int, str]) -> Ids:
+def _number_llama3(names):
     """Number Llama 3's 256 special tokens; those without a name are reserved, from 0 on."""
     others = (f"reserved_special_token_{k}" for k in itertools.count())
     return {f"<|{names.get(k) or next(others)}|>": 128000 + k for k in range(256)}
@@ -9404,17 +9400,17 @@ def read_json(data: bytes, where: object) -> dict:
     return content
 
 
-def _sidecar(path: Path) -> Path:
+def _sidecar(path):
     """Return the name of the JSON file that describes a rank file, or a file of ids."""
     return path.with_name(path.name + ".json")
 
 
-def _read_beside(path: Path) -> dict:
+def _read_beside(path):
     """Read the JSON object of an optional file; empty if the file is missing."""
     return read_json(_read_limited(path), path) if path.is_file() else {}
 
 
-def _to_json(data: object, indent: int | None = None) -> str:
+def _to_json(data, indent=None):
     """Write JSON as in a file: with all characters as they are, and a newline at the end.
 
     Objects that are not JSON, such as an array in an option of a family, are written as strings.
@@ -9451,9 +9447,7 @@ def read_vocab(names: object, alphabet: str = "characters", texts: Iterable[str]
     return vocab
 
 
-def _read_merges(
-    pairs: list, alphabet: str = "bytes", skipped: Collection[str] = frozenset()
-) -> list[Merge]:
+def _read_merges(pairs, alphabet="bytes", skipped=frozenset()):
     """Read pairs of names, lists or strings with a space, except those with `skipped` names."""
     names = []
     for number, pair in enumerate(pairs):
@@ -9470,7 +9464,7 @@ def _read_merges(
     return list(zip(tokens[::2], tokens[1::2], strict=True))
 
 
-def _name_of(model: Model) -> Callable:
+def _name_of(model):
     """Return the function that names tokens in files: byte by byte, or as text."""
     return gpt2_name if model.alphabet == "bytes" else bytes.decode
 
@@ -9491,7 +9485,7 @@ def vocab_names(model: Model) -> Ids:
     return names
 
 
-def _names_without_added(model: Model) -> Ids:
+def _names_without_added(model):
     """Name the tokens in the vocabulary of a tokenizer.json.
 
     Special tokens that were not in it when it was read are left out, if they have the last ids. An
@@ -9509,7 +9503,7 @@ def _names_without_added(model: Model) -> Ids:
     return own
 
 
-def _as_merges(model: Model) -> tuple[list[Merge], bool]:
+def _as_merges(model):
     """List the merges of any BPE, and tell whether it has tokens that are only whole pretokens."""
     if model.merges is not None:
         return model.merges, model.ignore_merges
@@ -9519,7 +9513,7 @@ def _as_merges(model: Model) -> tuple[list[Merge], bool]:
     return merges, bool(whole_words)
 
 
-def _last_merges(model: Model) -> tuple[list[Merge], list[bytes]]:
+def _last_merges(model):
     """List the last merge of each token, in order, and the tokens that no merge makes."""
     vocab = model.vocab
     ids, pairs = last_merges(model)
@@ -9527,7 +9521,7 @@ def _last_merges(model: Model) -> tuple[list[Merge], list[bytes]]:
     return merges, [vocab[token_id] for token_id in ids[pairs[:, 0] < 0].tolist()]
 
 
-def _merges_by_score(model: Model) -> list[Merge]:
+def _merges_by_score(model):
     """List the pairs of tokens that join to a token, the best score first.
 
     On a tie the longest left token comes first, as in transformers' converters. So runs of spaces,
@@ -9544,7 +9538,7 @@ def _merges_by_score(model: Model) -> list[Merge]:
     return [(tokens[left], tokens[right]) for left, right, *_ in rows]
 
 
-def _require_same(model: Model, other: Model) -> None:
+def _require_same(model, other):
     """Raise InputError unless a BPE that was read back from a file has the same ids for all texts.
 
     Both have the same pattern. The vocabulary and all other steps must be equal. Merges, ranks and
@@ -9568,7 +9562,7 @@ def _require_same(model: Model, other: Model) -> None:
             raise InputError(f"it would make the token {token!r} differently or in another order")
 
 
-def _merging(model: Model) -> list[Merge]:
+def _merging(model):
     """List the last merge of each token, in order, and then the tokens that no merge makes.
 
     These count only if pretokens are looked up whole. Such a token is a pair with b"".
@@ -9606,9 +9600,7 @@ def read_gpt2(
     return model
 
 
-def _gpt2_model(
-    names: dict, lines: list[str], special_tokens: SpecialTokens, pattern: PatternSource
-) -> Model:
+def _gpt2_model(names, lines, special_tokens, pattern):
     """Make a model from GPT-2's vocabulary and lines of merges."""
     merges = _read_merges(lines)
     if special_tokens is None:
@@ -9625,7 +9617,7 @@ def _gpt2_model(
     )
 
 
-def _names_text(name: str) -> bool:
+def _names_text(name):
     """Check whether a name stands for other text, as Ġhi for a space and hi."""
     if not _BYTE_NAMES.issuperset(name):
         return False
@@ -9633,9 +9625,7 @@ def _names_text(name: str) -> bool:
     return data != name.encode() and data.decode("utf-8", "replace").encode() == data
 
 
-def _read_gpt2_pair(
-    file: Path, special_tokens: SpecialTokens, pattern: PatternSource | None
-) -> Model:
+def _read_gpt2_pair(file, special_tokens, pattern):
     """Read one of GPT-2's two files, and the other one in the same folder."""
     for endings in (("vocab.json", "merges.txt"), ("encoder.json", "vocab.bpe")):
         for ending in filter(file.name.endswith, endings):
@@ -9703,7 +9693,7 @@ def read_tiktoken(
     return Model(vocab, None, special_tokens, pattern or facts["pattern"])
 
 
-def _parse_ranks(data: bytes, file: Path) -> Vocab:
+def _parse_ranks(data, file):
     """Read the tokens of a rank file by their ids, without an empty one."""
     n_good = data.count(b"\n", 0, re.match(b"(?:" + _RANK + b")*+", data).end())
     require(
@@ -9719,7 +9709,7 @@ def _parse_ranks(data: bytes, file: Path) -> Vocab:
     return {token_id: token for token_id, token in vocab.items() if token}
 
 
-def _find_encoding(data: bytes, file: Path, has_specials: bool) -> str:
+def _find_encoding(data, file, has_specials):
     """Look up a rank file among the published ones.
 
     Those with the same digest differ in their special tokens.
@@ -9957,7 +9947,7 @@ def read_unigram(data: dict, added: Sequence[str], alphabet: str) -> dict:
     }
 
 
-def _number_added(file_ids: Mapping[str, object], names: Ids) -> Ids:
+def _number_added(file_ids, names):
     """Number added tokens as Hugging Face does: as in the vocabulary, or from its size on.
 
     `file_ids` must agree.
@@ -9987,7 +9977,7 @@ def template_processing(template: str, special_tokens: Ids) -> dict:
         f"a `template` is $A between special tokens of this tokenizer, not {template!r}",
     )
 
-    def pieces(names: str, type_id: int) -> list[dict]:
+    def pieces(names, type_id):
         return [{"SpecialToken": {"id": name, "type_id": type_id}} for name in names.split()]
 
     single = [*pieces(before, 0), {"Sequence": {"id": "A", "type_id": 0}}, *pieces(after, 0)]
@@ -10001,7 +9991,7 @@ def template_processing(template: str, special_tokens: Ids) -> dict:
     }
 
 
-def _differs_in_huggingface(model: Model) -> bool:
+def _differs_in_huggingface(model):
     """Check whether a model has features of SentencePiece that a tokenizer.json lacks."""
     if model.kind == "bpe" and model.scores is not None:
         # Runs of one character may have equal scores, as in Llama 2; see _merges_by_score.
@@ -10036,7 +10026,7 @@ def write_huggingface(model: Model) -> dict[str, str]:
     }
 
 
-def _token_names(written: dict) -> Ids:
+def _token_names(written):
     """Map the names in the vocabulary of a "model" object to their ids."""
     vocab = written["vocab"]
     if isinstance(vocab, dict):
@@ -10044,7 +10034,7 @@ def _token_names(written: dict) -> Ids:
     return {name: token_id for token_id, (name, _) in enumerate(vocab)}
 
 
-def _to_tokenizer_json(model: Model) -> dict:
+def _to_tokenizer_json(model):
     """Make the content of a tokenizer.json, as the `tokenizers` package writes it."""
     written = KINDS[model.kind].write(model)
     if model.extra:
@@ -10081,7 +10071,7 @@ def _to_tokenizer_json(model: Model) -> dict:
     }
 
 
-def _in_sequence(steps: Sequence[dict], key: str) -> dict | None:
+def _in_sequence(steps, key):
     """Write several steps as a Sequence, a single one as it is, and none as None."""
     if len(steps) > 1:
         return {"type": "Sequence", key: list(steps)}
@@ -10107,7 +10097,7 @@ _THREE_DIGITS = {
 _DIGIT_BYTES = frozenset(b"0123456789\xb2\xb3\xb9\xbc\xbd\xbe")
 
 
-def _check_after_bytes(parts: Sequence[dict], kind: str, fields: dict) -> None:
+def _check_after_bytes(parts, kind, fields):
     """Check the pre-tokenizers after a ByteLevel, which cut the names of bytes.
 
     Digits may also cut a character, as "ü", whose name is "Ã¼". So the merges of tokens that it
@@ -10129,7 +10119,7 @@ def _check_after_bytes(parts: Sequence[dict], kind: str, fields: dict) -> None:
         ]
 
 
-def _pre_tokenizers(model: Model) -> list[dict]:
+def _pre_tokenizers(model):
     """Write the parts of a pattern as pre-tokenizers; those that are JSON stay as they are.
 
     Tokens of bytes need a ByteLevel in the last part. If it is in another, all steps are rewritten.
@@ -10150,14 +10140,14 @@ def _pre_tokenizers(model: Model) -> list[dict]:
     return [_pre_tokenizer(part) for part in parts]
 
 
-def _has_byte_level(part: PatternStep) -> bool:
+def _has_byte_level(part):
     """Check whether a part of a pattern is JSON with a ByteLevel."""
     if not isinstance(part, dict):
         return False
     return any(step["type"] == "ByteLevel" for step in _flattened(part, "pretokenizers"))
 
 
-def _pre_tokenizer(part: PatternStep) -> dict:
+def _pre_tokenizer(part):
     """Write a part of a pattern as a pre-tokenizer."""
     if isinstance(part, dict):
         return part
@@ -10179,7 +10169,7 @@ _CHANGING_THE_START = {"BertNormalizer", "Nmt", "Prepend", "Strip", "StripAccent
 _TYPES_BY_KEYS = {"merges": "BPE", "continuing_subword_prefix": "WordPiece", "unk_id": "Unigram"}
 
 
-def _check_first_marks(parts: Sequence[dict], normalizer_steps: Sequence[dict]) -> None:
+def _check_first_marks(parts, normalizer_steps):
     """Check that a text begins where it began before it was normalized, if that places a mark."""
     if any(part.get("prepend_scheme") == "first" for part in parts):
         names = {step["type"] for step in normalizer_steps}
@@ -10187,7 +10177,7 @@ def _check_first_marks(parts: Sequence[dict], normalizer_steps: Sequence[dict]) 
             raise InputError(f"Metaspace with prepend_scheme first after {name} is not supported")
 
 
-def _check_single_words(model: Model, names: Ids) -> None:
+def _check_single_words(model, names):
     """Check the control tokens that are names of the vocabulary of a model with ignore_merges.
 
     Hugging Face would find them as whole pretokens, even where they are not a single word.
@@ -10245,7 +10235,7 @@ def read_huggingface(content: dict) -> Model:
     return model
 
 
-def _read_kind(written: dict) -> str:
+def _read_kind(written):
     """Read the kind of a "model" object; in files from before 2022, other keys tell its type."""
     for key in ("unk_token", "end_of_word_suffix"):
         require(
@@ -10262,7 +10252,7 @@ def _read_kind(written: dict) -> str:
     return name.lower()
 
 
-def _read_decoder(part: object, alphabet: str) -> list:
+def _read_decoder(part, alphabet):
     """Check a decoder, which must be ByteLevel for an alphabet of bytes, and put it into a list."""
     steps = _flattened(part or [], "decoders")
     for step in steps:
@@ -10278,7 +10268,7 @@ def _read_decoder(part: object, alphabet: str) -> list:
 _FLAGS = AddedToken._fields[:5]  # in a tokenizer.json
 
 
-def _read_added_tokens(added: object) -> tuple[dict, dict]:
+def _read_added_tokens(added):
     """Read a list of added tokens; returns text -> id, unchecked, and text -> AddedToken."""
     ids = {}
     flags = {}
@@ -10312,7 +10302,7 @@ _STRIP = {"type": "Replace", "pattern": {"Regex": r"\A +| +\z"}, "content": ""}
 _USER_SYMBOL = AddedToken(normalized=True, special=False, literal=True)  # of user_defined_symbols
 
 
-def _sentencepiece_steps(normalizer: Mapping) -> list[dict]:
+def _sentencepiece_steps(normalizer):
     """Express SentencePiece's normalizer by Hugging Face's steps, as transformers' converters do.
 
     The fields are the parameters of `_sentencepiece_passes`. Symbols are not kept from changing.
@@ -10329,7 +10319,7 @@ def _sentencepiece_steps(normalizer: Mapping) -> list[dict]:
     return steps
 
 
-def _sentencepiece_normalizer(spec, symbols: list[str]) -> dict:
+def _sentencepiece_normalizer(spec, symbols):
     """Make the step for a NormalizerSpec; raises InputError if its charsmap is damaged."""
     charsmap = base64.b64encode(spec.precompiled_charsmap).decode()
     step = {
@@ -10344,7 +10334,7 @@ def _sentencepiece_normalizer(spec, symbols: list[str]) -> dict:
     return step
 
 
-def _sentencepiece_decoder(proto) -> list[dict]:
+def _sentencepiece_decoder(proto):
     """List the steps of the decoder for a ModelProto, as Llama 2 has them."""
     spec = proto.normalizer_spec
     steps = []
@@ -10407,7 +10397,7 @@ def read_sentencepiece(data: bytes) -> Model:
     )
 
 
-def _parse_sentencepiece(data: bytes):
+def _parse_sentencepiece(data):
     """Parse a ModelProto of SentencePiece, and check that its features are supported."""
     proto = import_optional("sentencepiece.sentencepiece_model_pb2", "protobuf").ModelProto()
     is_whole = False
@@ -10656,7 +10646,7 @@ def load_model(
     return model
 
 
-def _find_model_file(folder: Path) -> Path:
+def _find_model_file(folder):
     """Find the file of a model in a folder; the names that `save` writes are tried first."""
     patterns = [[form.file] for form in FORMATS.values()]
     patterns += ["encoder.json"], ["*.tiktoken", "*tokenizer.json"], ["*.model", "*vocab.txt"]
@@ -10679,7 +10669,7 @@ _HUB_VOCABULARIES = (
 _HUB_FILES = (*_HUB_VOCABULARIES, "merges.txt", "tokenizer_config.json", "config.json")
 
 
-def _find_on_hub(name: str) -> Path:
+def _find_on_hub(name):
     """Find the file of a model by a name of the hub, such as openai-community/gpt2.
 
     The network is asked only for a model that is not in the cache of huggingface_hub. A name whose
@@ -10708,7 +10698,7 @@ def _find_on_hub(name: str) -> Path:
         ) from None
 
 
-def _model_of(tokenizer: object) -> Model:
+def _model_of(tokenizer):
     """Make the model of a tokenizer of tokenizers, transformers or tiktoken."""
     if hasattr(tokenizer, "_mergeable_ranks"):
         vocab = {token_id: token for token, token_id in tokenizer._mergeable_ranks.items()}
@@ -12226,7 +12216,7 @@ LLMC_SIGNS = {"uint16": [20240520, 1], "uint32": [20240801, 7]}
 _LAYOUTS = {".npy": "npy", ".bin": "bin", ".txt": "text"}
 
 
-def _header(layout: str, dtype: np.dtype, n: int) -> bytes:
+def _header(layout, dtype, n):
     """Make the header of a file of n numbers.
 
     It has the same size for any n, since NumPy pads it for growth.
@@ -12276,15 +12266,7 @@ class _EncodedBlock(NamedTuple):
     repeats_end: bool
 
 
-def _encode_blocks(
-    tokenizer: Tokenizer,
-    dtype: np.dtype,
-    end_id: int | None,
-    options: dict,
-    carry: np.ndarray,
-    source: Source,
-    blocks: list[Block],
-) -> list[_EncodedBlock]:
+def _encode_blocks(tokenizer, dtype, end_id, options, carry, source, blocks):
     """Encode blocks as ids of this dtype, since uint16 halves the data that workers send.
 
     Without an end id, documents are texts: files or lines of JSON. With one, a document ends after
@@ -12322,7 +12304,7 @@ def _encode_blocks(
     return encoded
 
 
-def _id_type(largest: int, dtype: str) -> np.dtype:
+def _id_type(largest, dtype):
     """Return the dtype of ids in a file; "auto" is the smaller one that holds the largest id."""
     require_known("`dtype`", dtype, ("auto", "uint16", "uint32"))
     if dtype == "auto":
@@ -12334,14 +12316,14 @@ def _id_type(largest: int, dtype: str) -> np.dtype:
     return np.dtype(dtype)
 
 
-def _open_output(path: Path) -> contextlib.AbstractContextManager:
+def _open_output(path):
     """Open a file by `atomic_write`, or standard output."""
     if path == STANDARD_STREAM:
         return contextlib.nullcontext(sys.stdout.buffer)
     return atomic_write(path)
 
 
-def _as_lines(ids: np.ndarray, ends: np.ndarray) -> bytes:
+def _as_lines(ids, ends):
     """Write ids as decimal numbers, a line for each document; the last document may go on."""
     lines = [" ".join(map(str, part.tolist())) for part in np.split(ids, ends)]
     if lines[-1]:
@@ -12350,7 +12332,7 @@ def _as_lines(ids: np.ndarray, ends: np.ndarray) -> bytes:
 
 
 @contextlib.contextmanager
-def _array_writer(path: Path, dtype: np.dtype | type, layout: str = "auto") -> Iterator[Callable]:
+def _array_writer(path, dtype, layout="auto"):
     """Write arrays to a file or to standard output; yields the function that writes the next."""
     require_known("`layout`", layout, ("auto", "llm.c"))
     if layout == "auto":
@@ -12364,7 +12346,7 @@ def _array_writer(path: Path, dtype: np.dtype | type, layout: str = "auto") -> I
     dtype = np.dtype(dtype).newbyteorder("<")
     n = 0
 
-    def write(numbers: np.ndarray, ends: np.ndarray = ()) -> None:
+    def write(numbers, ends=()):
         """Write the next array; documents end at `ends` in it."""
         nonlocal n
         n += len(numbers)
@@ -12383,7 +12365,7 @@ def _array_writer(path: Path, dtype: np.dtype | type, layout: str = "auto") -> I
             file.write(header)
 
 
-def _name_outputs(out: PathName, val_fraction: float | None) -> list[Path]:
+def _name_outputs(out, val_fraction):
     """Return the path of the file of ids and, with `val_fraction`, that of held-out documents."""
     path = as_path(out)
     if val_fraction is None:
@@ -12396,7 +12378,7 @@ def _name_outputs(out: PathName, val_fraction: float | None) -> list[Path]:
     return [path, path.with_name("val".join(path.name.rsplit("train", 1)))]
 
 
-def _hold_out(block: _EncodedBlock, first: int, fraction: float) -> list[Arrays]:
+def _hold_out(block, first, fraction):
     """Divide the ids of a block, and the ends of its documents, into training and held-out ones.
 
     first  the number of the document that the block begins in, from 0. Of n documents, floor(n *
@@ -12416,7 +12398,7 @@ def _hold_out(block: _EncodedBlock, first: int, fraction: float) -> list[Arrays]
     return parts
 
 
-def _require_other_files(outputs: Iterable[Path], inputs: Iterable[Path]) -> None:
+def _require_other_files(outputs, inputs):
     """Raise InputError if a file would be both read and written."""
     for path in outputs:
         if path.is_file():  # a device or a pipe may be both
@@ -12426,9 +12408,7 @@ def _require_other_files(outputs: Iterable[Path], inputs: Iterable[Path]) -> Non
             )
 
 
-def _join_documents(
-    blocks: Iterable[_EncodedBlock], start_id: int | None, end_id: int | None
-) -> Iterator[_EncodedBlock]:
+def _join_documents(blocks, start_id, end_id):
     """Insert the start of each document, and drop an end that is there from the blocks before.
 
     A document that begins with `start_id` gets no second one.
@@ -12453,7 +12433,7 @@ def _join_documents(
         yield block
 
 
-def _write_descriptions(paths: Sequence[Path], totals: np.ndarray, encoded: Encoded) -> None:
+def _write_descriptions(paths, totals, encoded):
     """Describe each file of ids in a file next to it.
 
     totals   the numbers of tokens and documents of each, int64[2, 2]
@@ -12651,7 +12631,7 @@ def read_ids(path: PathName, dtype: str | None = None) -> np.ndarray:
 _LIST_AS_SPACES = bytes.maketrans(b"[],", b"   ")
 
 
-def _read_id_batches(path: Path, dtype: str | None) -> Iterator[Iterable[int]]:
+def _read_id_batches(path, dtype):
     """Read ids in batches from a .npy or .bin file, or as decimal numbers from any other file."""
     if path.suffix in (".npy", ".bin"):
         ids = read_ids(path, dtype)
