@@ -193,10 +193,8 @@ __all__ = [
     "load_learned",
     "make_trie",
     "measure",
-    "measure_documents",
     "read_ids",
     "read_vocab",
-    "score_boundaries",
     "struct",
     "tokens_by_size",
     "train",
@@ -13933,28 +13931,6 @@ def measure(model: Model, encoded: EncodedWords) -> dict[str, float]:
     }
 
 
-class Documents(NamedTuple):
-    """The sizes of T documents, and of their encodings."""
-
-    n_bytes: np.ndarray  # int64[T]
-    n_words: np.ndarray  # int64[T]   words between white space
-    n_tokens: np.ndarray  # int64[T]
-
-
-def measure_documents(tokenizer: Tokenizer, texts: Sequence[str]) -> Documents:
-    """Count the bytes, words and tokens of each document; special tokens are ordinary text.
-
-    >>> tokenizer = Tokenizer({b: bytes([b]) for b in range(256)}, [])
-    >>> documents = measure_documents(tokenizer, ["to be", "or not to be"])
-    >>> documents.n_words.tolist(), documents.n_tokens.tolist()
-    ([2, 4], [5, 12])
-    """
-    _, offsets = tokenizer.encode_batch_to_numpy(texts, "none")
-    n_bytes = [len(text.encode()) for text in texts]
-    n_words = [len(text.split()) for text in texts]
-    return Documents(np.array(n_bytes), np.array(n_words), np.diff(offsets))
-
-
 def _split_words(tokenizer: Tokenizer, words: Iterable[Text]) -> list[list[bytes]]:
     """Encode words one by one, and decode their tokens without white space at their ends."""
     splits = []
@@ -13962,41 +13938,6 @@ def _split_words(tokenizer: Tokenizer, words: Iterable[Text]) -> list[list[bytes
         pieces = map(bytes.strip, decode_each(tokenizer, ids))
         splits.append([*filter(None, pieces)])
     return splits
-
-
-def _inner_ends(pieces: Sequence[bytes]) -> set[int]:
-    """List the positions at which all pieces but the last one end."""
-    return {*itertools.accumulate(map(len, pieces[:-1]))}
-
-
-def score_boundaries(
-    tokenizer: Tokenizer, segmentations: Iterable[Sequence[str]]
-) -> tuple[float, float, float]:
-    """Compare the cuts inside of words with given ones, for example between morphemes.
-
-    segmentations  the pieces of each word
-
-    Returns the share of the tokenizer's cuts that are given (precision), the share of the given
-    cuts that the tokenizer makes (recall), and their harmonic mean F1. The cuts of all words count
-    alike. A word is encoded as after a space. Raises InputError if its tokens do not add up to it.
-
-    >>> tokenizer = Tokenizer(*train_bpe_from_counts({b" re": 5, b"do": 9}, 259))
-    >>> score_boundaries(tokenizer, [["re", "do"], ["r", "e"]])
-    (1.0, 0.5, 0.6666666666666666)
-    """
-    segmentations = [[*map(str.encode, pieces)] for pieces in segmentations]
-    splits = _split_words(tokenizer, [b" " + b"".join(pieces) for pieces in segmentations])
-    n_cuts = n_given = n_right = 0
-    for pieces, tokens in zip(segmentations, splits, strict=True):
-        word = b"".join(pieces)
-        require(b"".join(tokens) == word, f"the tokens of {word!r} differ from the word")
-        cuts = _inner_ends(tokens)
-        given = _inner_ends(pieces)
-        n_cuts += len(cuts)
-        n_given += len(given)
-        n_right += len(cuts & given)
-    f1 = 2 * n_right / max(n_cuts + n_given, 1)
-    return n_right / max(n_cuts, 1), n_right / max(n_given, 1), f1
 
 
 # inspect

@@ -7300,32 +7300,6 @@ def test_measures_equal_their_definitions(library, some_prose, tmp_path, model, 
     assert model == "bytes" or tokenizer.token_to_id(tokenizer.model.unk_token) in ids
 
 
-def test_documents_are_measured_one_by_one(some_prose):
-    tokenizer, _, files = some_prose
-    documents = [*files[0].read_text().split("\n\n")[:50], "", f"{END} é\u2003中\x1fa\n"]
-    measured = bpe.measure_documents(tokenizer, documents)
-    assert measured.n_tokens.tolist() == [len(tokenizer.encode_ordinary(d)) for d in documents]
-    assert measured.n_bytes.tolist() == [len(d.encode()) for d in documents]
-    assert measured.n_words[-2:].tolist() == [0, 4]
-
-
-def test_boundaries_are_scored_as_the_definition_says(some_prose):
-    tokenizer, _, files = some_prose
-    words = sorted({word for word in files[0].read_text().split() if word.isalpha()})[:300]
-    given = [[word[: len(word) // 2], word[len(word) // 2 :]] for word in words if len(word) > 1]
-    made, right = 0, 0
-    for pieces in given:
-        tokens = [tokenizer.id_to_token(id) for id in tokenizer.encode(f" {''.join(pieces)}")]
-        text = [token.decode().lstrip() for token in tokens if token != b" "]
-        ends = [len("".join(text[:k])) for k in range(1, len(text))]
-        made += len(ends)
-        right += len(pieces[0]) in ends
-    precision, recall, f1 = bpe.score_boundaries(tokenizer, given)
-    assert 0 < right < made and (precision, recall) == (right / made, right / len(given))
-    assert f1 == pytest.approx(2 * precision * recall / (precision + recall))
-    assert bpe.score_boundaries(tokenizer, []) == (0, 0, 0)
-
-
 def test_a_view_shows_every_token(some_prose):
     tokenizer, _, _ = some_prose
     text = "def f():\n\treturn 'é中🙂' \x1b[31m\u202e\n".encode() + b"\xff"
@@ -7605,8 +7579,11 @@ def test_the_page_on_evaluation_runs(library, tmp_path, monkeypatch, capsys):
         assert measures["fertility"] == n_tokens / len(text.split())
     assert names["table"].shape == (9, 12) and names["report"].premiums.shape == (3, 3)
     assert names["two"].low < names["two"].high
-    bpe_rate = names["bpe"].n_bytes.sum() / names["bpe"].n_tokens.sum()
-    assert names["one"].low <= bpe_rate <= names["one"].high
+    rate = names["n_bytes"].sum() / names["bpe"].sum()
+    assert names["one"].low <= rate <= names["one"].high
+    letters = bpe.Tokenizer.from_merges([(b" ", b"a"), (b"b", b"c")])
+    scores = names["score_boundaries"](letters, [["ab", "c"], ["a", "bc", "d"], ["é"]])
+    assert scores == (1 / 2, 2 / 3, 4 / 7)
     assert Path("languages.svg").read_text().startswith("<?xml")
     assert "BPE minus Unigram: -" in capsys.readouterr().out
 
