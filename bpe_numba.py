@@ -7508,14 +7508,14 @@ def fallback_tokens(model: Model) -> set[bytes]:
     return tokens
 
 
-def _letter_table(letters: Mapping[int, int], n: int) -> np.ndarray:
+def _letter_table(letters, n):
     """Write the ids of letters into an array, int32[n]; -1 for all other letters."""
     table = np.full(n, -1, np.int32)
     table[[*letters]] = [*letters.values()]
     return table
 
 
-def _last_letters(model: Model) -> dict[int, int]:
+def _last_letters(model):
     """Map the letters that may end a word to their ids."""
     suffix = model.word_suffix.encode()
     names = {}
@@ -7525,7 +7525,7 @@ def _last_letters(model: Model) -> dict[int, int]:
     return _letters(names, model.alphabet)
 
 
-def _possible_merges(model: Model, samples: bool) -> np.ndarray:
+def _possible_merges(model, samples):
     """List the merges of a model, int64[M, 4]: left, right, result and rank.
 
     Without merges, there is a row for each token, and its pair is ANY_PAIR; for sampling, there is
@@ -7546,9 +7546,7 @@ def _possible_merges(model: Model, samples: bool) -> np.ndarray:
 
 
 @interruptible
-def _bpe_tables_and_pairs(
-    model: Model, unknown_letter: int, samples: bool
-) -> tuple[BpeTables, np.ndarray]:
+def _bpe_tables_and_pairs(model, unknown_letter, samples):
     """Make the tables of `bpe_tables`, and the last pair of each token, int64[V, 2]; or -1."""
     ids = model.ids
     of_characters = model.alphabet == "characters"
@@ -7626,7 +7624,7 @@ def trimmed_tables(model: Model, samples: bool = False) -> BpeTables:
     return tables
 
 
-def _unreachable(model: Model) -> list[int]:
+def _unreachable(model):
     """List the tokens of a model without merges that have a character which is no token itself.
 
     Raises InputError if any token is too long, or if one of these is made of two tokens or single
@@ -7659,7 +7657,7 @@ def _unreachable(model: Model) -> list[int]:
     return unreachable
 
 
-def _all_splits(id_of: Mapping[bytes, int]) -> np.ndarray:
+def _all_splits(id_of):
     """List all ways to make one of these tokens from two others.
 
     Returns left, right, result, and result again, int64[M, 4]. For o200k this takes a second, and
@@ -7675,7 +7673,7 @@ def _all_splits(id_of: Mapping[bytes, int]) -> np.ndarray:
     return np.array(rows, np.int64).reshape(-1, 4)
 
 
-def _merges_as_ids(merges: Sequence[Merge], id_of: Mapping[bytes, int]) -> np.ndarray:
+def _merges_as_ids(merges, id_of):
     """Look up merges in a vocabulary: left, right, result, and rank; int64[M, 4]."""
     rows = np.empty((len(merges), 4), np.int64)
     rows[:, 3] = range(len(merges))
@@ -8128,7 +8126,7 @@ def exact_pattern(model: Model) -> str:
     return f"{mark and _write_set({mark}) + '*'}(?:{words})"
 
 
-def _kernel_of_kind(name: str) -> Callable:
+def _kernel_of_kind(name):
     """Make a function for kernels that calls a kernel of a kind of model, the field `name` of Kind.
 
     The Numba type of the fourth argument, the tables, decides the kind when the caller is
@@ -10905,7 +10903,7 @@ _CLEANUP = {
 _CLEANUP |= {" ' ": "'", " do not": " don't"}
 
 
-def _decode_wordpiece(token: str, is_first: bool, prefix: str, cleanup: bool) -> str:
+def _decode_wordpiece(token, is_first, prefix, cleanup):
     """Decode a token of WordPiece."""
     if not is_first and token.startswith(prefix):
         token = token.removeprefix(prefix)
@@ -10917,22 +10915,20 @@ def _decode_wordpiece(token: str, is_first: bool, prefix: str, cleanup: bool) ->
     return token
 
 
-def _decode_metaspace(
-    token: str, is_first: bool, replacement: str, prepend_scheme: str = "always", **_
-) -> str:
+def _decode_metaspace(token, is_first, replacement, prepend_scheme="always", **_):
     """Replace each mark by a space; in the first token remove it, unless none was put there."""
     if is_first and prepend_scheme != "never":
         return token.replace(replacement, "")
     return token.replace(replacement, " ")
 
 
-def _decode_strip(token: str, is_first: bool, content: str, start: int, stop: int) -> str:
+def _decode_strip(token, is_first, content, start, stop):
     """Remove a character up to `start` times from the start of a token, and `stop` from its end."""
     one = re.escape(content)
     return re.sub(rf"\A(?:{one}){{0,{start}}}|(?:{one}){{0,{stop}}}\Z", "", token)
 
 
-def _decode_byte(token: str, is_first: bool) -> str:
+def _decode_byte(token, is_first):
     """Replace the name of a byte, such as <0xE4>, by the byte."""
     match = _BYTE_TOKEN.match(token)
     if not match:
@@ -10940,7 +10936,7 @@ def _decode_byte(token: str, is_first: bool) -> str:
     return bytes([int(match[1], 16)]).decode("utf-8", "surrogateescape")
 
 
-def _of_tokens(decode: Callable) -> Callable:
+def _of_tokens(decode):
     """Turn a function of a token into a function of several."""
     return lambda tokens, is_first, **fields: [decode(t, is_first, **fields) for t in tokens]
 
@@ -10992,13 +10988,13 @@ def decoded_tokens(
     return _encoded_by_id(vocab, as_first), _encoded_by_id(vocab, as_later)
 
 
-def _encoded_by_id(ids: Iterable[int], texts: Iterable[str]) -> dict[int, bytes]:
+def _encoded_by_id(ids, texts):
     """Map ids to the bytes of texts."""
     tokens = [text.encode("utf-8", "surrogateescape") for text in texts]
     return dict(zip(ids, tokens, strict=True))
 
 
-def _decodes_separately(step: dict, tokens: Sequence[str]) -> bool:
+def _decodes_separately(step, tokens):
     """Check whether a step decodes joined tokens as it decodes each token on its own."""
     match step:
         case {"type": "Fuse"}:
@@ -11010,7 +11006,7 @@ def _decodes_separately(step: dict, tokens: Sequence[str]) -> bool:
     return False
 
 
-def _with_room(ids: np.ndarray, n: int, n_more: int) -> np.ndarray:
+def _with_room(ids, n, n_more):
     """Return an array of ids, or a longer copy of its first n ids if it lacks room for more."""
     if n + n_more <= len(ids):
         return ids
@@ -11019,7 +11015,7 @@ def _with_room(ids: np.ndarray, n: int, n_more: int) -> np.ndarray:
     return longer
 
 
-def _join_ids(parts: Iterable[np.ndarray], n_expected: int) -> np.ndarray:
+def _join_ids(parts, n_expected):
     """Join arrays of ids; more than `n_expected` ids cost a copy."""
     ids = np.empty(n_expected, np.uint32)
     n = 0
@@ -11059,7 +11055,7 @@ def split_ids(ids: np.ndarray, offsets: np.ndarray) -> list[list[int]]:
 class _Encoder:
     """The state of one encoding thread."""
 
-    def __init__(self, model: Model, tables: object, pattern: Pattern, cache_size: int):
+    def __init__(self, model, tables, pattern, cache_size):
         self.model = model
         self.scan = _new_scan()
         keys = np.empty(4 * KEYS, np.uint64)
@@ -11078,7 +11074,7 @@ class _Encoder:
             tables, pattern.table, *arrays, *numbers, self._special, *self._short
         )
 
-    def encode_short(self, data: bytes, special: _SpecialTable) -> list[int] | None:
+    def encode_short(self, data, special):
         """Encode one text of up to SHORT_BYTES after Pretokenizer.apply_to_text, in one call.
 
         Returns None for a letter without a token.
@@ -11091,14 +11087,7 @@ class _Encoder:
         n = _encode_flat(self.workspace, n, BEGINS, 0)
         return self._short_ids[:n].tolist() if n >= 0 else None
 
-    def encode(
-        self,
-        pretokenizer: Pretokenizer,
-        parts: Iterable[tuple[int, Sequence[bytes | memoryview], int]],
-        n_expected: int,
-        offsets: np.ndarray,
-        sampling: tuple[object, float, int] | None = None,
-    ) -> np.ndarray:
+    def encode(self, pretokenizer, parts, n_expected, offsets, sampling=None):
         """Encode the parts of some texts, as from `Tokenizer._parts`; returns their ids.
 
         The ends of the texts are written to `offsets`, int64[T + 1]. More than `n_expected` bytes
@@ -11132,7 +11121,7 @@ class _Encoder:
         return ids
 
 
-def _unknown_letter(model: Model, flat: FlatText, start: int) -> InputError:
+def _unknown_letter(model, flat, start):
     """Build the error for a word that begins at `start` and has a letter without a token."""
     stop = start + flat.scanned[start:].tobytes().index(END)
     letters = flat.text[start:stop].tobytes()
@@ -11147,7 +11136,7 @@ def _unknown_letter(model: Model, flat: FlatText, start: int) -> InputError:
     return InputError(f"{name} is not in the vocabulary, which has no unknown token")
 
 
-def _working_pattern(model: Model) -> Pattern:
+def _working_pattern(model):
     """Make the pattern of a model.
 
     Its pieces are cut further where no token crosses the cut, unless that takes another pass. Some
@@ -11269,7 +11258,7 @@ class Tokenizer:
         return tokenizer
 
     @interruptible
-    def _compile(self, model: Model, cache_size: int) -> None:
+    def _compile(self, model, cache_size):
         """Make all that the tokenizer computes from its model."""
         require_known("kind of model", model.kind, KINDS)
         self.model = model
@@ -11316,7 +11305,7 @@ class Tokenizer:
         attrgetter("model.digest"), doc="A SHA-256, in hexadecimal, of all that decides about ids."
     )
 
-    def __len__(self) -> int:
+    def __len__(self):
         """The number of tokens, including special tokens."""
         return len(self.vocab)
 
@@ -11327,7 +11316,7 @@ class Tokenizer:
 
     n_vocab = vocab_size  # the name of tiktoken
 
-    def __repr__(self) -> str:
+    def __repr__(self):
         pattern = Pattern(self.model.pattern)
         return (
             f"<Tokenizer: {len(self)} tokens, {len(self.special_tokens)} special, "
@@ -11338,17 +11327,17 @@ class Tokenizer:
         return _unpickle, (self._pickled, self.model.config)
 
     @functools.cached_property
-    def _token_bytes(self) -> TokenBytes:
+    def _token_bytes(self):
         """The decoded bytes of the tokens; the first token of a text may be decoded differently."""
         return make_token_bytes(self._decoded[1])
 
     @functools.cached_property
-    def _by_word(self) -> Tokenizer:
+    def _by_word(self):
         """The tokenizer for words that are already normalized and cut."""
         return Tokenizer.from_model(dataclasses.replace(self.model, pattern="none", normalizer=()))
 
     @functools.cached_property
-    def _skipped_ids(self) -> list[int]:
+    def _skipped_ids(self):
         """The ids that `decode` may skip: special tokens, but none with `special: false`.
 
         Hugging Face keeps a token, too, that it finds in normalized text in another form.
@@ -11372,12 +11361,12 @@ class Tokenizer:
         return theirs
 
     @functools.cached_property
-    def _sample_tables(self) -> object:
+    def _sample_tables(self):
         """The tables for `sample`."""
         return call_with(KINDS[self.model.kind].tables, self.model, samples=True)
 
     @functools.cached_property
-    def _pickled(self) -> bytes:
+    def _pickled(self):
         """The model without `config`, which may change, the cache size, and a class.
 
         Reading the class imports its file, which may add the kind of the model to KINDS.
@@ -11635,7 +11624,7 @@ class Tokenizer:
         _text_size(text)
         return self.encode_texts([text], allowed_special, add_special_tokens=add_special_tokens)[0]
 
-    def _take_encoder(self) -> _Encoder:
+    def _take_encoder(self):
         """Take an encoder that no thread is using, or make one."""
         try:
             return self._idle.pop()
@@ -11683,9 +11672,7 @@ class Tokenizer:
         finally:
             self._idle.append(encoder)
 
-    def _parts(
-        self, texts: Sequence[Text], allowed_special: Allowed, first_id: int
-    ) -> Iterator[tuple[int, Sequence[bytes | memoryview], int]]:
+    def _parts(self, texts, allowed_special, first_id):
         """Gather short texts into parts of about PART_BYTES, and cut long ones if possible.
 
         Yields the number of texts before each part, its texts, and how the first one begins.
@@ -11728,7 +11715,7 @@ class Tokenizer:
         """
         return self.encode_texts([text], allowed_special, alpha=alpha, seed=seed)[0].tolist()
 
-    def _check_alpha(self, alpha: float) -> None:
+    def _check_alpha(self, alpha):
         """Raise InputError if words cannot be cut at random, with this alpha."""
         kind = self.model.kind
         require(
@@ -11798,14 +11785,14 @@ class Tokenizer:
         )
         options = {"add_special_tokens": add_special_tokens, "alpha": alpha}
 
-        def number() -> Iterator[tuple[list, int]]:
+        def number():
             """Yield the batches, and the seed of the first text of each."""
             first = seed
             for batch in _batched_by_size(texts, _text_size, PART_BYTES):
                 yield batch, first
                 first += len(batch)
 
-        def encode(numbered: tuple[Sequence[Text], int]) -> Arrays:
+        def encode(numbered):
             batch, first = numbered
             return self.encode_texts(batch, allowed_special, seed=first, **options)
 
@@ -11816,7 +11803,7 @@ class Tokenizer:
             if Engine(threads).n_workers == 1 or n_expected <= PART_BYTES:
                 return encode((texts, seed))  # without a copy of the ids
 
-        def encode_all() -> Iterator[np.ndarray]:
+        def encode_all():
             for ids, offsets in Engine(threads).map(encode, number(), threads=True):
                 sizes.append(np.diff(offsets))
                 yield ids
@@ -11909,7 +11896,7 @@ class Tokenizer:
             skip_bad_lines=skip_bad_lines,
         )
 
-    def _source_of_texts(self, allowed_special: Allowed) -> Source:
+    def _source_of_texts(self, allowed_special):
         """Make a Source that cuts texts in memory, or find the one that was made before."""
         special = tuple(self._allowed(allowed_special))
         if special not in self._sources:
@@ -11926,7 +11913,7 @@ class Tokenizer:
         with contextlib.suppress(InputError):  # a small vocabulary may not have these letters
             self.encode_texts([b"one two", b"\xff"], alpha=alpha)
 
-    def _pretokenizer(self, allowed_special: Allowed) -> Pretokenizer:
+    def _pretokenizer(self, allowed_special):
         """Make the Pretokenizer that finds the allowed special tokens, or find the earlier one."""
         key = allowed_special
         if not isinstance(key, str):
@@ -11939,7 +11926,7 @@ class Tokenizer:
             )
         return self._pretokenizers[key]
 
-    def _allowed(self, allowed_special: Allowed) -> Collection[str]:
+    def _allowed(self, allowed_special):
         """Return the allowed special tokens; raises ValueError for unknown names."""
         if allowed_special == "all":
             return list(self.special_tokens)
@@ -11996,7 +11983,7 @@ class Tokenizer:
                 text = text.removesuffix(" ")
         return text
 
-    def _decode_runs(self, ids: np.ndarray) -> str:
+    def _decode_runs(self, ids):
         """Decode runs of tokens like <0xE4> apart from others; each byte may become U+FFFD."""
         parts = []
         runs = itertools.groupby(ids.tolist(), lambda key: self.vocab[key] in _FALLBACK_TOKENS)
@@ -12017,13 +12004,13 @@ class Tokenizer:
 
 
 @functools.lru_cache(maxsize=4)
-def _unpickle_once(pickled: bytes) -> Tokenizer:
+def _unpickle_once(pickled):
     """Make a tokenizer once in each process, although it is sent with every task."""
     model, cache_size, _ = pickle.loads(zlib.decompress(pickled))
     return Tokenizer.from_model(model, cache_size)
 
 
-def _unpickle(pickled: bytes, config: dict) -> Tokenizer:
+def _unpickle(pickled, config):
     """Make a tokenizer that has a config of its own, and shares all else with its copies."""
     tokenizer = Tokenizer.__new__(Tokenizer)
     vars(tokenizer).update(vars(_unpickle_once(pickled)))
@@ -12036,7 +12023,7 @@ def _unpickle(pickled: bytes, config: dict) -> Tokenizer:
 # which a mixin replaces some methods. What a mixin does not support, it leaves to the library.
 
 
-def _swapped(mixin: type, original: object, ours: Tokenizer) -> object:
+def _swapped(mixin, original, ours):
     """Make a copy of an object whose class has the methods of `mixin`, and then those it had."""
     owner = type(original)
     made = object.__new__(type(owner.__name__, (mixin, owner), {}))
@@ -12077,11 +12064,11 @@ class _EncodingBatches(_Swapped):
 class _LateEncodings(UserList):
     """The `encodings` of a BatchEncoding, which the library makes when they are asked for."""
 
-    def __init__(self, library: Callable):
+    def __init__(self, library):
         self.library = library
 
     @functools.cached_property
-    def data(self) -> list:
+    def data(self):
         """The encodings, with words and offsets."""
         return self.library().encodings
 
@@ -12103,7 +12090,7 @@ class _FastTexts(_Swapped):
         self._state = ...
         return super().add_tokens(*arguments, **options)
 
-    def _current(self) -> Tokenizer:
+    def _current(self):
         """Return the Tokenizer of the library's tokenizer, whose tokens or template may be new."""
         state = self.backend_tokenizer.post_processor.__getstate__()
         if state != self._state:
@@ -12175,7 +12162,7 @@ class _FastTexts(_Swapped):
         )
 
 
-def _id_array(ids: Iterable[int]) -> np.ndarray:
+def _id_array(ids):
     """Make an array of ids, uint32; raises ValueError if one cannot be an id."""
     if isinstance(ids, np.ndarray):
         is_list = ids.ndim == 1 and ids.dtype.kind in "iu"
