@@ -7569,6 +7569,7 @@ def test_the_page_on_evaluation_runs(library, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     for language, text in SENTENCES.items():
         Path(f"{language}.txt").write_text("\n".join(re.split(r"(?<=[.。]) ", text)))
+        Path(f"{language}.train.txt").write_text(END.join([text, text[9:], text[:90]]))
     Path("train.txt").write_text("".join([*SENTENCES.values(), library[0].read_text()]))
     names = run_page("evaluate.md")
     text = Path("de.txt").read_text()
@@ -7585,6 +7586,13 @@ def test_the_page_on_evaluation_runs(library, tmp_path, monkeypatch, capsys):
     scores = names["score_boundaries"](letters, [["ab", "c"], ["a", "bc", "d"], ["é"]])
     assert scores == (1 / 2, 2 / 3, 4 / 7)
     assert Path("languages.svg").read_text().startswith("<?xml")
+    assert len(names["grid"]) == 16 and len([*Path("grid").glob("*.json")]) == 8
+    largest = names["train"]("grid/de-1.txt", 300, [END], model="bpe", workers=1).tokenizer
+    row = names["grid"].query("language == 'de' and seed == 1 and family == 'bpe' and size == 300")
+    assert row["tokens"].item() == len(largest.encode(text))
+    Path("grid/en-0-bpe.json").unlink()  # interrupted
+    again = names["run_grid"](["en", "de"], [0, 1], ["bpe", "unigram"], [280, 300])
+    assert again.equals(names["grid"])
     assert "BPE minus Unigram: -" in capsys.readouterr().out
 
 
