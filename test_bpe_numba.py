@@ -6488,8 +6488,9 @@ def test_ids_may_be_a_list_and_folders_are_made(model, command, tmp_path, ids):
     assert done.returncode == 0 and len((tmp_path / "a/b.txt").read_bytes()) == 2
 
 
-def test_readme_runs_as_printed(command, tmp_path):
-    """Run the commands and the Python of README in one folder, and compare the printed lines."""
+@pytest.mark.parametrize("page", ["README.md", "docs/recipes.md"])
+def test_readme_runs_as_printed(page, command, tmp_path, capfdbinary):
+    """Run the commands and the Python of a page in one folder, and compare the printed lines."""
     corpus = ("The cat sat on the mat, and the dog lay beside it in the sun. " * 9 + END) * 20
     lines = (json.dumps({"text": f"文字處理 {k}: " + corpus[:60]}) for k in range(2000))
     jsonl = "\n".join(lines).encode()
@@ -6497,6 +6498,7 @@ def test_readme_runs_as_printed(command, tmp_path):
     files = {"corpus.txt": corpus.encode(), "src/a/b.py": Path(__file__).read_bytes()[:20_000]}
     files |= dict.fromkeys(names, jsonl)
     files["bin/bpe-numba"] = f'#!/bin/sh\nexec {sys.executable} {MODULE} "$@"\n'.encode()
+    files["README.md"] = Path(MODULE).with_name("README.md").read_bytes()
     for name, content in files.items():
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_bytes(content)
@@ -6506,33 +6508,42 @@ def test_readme_runs_as_printed(command, tmp_path):
     path = os.pathsep.join(folders)
     options = {"cwd": tmp_path, "env": os.environ | {"PATH": path}, "timeout": 300}
     options["capture_output"] = True
-    readme = Path(MODULE).with_name("README.md").read_text()
     fenced = r"```(sh|python)\n(.*?)```(?:\n\n```text\n(.*?)```)?"
-    blocks = regex.findall(fenced, readme, regex.DOTALL)
+    blocks = regex.findall(fenced, (Path(MODULE).parent / page).read_text(), regex.DOTALL)
     assert {kind for kind, *_ in blocks} == {"sh", "python"}
     for kind, block, output in blocks:
         if kind == "python":
             with contextlib.chdir(tmp_path):
                 exec(block, {})
-            continue
-        printed = []
-        lines = block.replace("\\\n", "").splitlines()
-        for line in [block] if block.startswith("for ") else lines:
-            words = shlex.split(line, comments=True)
-            if words[0] == "bpe-numba":
-                result = command(shlex.join(words[1:]), cwd=tmp_path)
-            else:
-                result = subprocess.run(["bash", "-euc", line], **options)
-            assert result.returncode == 0, (line, result.stderr)
-            printed += result.stdout.decode().splitlines()
+            sys.stdout.flush()
+            printed = capfdbinary.readouterr().out.decode().splitlines()
+        else:
+            printed = []
+            lines = block.replace("\\\n", "").splitlines()
+            for line in [block] if block.startswith("for ") else lines:
+                words = shlex.split(line, comments=True)
+                if words[0] == "bpe-numba":
+                    result = command(shlex.join(words[1:]), cwd=tmp_path)
+                else:
+                    result = subprocess.run(["bash", "-euc", line], **options)
+                assert result.returncode == 0, (line, result.stderr)
+                printed += result.stdout.decode().splitlines()
         assert {*output.splitlines()} <= {*printed}, (block, printed)
 
 
-def test_links_of_the_pages_lead_to_files():
+def names_of_headings(page):
+    """The names by which links lead to the headings of a page, as GitHub makes them."""
+    headings = re.findall(r"(?m)^#+ (.+)$", page.read_text())
+    return {re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+def test_links_of_the_pages_lead_to_files_and_headings():
     top = Path(MODULE).parent
     for page in (top / "README.md", *top.glob("docs/*.md")):
-        for link in regex.findall(r"\]\((?!https?:)([^)#]+)", page.read_text()):
-            assert (page.parent / link).is_file(), (page, link)
+        for link, heading in regex.findall(r"\]\((?!https?:)([^)#]*)#?([^)]*)\)", page.read_text()):
+            target = page.parent / link if link else page
+            assert target.is_file(), (page, link)
+            assert not heading or heading in names_of_headings(target), (page, link, heading)
 
 
 def test_a_model_that_is_replaced_gives_a_warning(command, tmp_path):
