@@ -13588,7 +13588,7 @@ class Table(NamedTuple):
         """Return the rows as a DataFrame; its columns of numbers are numbers."""
         return import_optional("pandas").DataFrame([*self.rows], columns=[*self.header])
 
-    def _repr_html_(self) -> str:
+    def _repr_html_(self):
         rows = [
             [html.escape(_cell(*cell)) for cell in zip(row, self.header, strict=True)]
             for row in (self.header, *self.rows)
@@ -13597,7 +13597,7 @@ class Table(NamedTuple):
         return f"<h4>{html.escape(self.title)}</h4><table><tr><td>{'<tr><td>'.join(lines)}</table>"
 
 
-def _cell(value: str | float | None, column: str = "") -> str:
+def _cell(value, column=""):
     """Write a value for a table: whole numbers with all digits, others with four."""
     if column == "id":
         return str(value)
@@ -13612,13 +13612,13 @@ def _cell(value: str | float | None, column: str = "") -> str:
     return value
 
 
-def _cell_width(text: str) -> int:
+def _cell_width(text):
     """Count the columns of a terminal: two for a wide character, none for a combining one."""
     base = [c for c in text if not unicodedata.combining(c)]
     return len(base) + sum(unicodedata.east_asian_width(c) in "WF" for c in base)
 
 
-def _fill(text: str, width: int, on_right: bool = False) -> str:
+def _fill(text, width, on_right=False):
     """Fill a text up with spaces."""
     gap = " " * (width - _cell_width(text))
     return gap + text if on_right else text + gap
@@ -13665,7 +13665,7 @@ class Report:
 
     __repr__ = __str__
 
-    def _repr_html_(self) -> str:
+    def _repr_html_(self):
         return "\n".join(table._repr_html_() for table in self.tables())
 
 
@@ -13756,7 +13756,7 @@ def open_model(
         return Tokenizer.load(model, encoding=encoding, pattern=pattern)
 
 
-def _by_name(items: object) -> Mapping:
+def _by_name(items):
     """Name paths by themselves, and other things by their numbers; a mapping has names already."""
     if isinstance(items, Mapping):
         return items
@@ -13918,7 +13918,7 @@ def measure(model: Model, encoded: EncodedWords) -> dict[str, float]:
     }
 
 
-def _split_words(tokenizer: Tokenizer, words: Iterable[Text]) -> list[list[bytes]]:
+def _split_words(tokenizer, words):
     """Encode words one by one, and decode their tokens without white space at their ends."""
     splits = []
     for ids in tokenizer.encode_batch(words, "none"):
@@ -13943,7 +13943,7 @@ RARE = 1000  # A token is hardly ever used if merges made it this many times as 
 ROWS = 12  # the most rows of a list in a table
 
 
-def _classify(token: bytes) -> str:
+def _classify(token):
     """Find the kind of a token."""
     try:
         text = token.decode()
@@ -13983,20 +13983,18 @@ def unreachable_tokens(tokenizer: Tokenizer) -> dict[int, list[int]]:
     return {key: lost[key] for key, own in zip(lost, by_word, strict=True) if key not in own}
 
 
-def _ids_of_each(tokenizer: Tokenizer, texts: Sequence[bytes]) -> list[list[int]]:
+def _ids_of_each(tokenizer, texts):
     """Encode each text. The result is empty for a text with a letter that is not in the vocabulary.
 
     Such a text stops a whole batch, so the batch is halved until the text is alone.
     """
     try:
-        ids, offsets = tokenizer.encode_texts(texts, "none")
+        return split_ids(*tokenizer.encode_texts(texts, "none"))
     except InputError:
         half = len(texts) // 2
         if not half:
             return [[]]
         return _ids_of_each(tokenizer, texts[:half]) + _ids_of_each(tokenizer, texts[half:])
-    ids = ids.tolist()
-    return [ids[start:stop] for start, stop in itertools.pairwise(offsets.tolist())]
 
 
 class Glitch(NamedTuple):
@@ -14325,7 +14323,7 @@ class Comparison(Report):
         return [*tables, Table(title, ("word", "count", *self.models), words)]
 
 
-def _most_frequent_words(sources: Iterable[Source], engine: Engine | None) -> dict[bytes, int]:
+def _most_frequent_words(sources, engine):
     """Count the words of corpora, and keep the COMPARED_WORDS most frequent ones."""
     counts = Counter()
     for source in sources:
@@ -14462,7 +14460,7 @@ class View:
         columns = self.ids.tolist(), map(readable, self.tokens), map(len, self.tokens)
         return [Table(self.title, ("id", "token", "bytes"), [*zip(*columns, strict=True)])]
 
-    def _repr_html_(self) -> str:
+    def _repr_html_(self):
         """Write the tokens on colours, with their ids as tooltips."""
         spans = []
         for token, number in zip(self.tokens, self.ids.tolist(), strict=True):
