@@ -246,7 +246,7 @@ if not COMPILES:
 # and that takes longer than the work on a short word. So a kernel that is called for each word has
 # one exit, its loops have no break, and an inline kernel uses its arrays on every path.
 
-UNSAVED: set[str] = set()  # kernels that each process compiles again
+UNSAVED: set[str] = set()  # kernels of this module that each process compiles again
 
 
 def _compiler(cache: bool, **options: bool) -> Callable:
@@ -267,8 +267,9 @@ def _compiler(cache: bool, **options: bool) -> Callable:
             return function
         try:
             return numba.njit(nogil=True, cache=cache, **options)(function)
-        except RuntimeError:  # no folder for the cache is writable
-            UNSAVED.add(function.__name__)
+        except RuntimeError:  # no folder for the cache is writable, or the source is in no file
+            if function.__module__ == __name__:
+                UNSAVED.add(function.__name__)
             return numba.njit(nogil=True, **options)(function)
 
     return compile_lazily
@@ -1289,7 +1290,7 @@ class Trie:
     ...     for k in range(len(text)):
     ...         node = trie_child(node, text[k], trie.edges)
     ...     return trie.values[node]
-    >>> find(np.frombuffer(b"ab", np.uint8), trie)
+    >>> int(find(np.frombuffer(b"ab", np.uint8), trie))
     1
     """
 

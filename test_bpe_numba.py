@@ -856,7 +856,9 @@ def test_a_cache_that_cannot_be_written_gives_a_note(monkeypatch, capsys):
 
     monkeypatch.setattr(numba, "njit", lambda **options: lambda function: njit(**options))
     monkeypatch.setattr(bpe, "UNSAVED", set())
-    bpe._compiler(True)(abs)
+    bpe._compiler(True)(abs)  # it is not of the module, as one that was typed
+    assert not bpe.UNSAVED
+    bpe._compiler(True)(bpe._begin_workers)
     bpe._give_notice.cache_clear()
     started = SimpleNamespace(data={"dispatcher": SimpleNamespace(py_func=bpe._begin_workers)})
     bpe.COMPILATIONS.on_start(started)
@@ -1277,7 +1279,7 @@ def test_patterns_have_names_sources_and_stages():
     gpt2 = bpe.Pattern("gpt2")
     chained = bpe.Pattern(["gpt2", r"\p{N}"])
     bert = bpe.Pattern("bert")
-    assert repr(bert) == "Pattern('bert')" and bpe.Pattern(list(bert.source)).name == "bert"
+    assert repr(bert) == "Pattern(bert)" and bpe.Pattern(list(bert.source)).name == "bert"
     assert bpe.Pattern(bpe.Split(r"\d")).source == r"\d"
     assert bpe.Pattern(bpe.Split("the")).source == bpe.Split("the")
     assert bpe.Pattern([bpe.Metaspace(), "bert"]).source == (bpe.Metaspace(), *bert.source)
@@ -7467,10 +7469,11 @@ def test_peers_do_the_same_work(bench, library, tmp_path):
     (tmp_path / "latin.txt").write_bytes(f"caf\xe9 {END}".encode("latin-1") * 50)  # is no UTF-8
     table = bench.bench([*library[:30], tmp_path / "latin.txt"], 600)
     verdicts = {(row[0], row[1].split()[0]): row[-1] for row in table.rows}
-    verdicts.pop(("encode", "gigatoken"), None)
     encode = [("encode", tool) for tool in ("bpe_numba", "tokenizers", "tiktoken")]
     train = [("train", tool) for tool in ("bpe_numba", "tokenizers")]
-    assert verdicts == dict.fromkeys(train + encode, "same")
+    # the other peers are not required, and may be installed
+    assert dict.fromkeys(train + encode, "same").items() <= verdicts.items()
+    assert {*verdicts} <= {(job, tool) for job in bench.PEERS for tool in bench.PEERS[job]}
     assert all(min(row[2:5]) > 0 for row in table.rows) and "| second pass |" in str(table)
 
 
@@ -8266,6 +8269,7 @@ def checked_run(request, tmp_path_factory):
         (folder / "bpe_numba.py").write_text(source)  # else its kernels are compiled
     for name in (Path(__file__).name, "pyproject.toml"):
         shutil.copy(Path(__file__).with_name(name), folder)
+    shutil.copytree(Path(__file__).with_name("docs"), folder / "docs", dirs_exist_ok=True)
     environment = os.environ | {"NUMBA_BOUNDSCHECK": "1", "NUMBA_OPT": "1"}
     environment["NUMBA_CACHE_DIR"] = str(folder / "cache")
     command = [sys.executable, "-m", "pytest", "-q", "-m", "apart", "-p", "no:cacheprovider"]
