@@ -305,11 +305,12 @@ def struct(fields: type) -> type:
 
     Kernels may replace its fields: they can put a longer array in the place of one that is too
     short. Passing an instance takes 0.15 µs, whatever its size, while a named tuple takes 0.13 µs
-    for each of its arrays. Python creates instances, with positional arguments, but does not read
+    for each of its arrays. Python creates instances, as those of a dataclass, but does not read
     their fields.
     """
+    record = dataclasses.dataclass(eq=False)(fields)
     if not COMPILES:
-        return dataclasses.dataclass(eq=False)(fields)
+        return record
     module = fields.__module__
     # The caches of other files know the type by its name, so a changed file needs another name. A
     # file whose time alone changed needs the same one: Numba still uses its kernels.
@@ -331,7 +332,7 @@ def struct(fields: type) -> type:
 
     new.__qualname__ = f"{type_name}.new"  # the name of its file in the cache
     create = kernel(new)
-    proxy.__new__ = lambda cls, *values: create(*values)
+    proxy.__new__ = lambda cls, *values, **named: create(*vars(record(*values, **named)).values())
     return proxy
 
 
@@ -5422,7 +5423,7 @@ def load_counts(path: Path) -> tuple[CorpusCounts, dict]:
 # The bytes in the order in which GPT-2 displays them and Hugging Face numbers them: first those
 # with a visible character in Latin-1, then the others.
 _VISIBLE = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
-BYTE_ORDER = [*_VISIBLE, *sorted({*range(256)} - {*_VISIBLE})]
+BYTE_ORDER = sorted(range(256), key=lambda byte: byte not in _VISIBLE)
 
 # in cells: between two words; inside a symbol of three cells or more, not at its ends
 WORD_END = -1
@@ -5464,7 +5465,7 @@ class Learned(NamedTuple):
     def tokens(self) -> list[bytes]:
         """The bytes of every symbol: first the alphabet, then the results of the merges."""
         tokens = list(self.alphabet)
-        for left, right in zip(*self.pairs.T.tolist(), strict=True):
+        for left, right in self.pairs.tolist():
             tokens.append(tokens[left] + tokens[right])
         return tokens
 
@@ -5472,8 +5473,7 @@ class Learned(NamedTuple):
     def merges(self) -> list[Merge]:
         """The merges as pairs of bytes."""
         tokens = self.tokens
-        left, right = ([tokens[symbol] for symbol in symbols] for symbols in self.pairs.T.tolist())
-        return list(zip(left, right, strict=True))
+        return [(tokens[left], tokens[right]) for left, right in self.pairs.tolist()]
 
 
 def _record(**fields):
@@ -5486,33 +5486,33 @@ def _record(**fields):
 
 
 _CLASS = _record(
-    stop=np.int64,  # where the words of the next class begin
-    count=np.int64,  # the count of each of its words
+    stop="int64",  # where the words of the next class begin
+    count="int64",  # the count of each of its words
 )
 _SYMBOL = _record(
-    left=np.int32,  # the pair that was merged; 0, 0 for the alphabet
-    right=np.int32,
-    count=np.int64,  # occurrences of this pair in the corpus when it was merged
-    n_tokens=np.int64,  # symbols in the corpus after this merge
-    width=np.int64,  # cells
-    start=np.int64,  # its bytes are spelled[start :], up to the start of the next symbol
-    tie_key=np.uint64,  # on a tie the smaller key goes first; with equal keys, the greater bytes do
+    left="int32",  # the pair that was merged; 0, 0 for the alphabet
+    right="int32",
+    count="int64",  # occurrences of this pair in the corpus when it was merged
+    n_tokens="int64",  # symbols in the corpus after this merge
+    width="int64",  # cells
+    start="int64",  # its bytes are spelled[start :], up to the start of the next symbol
+    tie_key="uint64",  # on a tie the smaller key goes first; with equal keys, the greater bytes do
 )
 _PAIR = _record(
-    left=np.int32,
-    right=np.int32,
-    count=np.int64,  # in the corpus; 0 or less when merged, or longer than LONGEST_LEARNT
+    left="int32",
+    right="int32",
+    count="int64",  # in the corpus; 0 or less when merged, or longer than LONGEST_LEARNT
     # occurrences[start : start + length], ascending: all occurrences, and stale ones
-    start=np.int64,  # or FORBIDDEN, or MERGED
-    length=np.int64,  # or OUTDATED
+    start="int64",  # or FORBIDDEN, or MERGED
+    length="int64",  # or OUTDATED
 )
-_QUEUED = _record(score=np.float64, count=np.int64, pair=np.int64)
+_QUEUED = _record(score="float64", count="int64", pair="int64")
 _NEIGHBOUR = _record(
-    n_occurrences=np.int64,  # in all words, next to one symbol on one side; 0 when not in use
+    n_occurrences="int64",  # in all words, next to one symbol on one side; 0 when not in use
     # in the corpus: the occurrences times the counts of their words; 0 when not in use
-    count=np.int64,
-    write_at=np.int64,  # where to write the next occurrence of the pair with this neighbour
-    offset=np.int64,  # from the position of the symbol back to that of the pair
+    count="int64",
+    write_at="int64",  # where to write the next occurrence of the pair with this neighbour
+    offset="int64",  # from the position of the symbol back to that of the pair
 )
 
 
@@ -5549,7 +5549,7 @@ class _Learner:
     class_of: np.ndarray  # int32 or int64[C / 64]  the frequency class of every 64th cell
     classes: np.ndarray  # _CLASS[F]
     symbols: np.ndarray  # _SYMBOL[V + 1]
-    spelled: np.ndarray  # uint8[…]        the bytes of all symbols
+    spelled: np.ndarray  # uint8[…]        the bytes of all symbols, and PADDING
     pairs: np.ndarray  # _PAIR[P]
     # int32 or int64[…]  a hash table of the pairs, by their symbols; -1 in a free slot
     slots: np.ndarray
@@ -5573,11 +5573,11 @@ class _Learner:
     by_tokens: bool  # the score depends on the number of tokens in the corpus
     by_bytes: bool  # the rule for ties
     min_frequency: int
-    threshold: float  # the least score of pairs in the heap
-    heap_size: int
     n_pairs: int
     n_occurrences: int
-    n_linked: int  # the number of pairs that are in the lists; these are the first ones
+    threshold: float = np.inf  # the least score of pairs in the heap
+    heap_size: int = 0
+    n_linked: int = 0  # the number of pairs that are in the lists; these are the first ones
 
 
 @inline_kernel
@@ -5599,15 +5599,16 @@ def _precedes(pair, other, learner):
         b = pairs[other].right
     if a == b or symbols[a].tie_key != symbols[b].tie_key:
         return symbols[a].tie_key < symbols[b].tie_key
-    a_start = symbols[a].start
-    b_start = symbols[b].start
-    a_size = symbols[a + 1].start - a_start
-    b_size = symbols[b + 1].start - b_start
-    for k in range(min(a_size, b_size)):
-        if spelled[a_start + k] != spelled[b_start + k]:
-            return spelled[a_start + k] > spelled[b_start + k]
-    # two symbols of an alphabet may have the same bytes
-    return a_size > b_size if a_size != b_size else a < b
+    i = symbols[a].start
+    j = symbols[b].start
+    i_end = symbols[a + 1].start
+    j_end = symbols[b + 1].start
+    while i < i_end and j < j_end and spelled[i] == spelled[j]:
+        i += 1
+        j += 1
+    if j == j_end:
+        return i < i_end or a < b  # two symbols of an alphabet may have the same bytes
+    return i < i_end and spelled[i] > spelled[j]
 
 
 @inline_kernel
@@ -5760,17 +5761,17 @@ def _pair_number(left, right, learner):
 
     Returns its number, since the table may move.
     """
-    pair = i64(learner.slots[_find_pair(left, right, learner.slots, learner.pairs)])
-    if pair < 0:
-        _reserve_pairs(i64(1), learner)
-        pair = learner.n_pairs
-        learner.slots[_find_pair(left, right, learner.slots, learner.pairs)] = pair
-        new = learner.pairs[pair]
+    _reserve_pairs(i64(1), learner)
+    slots = learner.slots
+    slot = _find_pair(left, right, slots, learner.pairs)
+    if slots[slot] < 0:
+        slots[slot] = learner.n_pairs
+        new = learner.pairs[learner.n_pairs]
         new.left = left
         new.right = right
         new.count = new.start = new.length = 0
         learner.n_pairs += 1
-    return pair
+    return i64(slots[slot])
 
 
 @inline_kernel
@@ -5935,16 +5936,17 @@ def _add_new_pairs(side, c, n_distinct, positions, learner):
 
 
 @kernel
-def _large_arrays(n_cells, class_of):
-    """Allocate the pairs, the occurrences and the neighbours at them.
+def _reserve_memory(learner):
+    """Make room for the pairs, their occurrences, and the neighbours at these.
 
-    NumPy would request huge pages for them. Much of this memory is never written, and the first
-    learning of a process would take 1.3 times as long.
+    If NumPy allocated so large arrays, it would request huge pages for them. Much of this memory is
+    never written, and the first learning of a process would take 1.3 times as long.
     """
-    pairs = np.empty(n_cells // 4 + 65536, _PAIR)
-    occurrences = np.empty(3 * n_cells, class_of.dtype)
-    beside = np.empty((2, n_cells // 2), np.int32)
-    return pairs, occurrences, beside
+    n_cells = len(learner.cells)
+    learner.pairs = _reserve(learner.pairs, n_cells // 4 + 65536)
+    learner.occurrences = _reserve(learner.occurrences, 3 * n_cells)
+    learner.beside = np.empty((2, n_cells // 2), np.int32)
+    _reserve_pairs(i64(1 << 16), learner)
 
 
 @kernel
@@ -5956,9 +5958,8 @@ def _add_first_pairs(learner):
     pairs = learner.pairs
     slots = learner.slots
     class_number = 0
-    n = 0
     stop = 0
-    pair_of = np.empty(len(cells), np.int32)  # at each occurrence
+    pair_of = np.full(len(cells), -1, np.int32)  # at each position
     for position in range(1, len(cells) - 1):
         class_number += classes[class_number].stop <= position
         left = i64(cells[position])
@@ -5972,19 +5973,16 @@ def _add_first_pairs(learner):
             slots = learner.slots
         pairs[pair].count += classes[class_number].count
         pairs[pair].length += 1
-        pair_of[n] = pair
-        n += 1
+        pair_of[position] = pair
     for pair in range(learner.n_pairs):
         pairs[pair].start = stop
         stop += pairs[pair].length
         pairs[pair].length = 0
-    n = 0
-    for position in range(1, len(cells) - 1):
-        if cells[position] != WORD_END and cells[position + 1] != WORD_END:
-            record = pairs[pair_of[n]]
+    for position in range(len(cells)):
+        if pair_of[position] >= 0:
+            record = pairs[pair_of[position]]
             occurrences[record.start + record.length] = position
             record.length += 1
-            n += 1
     learner.n_occurrences = stop
 
 
@@ -5994,14 +5992,12 @@ def _new_symbol(a, b, learner):
     symbols = learner.symbols
     c = learner.n_symbols[0]
     end = symbols[c].start
-    learner.spelled = _reserve(learner.spelled, end + _size_of_pair(a, b, symbols))
+    learner.spelled = _reserve(learner.spelled, end + _size_of_pair(a, b, symbols) + PADDING)
     learner.n_symbols[0] += 1
     spelled = learner.spelled
     key = u64(0)
     for symbol in (a, b):
-        for k in range(symbols[symbol].start, symbols[symbol + 1].start):
-            spelled[end] = spelled[k]
-            end += 1
+        end = _copy_bytes(spelled, symbols[symbol].start, symbols[symbol + 1].start, spelled, end)
     for k in range(symbols[c].start, symbols[c].start + 8):
         key = key << u64(8)
         if k < end:
@@ -6140,8 +6136,7 @@ def _merge_pair(left, right, learner):
 @kernel
 def _forbid_pair(left, right, learner):
     """Exclude a pair for good, even if it occurs only after a split."""
-    number = _pair_number(left, right, learner)
-    learner.pairs[number].start = FORBIDDEN
+    learner.pairs[_pair_number(left, right, learner)].start = FORBIDDEN
 
 
 @kernel
@@ -6234,7 +6229,7 @@ def _copy_words(symbols, offsets, order, cells):
 def _make_cells(words, index_dtype):
     """Sort the words by count, and write them into cells.
 
-    Returns `cells`, `class_of` and `classes`.
+    Returns the fields `cells`, `class_of` and `classes` of the state.
     """
     order = np.argsort(-words.counts, kind="stable")
     cells = np.full(1 + len(words.symbols) + len(order), WORD_END, np.int32)
@@ -6245,10 +6240,8 @@ def _make_cells(words, index_dtype):
     classes = np.empty(len(last), _CLASS)
     classes["stop"] = np.cumsum(words.sizes[order] + 1)[last] + 1
     classes["count"] = counts[last]
-    class_of = np.searchsorted(classes["stop"], np.arange(0, len(cells), 64), side="right").astype(
-        index_dtype
-    )
-    return cells, class_of, classes
+    class_of = np.searchsorted(classes["stop"], np.arange(0, len(cells), 64), "right")
+    return {"cells": cells, "class_of": class_of.astype(index_dtype), "classes": classes}
 
 
 def _make_symbols(words, n_symbols, tie_break):
@@ -6257,15 +6250,14 @@ def _make_symbols(words, n_symbols, tie_break):
     a = len(alphabet)
     symbols = np.zeros(n_symbols + 1, _SYMBOL)
     symbols["width"][:a] = 1
-    symbols["start"][1 : a + 1] = np.cumsum([len(token) for token in alphabet])
+    symbols["start"][1 : a + 1] = np.cumsum([*map(len, alphabet)])
     # before the first merge
     symbols["n_tokens"][a - 1] = np.dot(words.sizes, words.counts)
     if tie_break == "bytes":
         symbols["tie_key"][:a] = ~np.array(alphabet, "S8").view(">u8")
-    elif tuple(alphabet) == BYTES:
-        symbols["tie_key"][BYTE_ORDER] = range(256)
     else:
-        symbols["tie_key"][:a] = range(a)
+        order = BYTE_ORDER if tuple(alphabet) == BYTES else range(a)
+        symbols["tie_key"][order] = range(a)
     return symbols
 
 
@@ -6301,24 +6293,22 @@ def _compile_score(score):
     """Compile a score to a function that kernels call by its address.
 
     The function takes all five arguments, and returns inf if the score raises an error. Also
-    returns whether the score needs the counts of the two symbols, and the tokens of the corpus.
+    returns the number of arguments that the score takes.
     """
     if score is _likelihood and COMPILES:
         with contextlib.suppress(RuntimeError):  # no folder for the cache is writable
-            return numba.cfunc(_SCORE_TYPE, cache=True)(score), True, False
+            return numba.cfunc(_SCORE_TYPE, cache=True)(score), 4
     try:
         function = inspect.unwrap(score)  # Numba may have compiled it already
         n = function.__code__.co_argcount - len(function.__defaults__ or ())
         require(n in (2, 4, 5), f"it takes 2, 4 or 5 numbers, not {n}")
         compiled = numba.njit(error_model="numpy")(function)
-        needs_totals = n > 2
-        needs_tokens = n == 5
 
         def call(count, left, right, size, n_tokens):
             try:
-                if needs_tokens:
+                if n == 5:
                     return float(compiled(count, left, right, size, n_tokens))
-                if needs_totals:
+                if n == 4:
                     return float(compiled(count, left, right, size))
                 return float(compiled(count, size))
             except Exception:
@@ -6326,7 +6316,7 @@ def _compile_score(score):
 
         if COMPILES:
             call = numba.cfunc(_SCORE_TYPE)(call)
-        return call, needs_totals, needs_tokens
+        return call, n
     except Exception as error:  # of many types
         reasons = [line for line in str(error).splitlines() if not line.startswith("Failed in")]
         raise InputError(f"the `score` {score!r} cannot be compiled: {reasons[0]}") from None
@@ -6431,62 +6421,47 @@ class Learner:
         self.alphabet = words.alphabet
         self.has_split = False
         self._score = score
-        self._tie_break = tie_break
-        self._min_frequency = min(max(min_frequency, 1), MAX_COUNT)
         self._tokens = list(words.alphabet)
         self._counts = words.counts
         index_dtype = np.int32 if n < INT32_SYMBOLS else np.int64
-        self._cells, self._class_of, self._classes = _make_cells(words, index_dtype)
-        self._symbols = _make_symbols(words, n_symbols, tie_break)
-        self._n_symbols = np.array([a])
-        self._totals = np.zeros(len(self._symbols), np.int64)
+        totals = np.zeros(n_symbols + 1, np.int64)
         if score:
-            np.add.at(self._totals, words.symbols, np.repeat(words.counts, words.sizes))
-        self._begin()
+            np.add.at(totals, words.symbols, np.repeat(words.counts, words.sizes))
+        self._fields = SimpleNamespace(  # of the state, which Python reads or copies
+            **_make_cells(words, index_dtype),
+            symbols=_make_symbols(words, n_symbols, tie_break),
+            totals=totals,
+            n_symbols=np.array([a]),
+            by_count=score is None,
+            by_bytes=tie_break == "bytes",
+            min_frequency=min(max(min_frequency, 1), MAX_COUNT),
+        )
+        self._begin(np.empty(0, _PAIR), np.empty(0, index_dtype))
         _add_first_pairs(self._state)
 
-    def _begin(self, pairs=(), occurrences=()):
-        """Make the state for the kernels, with the pairs of another learner or without any."""
-        score = self._score
-        function, needs_totals, needs_tokens = _compile_score(score or _likelihood)
-        n = len(self._symbols)
-        n_pairs = len(pairs)
-        n_occurrences = len(occurrences)
+    def _begin(self, pairs, occurrences):
+        """Make the state for the kernels, with these pairs and the lists of their occurrences."""
+        score, n_arguments = _compile_score(self._score or _likelihood)
+        n = len(self._fields.symbols)
         self.token(0)  # completes self._tokens
-        spelled = np.frombuffer(b"".join(self._tokens), np.uint8).copy()
-        *large, beside = _large_arrays(len(self._cells), self._class_of)
-        if n_pairs:
-            large = pairs, occurrences
-        pairs, occurrences = large
         self._state = _Learner(
-            self._cells,
-            self._class_of,
-            self._classes,
-            self._symbols,
-            spelled,
-            pairs,
-            np.full(2, -1, self._class_of.dtype),  # slots
-            np.empty(65536, _QUEUED),
-            occurrences,
-            np.zeros((2, n), _NEIGHBOUR),
-            beside,
-            np.empty((2, n), np.int32),  # distinct
-            self._totals,
-            np.full(n * bool(score and needs_totals), -1),  # heads
-            np.empty(0, np.int64),  # links
-            self._n_symbols,
-            function,
-            score is None,
-            needs_tokens,
-            self._tie_break == "bytes",
-            self._min_frequency,
-            np.inf,
-            0,  # heap_size
-            n_pairs,
-            n_occurrences,
-            0,  # n_linked
+            **vars(self._fields),
+            spelled=np.frombuffer(b"".join(self._tokens), np.uint8).copy(),
+            pairs=pairs,
+            slots=np.full(2, -1, occurrences.dtype),
+            heap=np.empty(65536, _QUEUED),
+            occurrences=occurrences,
+            neighbours=np.zeros((2, n), _NEIGHBOUR),
+            beside=np.empty((2, 0), np.int32),
+            distinct=np.empty((2, n), np.int32),
+            heads=np.full(n * bool(self._score and n_arguments > 2), -1),
+            links=np.empty(0, np.int64),
+            score=score,
+            by_tokens=n_arguments == 5,
+            n_pairs=len(pairs),
+            n_occurrences=len(occurrences),
         )
-        _reserve_pairs(1 << 16, self._state)
+        _reserve_memory(self._state)
 
     def copy(self) -> Learner:
         """Return a learner in the same state, which then goes its own way, as in a beam search.
@@ -6510,19 +6485,20 @@ class Learner:
     @property
     def n_symbols(self) -> int:
         """The number of symbols: the alphabet, and one for each merge."""
-        return int(self._n_symbols[0])
+        return int(self._fields.n_symbols[0])
 
     @property
     def n_tokens(self) -> int:
         """The number of tokens in the corpus: the sizes of the words times their counts."""
-        return int(self._symbols["n_tokens"][self.n_symbols - 1])
+        return int(self._fields.symbols["n_tokens"][self.n_symbols - 1])
 
     def token(self, symbol: int) -> bytes:
         """Return the bytes of a symbol."""
         symbol = self._check_symbol(symbol)
-        for new in self._symbols[len(self._tokens) : self.n_symbols]:
-            self._tokens.append(self._tokens[new["left"]] + self._tokens[new["right"]])
-        return self._tokens[symbol]
+        tokens = self._tokens
+        for new in self._fields.symbols[len(tokens) : self.n_symbols]:
+            tokens.append(tokens[new["left"]] + tokens[new["right"]])
+        return tokens[symbol]
 
     def best(self) -> Pair | None:
         """Find the pair of the greatest score, or None if no pair has a score above 0.
@@ -6543,12 +6519,10 @@ class Learner:
         ([97, 97, 98], [97, 98, 97], [3, 3, 1], [3.0, 3.0, 1.0])
         """
         pairs, _ = self._run(_list_pairs)
-        scores = self._run(_score_pairs, pairs)
-        numbers = np.flatnonzero((pairs["count"] > 0) & (pairs["start"] >= 0))
-        keys = pairs["left"][numbers].astype(np.int64) << 32 | pairs["right"][numbers]
-        numbers = numbers[np.argsort(keys, kind="stable")]
-        columns = (pairs[name][numbers] for name in Pair._fields[:3])
-        return Pair(*columns, scores[numbers])
+        pairs = pairs[(pairs["count"] > 0) & (pairs["start"] >= 0)]
+        pairs = pairs[np.lexsort((pairs["right"], pairs["left"]))]
+        columns = (pairs[name].copy() for name in Pair._fields[:3])
+        return Pair(*columns, self._run(_score_pairs, pairs))
 
     def merge(self, left: int, right: int) -> int:
         """Merge two symbols wherever they are adjacent, from left to right; returns the new symbol.
@@ -6557,24 +6531,22 @@ class Learner:
         >>> learner.merge(97, 97), learner.words().to_counts(), learner.n_tokens
         (256, {b'aaab': 3}, 9)
         """
-        left = self._check_symbol(left)
-        right = self._check_symbol(right)
         self._check_room(self.n_symbols + 1)
-        symbol = self._run(_merge_pair, left, right)
+        symbol = self._run_on_pair(_merge_pair, left, right)
         if symbol < 0:
             raise InputError(f"the pair {left}, {right} {_REFUSALS[symbol]}, and cannot merge")
         return symbol
 
     def forbid(self, left: int, right: int) -> None:
         """Exclude a pair for good: it is never the best, and cannot merge."""
-        self._run(_forbid_pair, self._check_symbol(left), self._check_symbol(right))
+        self._run_on_pair(_forbid_pair, left, right)
 
     def count(self, left: int, right: int) -> int:
         """Count a pair in the corpus.
 
         In "aaa" the pair "a", "a" occurs twice. A pair that is too long to merge counts as 0.
         """
-        return self._run(_count_pair, self._check_symbol(left), self._check_symbol(right))
+        return self._run_on_pair(_count_pair, left, right)
 
     def merge_best(self, n_symbols: int, *, progress: bool = False) -> None:
         """Merge the best pair again and again, until there are `n_symbols`, or none is left."""
@@ -6602,7 +6574,7 @@ class Learner:
         token = self.token(symbol)
         tokens = [*map(self.token, parts)]
         parts = np.array(parts, np.int64)
-        widths = self._symbols["width"]
+        widths = self._fields.symbols["width"]
         fits = b"".join(tokens) == token and widths[parts].sum() == widths[symbol]
         if not fits or symbol in parts or symbol < len(self.alphabet):
             raise InputError(f"the symbol {symbol}, {token}, cannot be split into {tokens}")
@@ -6616,8 +6588,8 @@ class Learner:
         """
         self.token(0)  # completes self._tokens
         # Without INTERIOR, each symbol of two cells or more has two, and only the first is kept.
-        marked = self._cells[self._cells != INTERIOR]
-        is_wide = self._symbols["width"][marked] > 1
+        marked = self._fields.cells[self._fields.cells != INTERIOR]
+        is_wide = self._fields.symbols["width"][marked] > 1
         kept = marked[~is_wide | (np.cumsum(is_wide) % 2 == 1)]
         ends = np.flatnonzero(kept == WORD_END)
         offsets = ends - np.arange(len(ends))
@@ -6630,9 +6602,9 @@ class Learner:
         """
         a = len(self.alphabet)
         n = self.n_symbols
-        new = self._symbols[a:n]
+        new = self._fields.symbols[a:n]
         pairs = np.stack([new["left"], new["right"]], axis=1)
-        n_tokens = self._symbols["n_tokens"][a - 1 : n].copy()
+        n_tokens = self._fields.symbols["n_tokens"][a - 1 : n].copy()
         return Learned(pairs, new["count"].copy(), n_tokens, self.alphabet)
 
     def _merge_until(self, goal):
@@ -6648,14 +6620,18 @@ class Learner:
 
     def _check_room(self, n_symbols):
         """Check that there may be so many symbols."""
-        most = len(self._symbols) - 1
+        most = len(self._fields.symbols) - 1
         require(n_symbols <= most, f"this learner has room for `n_symbols` {most:,} only")
 
     def _check_symbol(self, symbol):
         """Check that a symbol exists; returns it as a plain int."""
-        if not isinstance(symbol, (int, np.integer)) or not 0 <= symbol < self._n_symbols[0]:
+        if not isinstance(symbol, (int, np.integer)) or not 0 <= symbol < self._fields.n_symbols[0]:
             raise InputError(f"no symbol {symbol!r}: there are 0 to {self.n_symbols - 1}")
         return int(symbol)
+
+    def _run_on_pair(self, kernel, left, right):
+        """Call a kernel on two symbols, which must exist."""
+        return self._run(kernel, self._check_symbol(left), self._check_symbol(right))
 
     def _run(self, kernel, *arguments):
         """Call a kernel on the state, which is dropped if the kernel may have damaged it."""
