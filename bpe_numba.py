@@ -3249,6 +3249,16 @@ def _find_cut(text, start, stop, class_of, must_split, special):
 # joined characters, each with a neighbour on both sides ("E" + U+0301 + " "). Python changes these
 # runs by one step after another, and a kernel maps all other characters by a table. All other steps
 # are Python functions of a whole text.
+#
+# Each pass, _MapPass or _TextPass, declares what it may do to a text. Pieces of a text are
+# normalized on their own where these promises allow it; see Normalizer.cut_arrays:
+#
+#     changed   the code points that the pass may change, remove or join with others. All other
+#               characters stay, and a text may be cut beside them. None: there is no such promise
+#     border    characters whose change depends on the text after them. No piece begins with one
+#     prefix    what is put before a text that is not empty; only a _TextPass has one
+#     joined    (of a step in a _MapPass) the characters that change with their neighbours. They are
+#               among `changed`
 
 
 class _CharacterStep(NamedTuple):
@@ -3701,9 +3711,9 @@ def _replace_passes(pattern, content):
         f"a pattern to replace is not supported: {_brief_json(pattern)}",
     )
     (source + content).encode()  # fails for other types than str, and for lone surrogates
-    if kind == "String" and len(source) == 1:
-        return [_CharacterStep({ord(source): content})]
     if kind == "String":
+        if len(source) == 1:
+            return [_CharacterStep({ord(source): content})]
         return [
             _TextPass(
                 lambda text: text.replace(source, content),
@@ -3739,8 +3749,8 @@ def _replace_passes(pattern, content):
 def _strip_passes(strip_left, strip_right):
     """Make the step Strip."""
     spaces = "".join(_matching(r"\p{White_Space}"))
-    left = spaces * bool(strip_left)
-    right = spaces * bool(strip_right)
+    left = spaces * strip_left
+    right = spaces * strip_right
     return [_TextPass(lambda text: text.lstrip(left).rstrip(right), changed=[*map(ord, spaces)])]
 
 
@@ -3829,12 +3839,10 @@ class Normalizer:
         classes[list(itertools.chain(*changed))] = n  # a class that never splits
         splits = np.pad(np.zeros_like(must_split), (0, 3))
         for k, space in enumerate("\n ", n + 1):
-            written = (
-                self.normalize(f"x{space}x".encode()).decode().rpartition("x")[0].rpartition("x")[2]
-            )
             classes[ord(space)] = k
-            if len(written) == 1 and not any(space in step.border for step in self.passes):
-                splits[:n, k] = must_split[:, class_of[ord(written)]]
+            written = re.search("(?s)x(.)x$", self.normalize(f"x{space}x".encode()).decode())
+            if written and not any(space in step.border for step in self.passes):
+                splits[:n, k] = must_split[:, class_of[ord(written[1])]]
         return classes, splits
 
 
@@ -6769,11 +6777,10 @@ def _read_names(names, alphabet="bytes"):
 def _template_sides(single, special_tokens, **_):
     """List the ids before and after the text of a template, which is called A."""
     names = [content["id"] for piece in single for content in piece.values()]
-    position = names.index("A")
-    sides = [names[:position], names[position + 1 :]]
-    return [
-        [token_id for name in side for token_id in special_tokens[name]["ids"]] for side in sides
-    ]
+    n_before = names.index("A")
+    names.remove("A")  # a second one raises KeyError below
+    ids = [special_tokens[name]["ids"] for name in names]
+    return [*itertools.chain(*ids[:n_before])], [*itertools.chain(*ids[n_before:])]
 
 
 # The function that lists the ids before and after a text, by the type of a step of a
@@ -6996,13 +7003,14 @@ class Model:
 
     @functools.cached_property
     def digest(self) -> str:
-        """A hash of all fields that decide about ids: a SHA-256 in hexadecimal."""
-        names = ("merges", "kind", "ignore_merges", "alphabet", "normalizer", "unk_token",
-                 "byte_fallback", "fuse_unk", "subword_prefix", "max_word_chars",
-                 "word_suffix", "drops_unknown", "unused", "extra")  # fmt: skip
-        # The last four count only if they are set: other models keep their digests.
+        """A hash of all fields that determine ids: a SHA-256 in hexadecimal."""
+        names = ["merges", "kind", "ignore_merges", "alphabet", "normalizer", "unk_token",
+                 "byte_fallback", "fuse_unk", "subword_prefix", "max_word_chars"]  # fmt: skip
+        # These came later and count only if they are set, so that other models keep their digests.
+        newer_names = ("word_suffix", "drops_unknown", "unused", "extra")
         fields = vars(self) | {"normalizer": tuple(self.normalizer_steps)}
-        plain = [(name, fields[name]) for name in names if fields[name] or name not in names[-4:]]
+        names += filter(fields.get, newer_names)
+        plain = [(name, fields[name]) for name in names]
         tables = (
             sorted(self.vocab.items()),
             sorted(self.special_tokens.items()),
@@ -7079,16 +7087,9 @@ def _validate_special_tokens(model):
 
 def _validate_distinct(model):
     """Check that no two ordinary tokens have the same bytes."""
-    if len(model.ordinary_ids) == len(model.ordinary):
-        return
-    ids = {}
-    for token_id in model.ordinary:
-        token = model.vocab[token_id]
-        first = ids.setdefault(token, token_id)
-        if first != token_id:
-            raise InputError(
-                f"the ids {first} and {token_id} have the same bytes, {readable(token)!r}"
-            )
+    tokens = [model.vocab[token_id] for token_id in model.ordinary]
+    if len(set(tokens)) < len(tokens):
+        raise InputError(f"several ids have the same bytes, {readable(_repeated(tokens))!r}")
 
 
 def _repeated(items):
@@ -9624,7 +9625,7 @@ def write_gpt2(model: Model) -> dict[str, str]:
     )
     names = vocab_names(model)
     merges, _ = _as_merges(model)
-    pairs = [f"{gpt2_name(left)} {gpt2_name(right)}" for left, right in merges]
+    pairs = [" ".join(map(gpt2_name, merge)) for merge in merges]
     _require_same(model, _gpt2_model(names, pairs, None, model.pattern))
     return {"vocab.json": _to_json(names), "merges.txt": "\n".join(["#version: 0.2", *pairs, ""])}
 
@@ -9754,6 +9755,13 @@ def write_bpe(model: Model) -> dict:
     }
 
 
+def _plain_added(added, merges):
+    """List the added tokens that are plain text, and not names of tokens that text can become."""
+    tokens = {*map(b"".join, merges), *BYTES}
+    byte_names = filter(_BYTE_NAMES.issuperset, added)
+    return [name for name in byte_names if _read_names([name])[0] not in tokens]
+
+
 def read_bpe(data: dict, added: Sequence[str], alphabet: str) -> dict:
     """Read the "model" object of a BPE; returns fields of Model."""
     for key in ("dropout", "continuing_subword_prefix"):
@@ -9777,11 +9785,10 @@ def read_bpe(data: dict, added: Sequence[str], alphabet: str) -> dict:
     plain = {name for name in names if of_bytes and not _BYTE_NAMES.issuperset(name)}
     merges = _read_merges(pairs, alphabet, plain)
     require(len(set(merges)) == len(merges), "a merge appears twice")
-    # An added token is plain text, too, unless it is the name of a token that text can become.
-    tokens = {*map(b"".join, merges), *BYTES}
-    byte_names = filter(_BYTE_NAMES.issuperset, added)
-    ordinary = {name for name in byte_names if looks_up or _read_names([name])[0] in tokens}
-    vocab = read_vocab(names, alphabet, plain.union(added) - ordinary)
+    texts = plain
+    if of_bytes and not looks_up:
+        texts = plain.union(_plain_added(added, merges))
+    vocab = read_vocab(names, alphabet, texts)
     letters = {*BYTES, *(byte + suffix.encode() for byte in BYTES)}
     knows_all = of_bytes and letters <= set(vocab.values())
     unknown = data.get("unk_token")
@@ -9811,8 +9818,10 @@ def write_trimmed(model: Model) -> dict:
 def read_trimmed(data: dict, added: Sequence[str], alphabet: str) -> dict:
     """Read the "model" object of a trimmed BPE; returns fields of Model."""
     unused = data.get("unused")
-    fits = isinstance(unused, list) and all(map(_is_id, unused))
-    require(fits, "a trimmed BPE has a list of the ids of unused tokens")
+    require(
+        isinstance(unused, list) and all(map(_is_id, unused)),
+        "a trimmed BPE has a list of the ids of unused tokens",
+    )
     return read_bpe(data, added, alphabet) | {"unused": unused}
 
 
@@ -10145,9 +10154,11 @@ _TYPES_BY_KEYS = {"merges": "BPE", "continuing_subword_prefix": "WordPiece", "un
 def _check_first_marks(parts, normalizer_steps):
     """Check that a text begins where it began before it was normalized, if that places a mark."""
     if any(part.get("prepend_scheme") == "first" for part in parts):
-        names = {step["type"] for step in normalizer_steps}
-        for name in sorted(names & _CHANGING_THE_START):
-            raise InputError(f"Metaspace with prepend_scheme first after {name} is not supported")
+        names = _CHANGING_THE_START.intersection(step["type"] for step in normalizer_steps)
+        require(
+            not names,
+            f"Metaspace with prepend_scheme first after {', '.join(names)} is not supported",
+        )
 
 
 def _check_single_words(model, names):
@@ -10169,7 +10180,6 @@ def read_huggingface(content: dict) -> Model:
     kind = _read_kind(written)
     batching = {key: content[key] for key in _BATCHING if content.get(key)}
     normalizer = list(filter(None, [content.get("normalizer")]))
-    Normalizer(normalizer)  # checks the steps
     pattern = Pattern(content.get("pre_tokenizer") or "none")
     parts = _flattened(content.get("pre_tokenizer") or [], "pretokenizers")
     _check_first_marks(parts, _flattened(normalizer, "normalizers"))
@@ -10188,7 +10198,7 @@ def read_huggingface(content: dict) -> Model:
         kind=kind,
         flags=flags,
         alphabet=alphabet,
-        normalizer=normalizer,
+        normalizer=Normalizer(normalizer).steps,  # raises InputError for unsupported steps
         decoder=_read_decoder(content.get("decoder"), alphabet),
         post_processor=content.get("post_processor"),
         batching=batching,
@@ -10293,7 +10303,7 @@ def _sentencepiece_steps(normalizer):
 
 
 def _sentencepiece_normalizer(spec, symbols):
-    """Make the step for a NormalizerSpec; raises InputError if its charsmap is damaged."""
+    """Make the normalizer of a NormalizerSpec; raises InputError if its charsmap is damaged."""
     charsmap = base64.b64encode(spec.precompiled_charsmap).decode()
     step = {
         "type": "SentencePiece",
@@ -10303,8 +10313,7 @@ def _sentencepiece_normalizer(spec, symbols):
         "squeezes": spec.remove_extra_whitespaces,
         "escapes": spec.escape_whitespaces,
     }
-    Normalizer([step])
-    return step
+    return Normalizer([step])
 
 
 def _sentencepiece_decoder(proto):
@@ -10361,7 +10370,7 @@ def read_sentencepiece(data: bytes) -> Model:
         flags=flags,
         alphabet="characters",
         scores=scores,
-        normalizer=[_sentencepiece_normalizer(proto.normalizer_spec, [*symbols])],
+        normalizer=_sentencepiece_normalizer(proto.normalizer_spec, [*symbols]).steps,
         decoder=_sentencepiece_decoder(proto),
         unk_token=unknown,
         byte_fallback=trainer.byte_fallback,
@@ -12379,20 +12388,22 @@ def _join_documents(blocks, start_id, end_id):
     for block in blocks:
         if block.begins:
             last_id = None
-        if block.repeats_end and last_id == end_id:
-            block = block._replace(ids=block.ids[1:], ends=block.ends[1:] - 1)
         ids = block.ids
+        ends = block.ends
+        if block.repeats_end and last_id == end_id:
+            ids = ids[1:]
+            ends = ends[1:] - 1
         if start_id is not None:
-            starts = np.append(0, block.ends)
-            lengths = np.append(block.ends, len(ids)) - starts
+            starts = np.append(0, ends)
+            lengths = np.append(ends, len(ids)) - starts
             is_missing = (lengths == 0) | (np.append(ids, 0)[starts] != start_id)
             is_missing[0] &= last_id in (None, end_id)
             is_missing[-1] &= lengths[-1] > 0  # or the last document ends with the block
             ids = np.insert(ids, starts[is_missing], start_id)
-            block = block._replace(ids=ids, ends=block.ends + np.cumsum(is_missing)[:-1])
+            ends = ends + np.cumsum(is_missing)[:-1]
         if len(ids):
             last_id = ids[-1]
-        yield block
+        yield block._replace(ids=ids, ends=ends)
 
 
 def _write_descriptions(paths, totals, encoded):
@@ -12488,7 +12499,7 @@ def encode_files(
         index = as_path(document_index)
         require(val_fraction is None, "`document_index` does not go with `val_fraction`")
         require(
-            index.resolve() not in map(Path.resolve, [paths[0], _sidecar(paths[0])]),
+            index.resolve() not in map(Path.resolve, outputs),
             f"{index} would be written twice: give `document_index` another name",
         )
         outputs.append(index)
@@ -12499,8 +12510,6 @@ def encode_files(
     tokenizer._allowed({append, prepend} - {None})
     end_id = tokenizer.special_tokens.get(append)
     start_id = tokenizer.special_tokens.get(prepend)
-    if add_special_tokens and tokenizer.model.added_ids == ([], []):
-        note("`add_special_tokens`: the post_processor of this model adds none")
     tokenizer.compile_kernels(alpha)
     carry = np.zeros(1, np.uint64)
     options = {
