@@ -1136,7 +1136,7 @@ def compile_side_by_side(
 class _AllBytes(tuple):
     """The 256 bytes, which `help` should not list."""
 
-    def __repr__(self) -> str:
+    def __repr__(self):
         return "BYTES"
 
 
@@ -1151,21 +1151,21 @@ INVALID_BYTE = 0xFF
 HIGH_BITS = u64(0x8080808080808080)
 
 
-def _lone_surrogate_message(error: UnicodeEncodeError) -> str:
+def _lone_surrogate_message(error):
     """Tell where a text has half a surrogate pair."""
     index = error.start
     code_point = ord(error.object[index])
     return f"U+{code_point:04X} at index {index} of the text is half a surrogate pair, not text"
 
 
-def _text_size(text: Text) -> int:
+def _text_size(text):
     """Return the number of bytes or characters of a text; or raise InputError."""
     if not isinstance(text, Text):
         raise InputError(f"a text is str or bytes, not {type(text).__name__}")
     return len(text)
 
 
-def _text_bytes(text: Text) -> bytes:
+def _text_bytes(text):
     """Return a text as UTF-8; or raise InputError."""
     if isinstance(text, bytes):
         return text
@@ -1182,7 +1182,7 @@ _utf8_address = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.py_object, ctypes.c_vo
 )
 
 
-def _view_utf8(text: Text) -> memoryview:
+def _view_utf8(text):
     """View a text as UTF-8 without a copy, while the text lives; or raise InputError.
 
     ASCII is its own UTF-8. Python makes that of another str once, and keeps it in the str.
@@ -1197,7 +1197,7 @@ def _view_utf8(text: Text) -> memoryview:
     return memoryview((ctypes.c_char * size.value).from_address(address)).cast("B")
 
 
-def _with_padding(data: bytes | np.ndarray) -> np.ndarray:
+def _with_padding(data):
     """Copy bytes, or an array of them, into an array of uint8 that ends with PADDING."""
     text = np.zeros(len(data) + PADDING, np.uint8)
     text[: len(data)] = np.frombuffer(data, np.uint8)
@@ -1360,19 +1360,20 @@ def make_trie(tokens: Mapping[int, bytes]) -> Trie:
 
 # ─── Patterns ─────────────────────────────────────────────────────────────────────────────────────
 #
-# A pattern is a list of steps, and each step cuts the pieces that the step before has left. A step
-# is a regular expression, a Split or a Metaspace. A name in PATTERNS stands for one or several, and
-# so does a pre_tokenizer of a tokenizer.json. Text between matches is kept:
+# A pattern is a list of steps, and each step splits the pieces of the previous one. A step is a
+# regular expression, a Split or a Metaspace. A name in PATTERNS means one step or several, and so
+# does a pre_tokenizer of a tokenizer.json. Text between matches is kept:
 #
 #     Pattern(r"\d+|a").split(b"12a!3")   ->   [b"12", b"a", b"!", b"3"]
 #
-# An expression is compiled in stages, which are described above `Program`:
+# An expression is compiled through five forms, which are described above `Program`:
 #
 #     expression -> program -> machine over classes of characters -> transducer that never goes back
 #     -> table over bytes
 #
 # Scanning reads the table: one look-up for each byte. An expression that is not regular, such as
-# one with a lookbehind, is left to the `regex` package.
+# one with a lookbehind, is left to the `regex` package. Each pass over the text is done by a table,
+# by that package or by a Metaspace. Consecutive steps share a pass if one machine can do them all.
 
 BEHAVIORS = ("isolated", "removed", "merged_with_previous", "merged_with_next", "contiguous")
 
@@ -1437,7 +1438,7 @@ class Metaspace(NamedTuple):
     replacement: str = MARK
     prepend_scheme: str = "always"
 
-    # A Metaspace is a stage as well; see _Stage.
+    # A Metaspace is a pass of a pattern as well; see _CutPass.
     table = None
     warning = ""
 
@@ -1501,7 +1502,7 @@ PATTERNS = {
 }
 
 
-# The stages of an expression:
+# The forms of an expression:
 #
 #     expression   "\d+|a"
 #     program      split, class, …                     `_RegexParser`
@@ -1542,28 +1543,28 @@ class _RegexParser:
     Raises Unsupported for irregular and for rare constructs.
     """
 
-    def __init__(self, source: str):
+    def __init__(self, source):
         self.source = source
         self.position = 0
         self.fold = False
 
-    def parse(self) -> Program:
+    def parse(self):
         program = self.alternatives()
         self.refuse_if(self.position < len(self.source), "a )")
         return [*program, ("match",)]
 
-    def refuse_if(self, condition: bool, construct: str) -> None:
+    def refuse_if(self, condition, construct):
         if condition:
             raise Unsupported(f"{construct} at position {self.position}")
 
-    def accept(self, expected: str) -> regex.Match | None:
+    def accept(self, expected):
         """Consume the match of an expression at this position."""
         match = regex.compile(expected).match(self.source, self.position)
         if match:
             self.position = match.end()
         return match
 
-    def alternatives(self) -> Program:
+    def alternatives(self):
         program = self.sequence()
         while self.accept(r"\|"):
             other = self.sequence()
@@ -1575,13 +1576,13 @@ class _RegexParser:
         )
         return program
 
-    def sequence(self) -> Program:
+    def sequence(self):
         program = []
         while self.position < len(self.source) and self.source[self.position] not in "|)":
             program += self.repeated(self.item(), self.accept(_QUANTIFIER))
         return program
 
-    def repeated(self, program: Program, quantifier: regex.Match | None) -> Program:
+    def repeated(self, program, quantifier):
         if not quantifier:
             return program
         self.refuse_if(_may_be_empty(program), "a quantifier on a part that may be empty")
@@ -1607,7 +1608,7 @@ class _RegexParser:
             result.append(("lookahead", program[0][1], False))
         return result
 
-    def item(self) -> Program:
+    def item(self):
         if group := self.accept(_GROUP):
             return self.group(group)
         # Here `$` is the end of the text, since \s+ leaves no newline before it.
@@ -1619,7 +1620,7 @@ class _RegexParser:
         self.refuse_if(not part, repr(self.source[self.position : self.position + 3]))
         return [("class", self.folded(part[0]))]
 
-    def group(self, opened: regex.Match) -> Program:
+    def group(self, opened):
         start = self.position
         fold = self.fold
         self.fold = fold or bool(opened["fold"])
@@ -1632,17 +1633,17 @@ class _RegexParser:
         self.refuse_if(not _takes_one_character(program), "a lookahead at more than one character")
         return [("lookahead", self.folded(source), opened["look"] == "=")]
 
-    def folded(self, source: str) -> str:
+    def folded(self, source):
         return f"(?i:{source})" if self.fold else source
 
 
-def _takes_one_character(program: Program) -> bool:
+def _takes_one_character(program):
     """Check whether a program takes a single character; it may look at this character before."""
     *looks, (operation, *_) = program or [("none",)]
     return operation == "class" and all(look[0] == "lookahead" for look in looks)
 
 
-def _may_be_empty(program: Program) -> bool:
+def _may_be_empty(program):
     """Check whether the end of a program can be reached without a character."""
     reached = {0}
     for pc, (operation, *distances) in enumerate(program):
@@ -1657,7 +1658,7 @@ _LISTED = regex.compile(r"\[(\^?)(?:\\U([\da-f]{8}))+\]")
 
 
 @functools.lru_cache(maxsize=256)
-def _code_points_matching(source: str) -> np.ndarray:
+def _code_points_matching(source):
     """Find the code points that a one-character expression matches, bool[0x110000].
 
     The `regex` package decides, so that both use the same version of Unicode. A list of hexadecimal
@@ -1679,7 +1680,7 @@ def _code_points_matching(source: str) -> np.ndarray:
 
 
 @functools.cache
-def _all_characters() -> str:
+def _all_characters():
     """Join the characters of all code points."""
     return "".join(map(chr, range(N_CODE_POINTS)))
 
@@ -1697,13 +1698,13 @@ class _Dfa:
 
     All code points of a class have the same size in UTF-8. A state is the ordered tuple of the
     threads of Pike's machine. Threads after a `match` are dropped, so the last match before the
-    state is empty is the leftmost-first one, as in Perl. A match is detected when the next class is
-    known, which is END (class C) where the text ends; this decides lookaheads. END itself matches
-    in the start state, to which no text leads back. The classes also tell apart what other programs
-    tell apart.
+    state is empty is the leftmost-first one, as in Perl. A match is recognized one character later,
+    when lookaheads can be decided; where the text ends, that character is END (class C). END itself
+    matches in the start state, to which no text leads back. Characters that the other programs
+    distinguish are of different classes, too.
     """
 
-    def __init__(self, program: Program, others: Sequence[Program] = ()):
+    def __init__(self, program, others=()):
         # A match is END alone, or one of the pattern.
         self.program = [("split", 1, 3), ("class", "END"), ("match",), *program]
         self.n_steps = 0
@@ -1713,7 +1714,7 @@ class _Dfa:
             raise Unsupported(f"more than {MAX_SETS} sets of characters")
         ranges = np.diff([0, 0x80, 0x800, 0xD800, 0xE000, 0x10000, N_CODE_POINTS])
         # Each code point has a bit for each set that contains it, and above these bits its size in
-        # UTF-8. Lone surrogates stand for invalid bytes.
+        # UTF-8. A lone surrogate means an invalid byte.
         sizes = np.repeat(np.array([1, 2, 3, 1, 3, 4], np.uint64), ranges)
         bits = sizes << u64(SIZE_BIT)
         for bit, source in enumerate(sources):
@@ -1722,7 +1723,9 @@ class _Dfa:
             raise Unsupported("a class that distinguishes between invalid bytes")
         bits[0xD800:0xE000] = bits[SURROGATE_ESCAPE]  # a text has no other surrogates
         # There are few runs of code points with equal bits.
-        classes = np.unique(bits[np.append(True, bits[1:] != bits[:-1])])
+        runs = np.flatnonzero(np.append(True, bits[1:] != bits[:-1]))
+        classes, first_runs = np.unique(bits[runs], return_index=True)
+        self.examples = runs[first_runs]  # a code point of each class
         self.class_of = np.searchsorted(classes, bits).astype(np.uint16)
         # END is one byte, which no expression matches.
         classes = [*classes.tolist(), 1 << SIZE_BIT | 1 << len(sources)]
@@ -1732,7 +1735,7 @@ class _Dfa:
             for bit, source in enumerate([*sources, "END"])
         }
 
-    def step(self, state: State, char_class: int) -> tuple[bool, State]:
+    def step(self, state, char_class):
         """Check whether a match ends before a character of this class, and find the next state."""
         seen = set()
         after = {}  # the threads of the next state, in their order
@@ -1756,7 +1759,7 @@ class _Dfa:
                     waiting.append(pc + 1)
         return False, tuple(after)
 
-    def row(self, state: State) -> list[tuple[bool, State]]:
+    def row(self, state):
         """List the results of `step` for each class, and for END."""
         if self.n_steps > MAX_STEPS:
             raise Unsupported(f"a pattern of more than {MAX_STEPS:,} steps")
@@ -1767,7 +1770,7 @@ MAX_STATES = 20_000
 MAX_ENTRIES = 1_000_000  # states times classes; they take 5 s
 
 
-def _number_states(first: tuple, row: Callable) -> tuple[np.ndarray, np.ndarray]:
+def _number_states(first, row):
     """Number the states of a machine in the order in which they are reached; the first state is 0.
 
     row(state) lists, for each letter, the output of the machine and the next state. Returns two
@@ -1841,22 +1844,25 @@ MAX_BACK_2 = 5
 MAX_PENDING_BYTES = 17
 
 
-def _compile_pattern(source: str, cutters: Mapping[str, ScanTable] | None = None) -> ScanTable:
+def _compile_pattern(source, passes=()):
     """Compile an expression to a table; raises Unsupported if that cannot be done exactly.
 
-    cutters  the tables of other expressions: text ends for this one where they must split
+    passes  those of the Splits that become one machine, the last of which is in the expression. The
+            text ends where the others surely cut, and what one of them drops is dropped
     """
-    cutters = cutters or {}
     try:
-        program, *others = [_RegexParser(text).parse() for text in (source, *cutters)]
+        expressions = [source, *(cut_pass.split.pieces for cut_pass in passes)]
+        program, *others = [_RegexParser(expression).parse() for expression in expressions]
     except RecursionError:
         raise Unsupported("groups that are nested too deeply") from None
     dfa = _Dfa(program, others)
     n = len(dfa.sizes)
     cuts = np.zeros((n, n), bool)
-    for table in cutters.values():
-        classes = _classes_in(table, dfa.class_of)
-        cuts[:-1, :-1] |= _sure_cuts(table)[0][np.ix_(classes, classes)]
+    for cut_pass in passes[:-1]:
+        classes = cut_pass.table.class_of[dfa.examples]
+        cuts[:-1, :-1] |= cut_pass.table.must_split[np.ix_(classes, classes)]
+    tables = [cut_pass.table for cut_pass in passes]
+    dropped = [t.dropped[t.class_of[dfa.examples]] for t in tables if len(t.dropped)]
     accepts, next_state = _number_states((0,), dfa.row)
     if accepts[0].any():
         raise Unsupported("it matches the empty string before some characters")
@@ -1864,50 +1870,74 @@ def _compile_pattern(source: str, cutters: Mapping[str, ScanTable] | None = None
     require(accepts[is_text].any(), f"the pattern {source[:200]!r} matches nothing")
     accepts[0, -1] = True  # text without a match ends at END, and not at the character after it
     entries = _streaming_transducer(next_state, accepts, cuts, dfa.sizes)
+    splits = [rows.all(axis=0) for rows in _splits_after(next_state, accepts)]
     return ScanTable(
         _utf8_table(entries, dfa.class_of),
         dfa.class_of,
         next_state.astype(np.int16),
         accepts,
-        _must_split_pairs(next_state, accepts) | cuts[:-1, :-1],
-        np.zeros(0, bool),
+        np.array(splits) | cuts[:-1, :-1],
+        np.any(dropped or [[]], axis=0),
     )
 
 
-def _classes_in(table: ScanTable, class_of: np.ndarray) -> np.ndarray:
-    """Find the class that a table has for each of some smaller classes of characters."""
-    _, examples = np.unique(class_of, return_index=True)
-    return table.class_of[examples]
+def _sure_starts(next_state, accepts):
+    """Find the classes that begin a match, whatever follows; of C + 1."""
+    first = next_state[0]
+    n = 0
+    # The states from which a match surely follows are fewer in each round.
+    sure = np.ones(len(accepts), bool)
+    while n != np.count_nonzero(sure):
+        n = np.count_nonzero(sure)
+        sure = (accepts | (next_state >= 0) & sure[next_state]).all(axis=1)
+    return (first >= 0) & sure[first]
 
 
-def _must_split_pairs(next_state: np.ndarray, accepts: np.ndarray) -> np.ndarray:
-    """Find the classes x, y between which a pretoken ends in every context, bool[C, C].
+def _splits_after(next_state, accepts):
+    """List for each class x whether a pretoken ends before each class y, bool[contexts, C].
 
-    Each state after an x must accept before a y and before END, and must not take the y.
+    A context is a state after an x: it must accept before the y and before END, and must not take
+    the y. If no match begins with x, text without a match is a context, too: it ends at a y that is
+    a match, whatever follows.
     """
-    splits = (accepts & (next_state < 0) & accepts[:, -1:])[:, :-1]
+    first = next_state[0]
+    begins = (first >= 0) & accepts[first].all(axis=1)
+    splits = accepts & (next_state < 0) & accepts[:, -1:]
+    splits = np.vstack([splits, begins])[:, :-1]
     rows = next_state.T[:-1]  # for each x: the states after it, or -1; the first is from the start
-    return np.array([(after[0] >= 0) & splits[after[after >= 0]].all(axis=0) for after in rows])
+    return [splits[[after[0], *after[after >= 0]]] for after in rows]
 
 
-def _streaming_transducer(
-    next_state: np.ndarray, accepts: np.ndarray, cuts: np.ndarray, sizes: list[int]
-) -> np.ndarray:
-    """Compose a pattern's machine with its own restart; returns entries, int64[states, C].
+FRESH, ACCEPTED, GAP = range(3)
 
-    The entries are those of a ScanTable. The transducer emits the end of each pretoken, and feeds
-    itself again the characters that it has read beyond it. So scanning never moves backwards.
+
+class _Reading(NamedTuple):
+    """A state of a transducer: what it has read of the current pretoken."""
+
+    inner: int = 0  # a state of the pattern's machine
+    # The characters that may have to be read again: those since the last match or, without a match,
+    # since the start. They are all alike; otherwise this is MANY.
+    pending: tuple = ()
+    # ACCEPTED after a match; FRESH before one; GAP before one, after characters without a match
+    status: int = FRESH
+    row: tuple = ()  # the row of `cuts` for the last character
+
+
+def _streaming_transducer(next_state, accepts, cuts, sizes):
+    r"""Compose a pattern's machine with its own restart; returns entries, int64[states, C].
+
+    The entries are those of a ScanTable. The transducer emits the end of each pretoken, and reads
+    again the characters after it, which its state remembers. So scanning never moves backwards.
     Characters are classes, with these sizes in bytes; `cuts` are those between which the text ends,
-    bool[C, C]. A state has four parts:
+    bool[C, C]. With the pattern `\S+|\s+(?!\S)|\s`, two spaces (dots here) are read, and then a c:
 
-    inner    a state of the pattern's machine
-    pending  the characters that may have to be read again: those since the last match or, without
-             a match, since the start. They are all alike; otherwise MANY stands for them
-    status   ACCEPTED after a match; FRESH before one; GAP before one, if characters without a match
-             come first
-    row      the row of `cuts` for the last character
+        unread   inner   pending   status     ends
+        c        \s+     .         ACCEPTED          the first space is a match
+        c .      start             FRESH      2      no more is: the second one is read again
+        c        \s+     .         FRESH      2
+        c        start             FRESH      2, 1   it was a match; now c is read
+                 \S+     c         FRESH      2, 1
     """
-    FRESH, ACCEPTED, GAP = range(3)
     CUT = -1  # is read where the text ends between two characters: it is END, but has no bytes
     MANY = len(sizes)
     sizes = [*sizes, MAX_BACK + 1, 0]  # an end before MANY is further back than an entry can tell
@@ -1933,10 +1963,11 @@ def _streaming_transducer(
                 status = FRESH
                 continue
             chars = (*pending, char)
+            since_match = n_bytes([*chars, *unread])
             if accepts[inner, char]:
                 # A match ends before this character; a gap before the match is a pretoken.
                 if status == GAP:
-                    ends.append(n_bytes([*chars, *unread]))
+                    ends.append(since_match)
                 chars = (char,)
                 status = ACCEPTED
             inner = int(next_state[inner, char])
@@ -1946,7 +1977,7 @@ def _streaming_transducer(
                 if len(set(chars)) > 1 or n_bytes(chars) >= MAX_PENDING_BYTES:
                     pending = (MANY,)
                 if status == GAP and MANY not in chars and accepts[inner].all():
-                    ends.append(n_bytes([*chars, *unread]))  # the match is already sure
+                    ends.append(since_match)  # the match is already sure
                     status = FRESH
                 continue
             if MANY in chars:
@@ -1965,16 +1996,16 @@ def _streaming_transducer(
         first, second = (*ends, 0, 0)[:2]
         if len(ends) > 2 or first > MAX_BACK or second > MAX_BACK_2:
             return unresolved
-        return second << 5 | first, (inner, pending, status, row)
+        return second << 5 | first, _Reading(inner, pending, status, row)
 
     def entries(state):
         return [advance(state, char) for char in range(MANY)]
 
-    ends, following = _number_states((0, (), FRESH, rows[-1]), entries)
+    ends, following = _number_states(_Reading(row=rows[-1]), entries)
     return np.maximum(following, 0) << 8 | ends
 
 
-def _utf8_table(entries: np.ndarray, letter_of: np.ndarray) -> np.ndarray:
+def _utf8_table(entries, letter_of):
     """Expand transitions on letters to bytes, uint32[R * 256].
 
     There is a row for each state, and there are rows for the bytes that continue a character; equal
@@ -2020,23 +2051,7 @@ def _utf8_table(entries: np.ndarray, letter_of: np.ndarray) -> np.ndarray:
     return np.concatenate(rows)
 
 
-def _sure_starts(table: ScanTable) -> np.ndarray | None:
-    """Find the classes that begin a match, bool[C]; None if that depends on the context."""
-    next_state = table.next_state
-    first = next_state[0, :-1]
-    before = None
-    # The states from which a match surely follows are fewer in each round.
-    sure = np.ones(len(next_state), bool)
-    while not np.array_equal(sure, before):
-        before = sure
-        sure = (table.accepts | (next_state >= 0) & sure[next_state]).all(axis=1)
-    begins = first >= 0
-    if sure[first[begins]].all():
-        return begins
-    return None
-
-
-def _is_one_character(source: str) -> bool:
+def _is_one_character(source):
     """Check whether an expression matches single characters."""
     with contextlib.suppress(Unsupported, regex.error):
         regex.compile(source)
@@ -2044,18 +2059,18 @@ def _is_one_character(source: str) -> bool:
     return False
 
 
-def _write_set(characters: set[str], negated: bool = False) -> str:
+def _write_set(characters, negated=False):
     """Write a set of characters as a regular expression: letters, digits and hexadecimal codes."""
     codes = [char if char.isalnum() else rf"\U{ord(char):08x}" for char in sorted(characters)]
     return f"[{'^' * negated}{''.join(codes)}]"
 
 
-def _matching(source: str) -> list[str]:
+def _matching(source):
     """List the characters that match a one-character expression."""
     return list(map(chr, np.flatnonzero(_code_points_matching(source)).tolist()))
 
 
-def _compile_regex(source: str) -> regex.Pattern:
+def _compile_regex(source):
     """Compile by the `regex` package.
 
     Raises InputError for invalid expressions, and if the empty string matches. Counts are limited,
@@ -2084,7 +2099,7 @@ REGEX_SECONDS = 10
 
 
 @contextlib.contextmanager
-def _time_limit(source: str, text: str) -> Iterator[float]:
+def _time_limit(source, text):
     """Yield the seconds that the `regex` package may take for a text.
 
     A TimeoutError becomes an InputError. The limit is REGEX_SECONDS, and as many again for each
@@ -2101,17 +2116,17 @@ def _time_limit(source: str, text: str) -> Iterator[float]:
         ) from None
 
 
-class _Stage(NamedTuple):
-    """Splits of a Pattern that run together: by a table or, without one, by the `regex` package."""
+class _CutPass(NamedTuple):
+    """A pass that does some Splits of a Pattern, by a table or, without one, by `regex`."""
 
     table: ScanTable | None
-    regex: regex.Pattern | None = None
+    split: Split | None = None  # the last of them
     warning: str = ""
 
-    def apply_to_text(self, text: str) -> None:
+    def apply_to_text(self, text):
         """Return None: a text that is cut becomes several, which are a flat text."""
 
-    def apply(self, scan: Scan, flat: FlatText, first_id: int) -> FlatText:
+    def apply(self, scan, flat, first_id):
         """Write END between pretokens."""
         if self.table:
             return flat.rewritten(_write_cuts, self.table, *scan)
@@ -2127,15 +2142,16 @@ class _Stage(NamedTuple):
             meanings += [INSIDE] * (len(pieces) - 1) + [meaning]
         return FlatText.join(parts, meanings)
 
-    def _borders(self, text: str) -> list[int]:
+    def _borders(self, text):
         """List the positions at which matches of the expression begin or end, and both ends."""
         borders = {0, len(text)}
         position = 0
-        with _time_limit(self.regex.pattern, text) as seconds:
+        search = regex.compile(self.split.regex).search
+        with _time_limit(self.split.regex, text) as seconds:
             end = time.process_time() + seconds
             while position <= len(text):
                 left = max(end - time.process_time(), 0.0)
-                match = self.regex.search(text, position, timeout=left)
+                match = search(text, position, timeout=left)
                 if not match:
                     break
                 borders.update(match.span())
@@ -2186,18 +2202,18 @@ class Pattern:
         self.steps = steps = tuple(itertools.chain.from_iterable(map(_plain_steps, self.parts)))
         self.source = steps[0] if len(steps) == 1 else steps
         self.name = PATTERN_NAMES.get(steps)
-        self.stages = []
+        self.passes = []
         runs = itertools.groupby(steps, lambda step: isinstance(step, Metaspace))
         for is_metaspace, group in runs:
             if is_metaspace:
-                self.stages += group
+                self.passes += group
             else:
-                self.stages += _compile_stages(tuple(group))
-        self.warning = "; ".join(stage.warning for stage in self.stages if stage.warning)
+                self.passes += _compile_passes(tuple(group))
+        self.warning = "; ".join(step.warning for step in self.passes if step.warning)
         self.is_compiled = not self.warning
         if not self.table:
-            # Another stage finds the pieces that the others have cut.
-            self.stages += _compile_stages((PATTERNS["none"],))
+            # Another pass finds the pieces that the others have cut.
+            self.passes += _compile_passes((PATTERNS["none"],))
 
     def __reduce__(self):
         return Pattern, (self.parts,)
@@ -2205,12 +2221,12 @@ class Pattern:
     def __repr__(self) -> str:
         shown = reprlib.Repr()
         shown.maxstring = shown.maxother = 300  # characters; the middle is left out
-        return f"Pattern({self.name or shown.repr(self.source)})"
+        return f"Pattern({shown.repr(self.name or self.source)})"
 
     @property
     def table(self) -> ScanTable:
-        """The table of the last stage, which scans the pieces that all others have cut."""
-        return self.stages[-1].table
+        """The table of the last pass, which scans the pieces that all others have cut."""
+        return self.passes[-1].table
 
     @property
     def cut_arrays(self) -> tuple[np.ndarray, np.ndarray]:
@@ -2218,9 +2234,9 @@ class Pattern:
 
         Where the first expression always cuts, the whole pattern does: later steps only add cuts.
         """
-        first = self.stages[0]
+        first = self.passes[0]
         has_mark = isinstance(first, Metaspace)
-        table = self.stages[int(has_mark)].table or Pattern("none").table
+        table = self.passes[int(has_mark)].table or Pattern("none").table
         class_of = table.class_of.copy()
         if has_mark:  # a space is cut like its replacement
             class_of[0x20] = class_of[ord(first.replacement)]
@@ -2229,7 +2245,7 @@ class Pattern:
     @property
     def is_one_machine(self) -> bool:
         """Whether the pattern needs no more than a scan by `table`."""
-        return len(self.stages) == 1
+        return len(self.passes) == 1
 
     @property
     def matches_everything(self) -> bool:
@@ -2239,14 +2255,13 @@ class Pattern:
         """
         if not isinstance(self.source, str) or not self.is_one_machine:
             return False
-        starts = _sure_starts(self.table)
-        return starts is not None and bool(starts.all())
+        return bool(_sure_starts(self.table.next_state, self.table.accepts).all())
 
     def apply(self, scan: Scan, flat: FlatText, first_id: int) -> FlatText:
-        """Cut a flat text by all stages that must run before the scan by `table`."""
-        for stage in self.stages[:-1]:
-            flat = stage.apply(scan, flat, first_id)
-            if first_id == CONTINUES and isinstance(stage, _Stage):
+        """Cut a flat text by all passes that must run before the scan by `table`."""
+        for step in self.passes[:-1]:
+            flat = step.apply(scan, flat, first_id)
+            if first_id == CONTINUES and isinstance(step, _CutPass):
                 first_id = INSIDE  # a block begins where the first Split ends a pretoken
         return flat
 
@@ -2254,7 +2269,7 @@ class Pattern:
         """Cut a text into pretokens, without the dropped ones."""
         scan = _new_scan()
         flat = FlatText.join([_text_bytes(data)], [BEGINS])
-        flat = self.stages[-1].apply(scan, self.apply(scan, flat, BEGINS), BEGINS)
+        flat = self.passes[-1].apply(scan, self.apply(scan, flat, BEGINS), BEGINS)
         return list(filter(None, flat.parts()))
 
 
@@ -2263,7 +2278,7 @@ PatternSource = PatternStep | Sequence[PatternStep]
 _LIKE_A_NAME = regex.compile(r"[A-Za-z][A-Za-z\d_-]+")
 
 
-def _plain_steps(step: PatternStep) -> tuple[PatternStep, ...]:
+def _plain_steps(step):
     """Make the steps of JSON, and check other steps; a Split that isolates becomes its regex."""
     match step:
         case dict():
@@ -2292,56 +2307,58 @@ def _plain_steps(step: PatternStep) -> tuple[PatternStep, ...]:
 
 
 @functools.lru_cache(maxsize=64)
-def _compile_stages(steps: tuple) -> tuple[_Stage, ...]:
+def _compile_passes(steps):
     """Compile consecutive Splits; the table of a named pattern is cached on the disk."""
     name = PATTERN_NAMES.get(steps)
     if name:
-        return (_Stage(_cached_on_disk(name, steps)),)
+        return (_CutPass(_cached_on_disk(name, steps)),)
     return _compile_splits(steps)
 
 
-def _compile_splits(steps: tuple) -> tuple[_Stage, ...]:
-    """Compile consecutive Splits; one that cuts where characters change joins the next one."""
-    stages = []
-    group = []
-    for step in steps:
-        split = step if isinstance(step, Split) else Split(step)
-        stage = _compile_split(split)
-        group.append((split, stage))
-        if not stage.table or not _may_join(stage.table):
-            stages += _join_splits(group)
-            group = []
-    return *stages, *_join_splits(group)
+def _compile_splits(steps):
+    """Compile consecutive Splits; as many as possible become one machine."""
+    passes = [_compile_split(step if isinstance(step, Split) else Split(step)) for step in steps]
+    joined = []
+    while passes:
+        for n in range(len(passes), 0, -1):
+            with contextlib.suppress(Unsupported):
+                joined.append(_join(passes[:n]))
+                break
+        del passes[:n]
+    return tuple(joined)
 
 
-def _sure_cuts(table: ScanTable) -> tuple[np.ndarray, bool]:
-    """Find the classes between which a Split cuts, bool[C, C], and whether it cuts nowhere else.
+def _join(passes):
+    r"""Make one machine of Splits, that of the last; raises Unsupported if that is not exact.
 
-    Each part of a match that begins with it must be a match.
+    Its text ends where an earlier Split surely cuts. That is all if two characters tell where such
+    a Split cuts. One that also cuts elsewhere, as \d{1,3} does, becomes an alternative of the last
+    one, if it takes runs of characters, and later Splits leave its matches whole. In a run, a piece
+    of a dropped match is dropped, too.
     """
-    after_start = table.next_state[:, :-1]
-    stops = after_start < 0
-    # The last row is for text without a match: there, -1 follows a character.
-    stops = np.vstack([stops, ~stops[:1]])
-    contexts = [stops[[after[0], *after[after >= 0]]] for after in after_start.T]
-    always = np.array([rows.all(axis=0) for rows in contexts])
-    return always, all((rows == cuts).all() for rows, cuts in zip(contexts, always, strict=True))
+    *others, last = passes
+    if not others:
+        return last
+    expressions = []
+    for k, (table, split, _) in enumerate(others, 1):
+        later = [cut_pass.table for cut_pass in passes[k:]]
+        if not (table and all(later) and table.accepts[1:].all()):
+            raise Unsupported
+        starts = table.next_state[0, :-1] >= 0
+        may_join = table.must_split[starts[:, None] != starts].all()
+        contexts = _splits_after(table.next_state, table.accepts)
+        if all((rows == rows[0]).all() for rows in contexts):
+            may_join |= not len(table.dropped)
+        else:
+            expressions.append(split.pieces)
+            may_join &= all(_leaves_whole(t, starts[table.class_of]) for t in later)
+        if not may_join:
+            raise Unsupported
+    source = "|".join([*expressions, last.split.pieces])
+    return _CutPass(_compile_pattern(source, passes), last.split)
 
 
-def _may_join(table: ScanTable) -> bool:
-    r"""Check whether a Split may be one machine with the next one.
-
-    Two characters tell whether it cuts between them. Or its matches are made of all characters of a
-    set and of no others, as those of \d{1,3} are; so a piece of a match is dropped as a match is.
-    """
-    cuts, are_all = _sure_cuts(table)
-    starts = table.next_state[0, :-1] >= 0
-    are_runs = cuts[starts[:, None] != starts].all()
-    is_known = are_runs or (are_all and not len(table.dropped))
-    return bool(table.accepts[1:].all() and is_known)
-
-
-def _leaves_whole(table: ScanTable, characters: np.ndarray) -> bool:
+def _leaves_whole(table, characters):
     """Check that no text of these characters, bool[0x110000], has a match."""
     next_state = table.next_state[:, np.unique(table.class_of[characters])].tolist()
     states = [0]
@@ -2350,39 +2367,9 @@ def _leaves_whole(table: ScanTable, characters: np.ndarray) -> bool:
     return not table.accepts[states[1:]].any()
 
 
-def _join_splits(group: Sequence[tuple[Split, _Stage]]) -> Sequence[_Stage]:
-    """Make one machine of Splits, or return their stages.
-
-    It is the machine of the last Split, whose text ends where an earlier one surely cuts. One that
-    cuts elsewhere, too, becomes an alternative of the last, if the later ones leave its matches
-    whole.
-    """
-    splits = [split for split, _ in group]
-    stages = [stage for _, stage in group]
-    tables = [stage.table for stage in stages]
-    if len(group) < 2 or not tables[-1]:
-        return stages
-    *others, source = [split.pieces for split in splits]
-    for k in reversed(range(len(others))):
-        if not _sure_cuts(tables[k])[1]:
-            starts = tables[k].next_state[0, :-1] >= 0
-            taken = starts[tables[k].class_of]
-            if not all(_leaves_whole(later, taken) for later in tables[k + 1 :]):
-                return stages
-            source = f"{others[k]}|{source}"
-    try:
-        table = _compile_pattern(source, dict(zip(others, tables, strict=False)))
-    except Unsupported:
-        return stages
-    dropped = [t.dropped[_classes_in(t, table.class_of)] for t in tables if len(t.dropped)]
-    if dropped:
-        table = table._replace(dropped=np.any(dropped, axis=0))
-    return [_Stage(table)]
-
-
-def _compile_split(split: Split) -> _Stage:
+def _compile_split(split):
     """Compile a Split to a table if possible; the `regex` package must accept its expression."""
-    compiled = _compile_regex(split.regex)
+    _compile_regex(split.regex)
     shown = split.regex[:200]
     try:
         table = _compile_pattern(split.pieces)
@@ -2391,25 +2378,25 @@ def _compile_split(split: Split) -> _Stage:
             split.behavior == "isolated",
             f"a Split that is {split.behavior} by {shown!r} is not supported: {error}",
         )
-        return _Stage(
+        return _CutPass(
             None,
-            compiled,
+            split,
             f"the pattern is left to the `regex` package, which is some 50 times slower: {error}",
         )
     if split.behavior == "removed":
-        starts = _sure_starts(table)
+        starts = _sure_starts(table.next_state, table.accepts)
         require(
-            starts is not None,
+            np.array_equal(starts, table.next_state[0] >= 0),
             f"a Split that removes {shown!r} is not supported: a single character must decide",
         )
-        table = table._replace(dropped=starts ^ split.invert)
-    return _Stage(table)
+        table = table._replace(dropped=starts[:-1] ^ split.invert)
+    return _CutPass(table, split)
 
 
 SOURCE_HASH = _source_digest(__name__)  # at import, since the file may change later
 
 
-def _cached_on_disk(name: str, steps: tuple) -> ScanTable:
+def _cached_on_disk(name, steps):
     """Read the table of a named pattern from the disk, or compile it and write it there.
 
     The file is ignored if it is damaged, as its checksums tell, or if other versions wrote it.
@@ -2450,6 +2437,20 @@ def _cached_on_disk(name: str, steps: tuple) -> ScanTable:
 #
 # Invalid bytes, among them real bytes 0xFE, are scanned as INVALID_BYTE in a copy. So there are two
 # arrays, the true bytes and the scanned ones; for most texts they are the same array.
+#
+# The arguments of kernels, here and in the sections below:
+#
+#     text, scanned   uint8[n + PADDING]         the true bytes of a flat text; the scanned ones
+#     meanings        int64[E]                   the meaning of each END
+#     start, stop     int                        text[start : stop], as in a slice of Python
+#     table           ScanTable                  a compiled pattern
+#     class_of        uint16[0x110000]           code point -> class, of that table
+#     must_split      bool[C, C]                 the classes between which a pretoken must end
+#     lanes           int64[LANES, ENDS + …]     the state of each lane and its ends; see `Scan`
+#     marks           uint8[LANES * MARK_ROW]    the lower bytes of entries
+#     k               int                        the number of a lane
+#     scratch         uint64[…]                  space that a kernel needs for a word
+#     ids, at         uint32[…], int             ids are written from ids[at] on
 
 # The meaning of an END: the id of a special token, or one of these. They also tell how a block
 # begins.
@@ -2483,12 +2484,8 @@ class FlatText(NamedTuple):
     def parts(self) -> list[bytes]:
         """List the texts between ENDs."""
         data = self.text.tobytes()
-        parts = []
-        start = 0
-        for stop in self.ends().tolist():
-            parts.append(data[start:stop])
-            start = stop + 1
-        return parts
+        ends = [-1, *self.ends().tolist()]
+        return [data[before + 1 : end] for before, end in itertools.pairwise(ends)]
 
     def rewritten(self, write: Callable, *arguments: object) -> FlatText:
         """Make a new flat text by `write`.
@@ -2526,15 +2523,14 @@ def _mark_invalid(text, start, stop):
 
 
 @inline_kernel
-def _next_class(text, position, before, table):
+def _next_class(text, position, before, class_of, must_split):
     """Find the class of a character, and its size in bytes: class << 3 | size.
 
     The class is that of END where the text ends, or where a pretoken must end after a character of
     the class `before`; -1: there is none.
     """
-    must_split = table.must_split
     character = _decode_character(text, position, position + 4)
-    char_class = i64(table.class_of[character >> 3])
+    char_class = i64(class_of[character >> 3])
     if text[position] == END or (before >= 0 and must_split[before, char_class]):
         char_class = len(must_split)
     return char_class << 3 | (character & 7)
@@ -2546,20 +2542,16 @@ def _match_end(text, start, table):
 
     This is the definition, by characters.
     """
-    next_state = table.next_state
-    accepts = table.accepts
     position = start
     state = i64(0)
     end = start
     char_class = i64(-1)
-    while state >= 0:
-        found = _next_class(text, position, char_class, table)
+    while state >= 0 and char_class < len(table.must_split):
+        found = _next_class(text, position, char_class, table.class_of, table.must_split)
         char_class = found >> 3
-        if accepts[state, char_class]:
+        if table.accepts[state, char_class]:
             end = position
-        state = i64(next_state[state, char_class])
-        if char_class == len(table.must_split):
-            state = i64(-1)
+        state = i64(table.next_state[state, char_class])
         position += found & 7
     return end
 
@@ -2567,21 +2559,17 @@ def _match_end(text, start, table):
 @inline_kernel
 def _pretoken_end(text, start, table):
     """Find the end of the pretoken at `start`: END, a match, or the text before the next match."""
-    next_state = table.next_state
-    end_class = len(table.must_split)
-    position = _match_end(text, start, table)
-    if position == start:
-        found = _next_class(text, start, i64(-1), table)
-        is_next = found >> 3 == end_class
-        position += found & 7
+    end = _match_end(text, start, table)
+    if end == start:
+        found = _next_class(text, start, i64(-1), table.class_of, table.must_split)
+        is_next = text[start] == END
+        end += found & 7
         while not is_next:
-            found = _next_class(text, position, found >> 3, table)
-            is_next = found >> 3 == end_class
-            if next_state[0, found >> 3] >= 0 and not is_next:
-                is_next = _match_end(text, position, table) > position
+            found = _next_class(text, end, found >> 3, table.class_of, table.must_split)
+            is_next = found >> 3 == len(table.must_split) or _match_end(text, end, table) > end
             if not is_next:
-                position += found & 7
-    return position
+                end += found & 7
+    return end
 
 
 @kernel
@@ -2591,16 +2579,15 @@ def _next_split(text, position, until, class_of, must_split):
     That is at an END, or between two characters. Characters may reach beyond `until`, which is not
     the end of the text.
     """
-    before = -1
+    before = i64(-1)
     while position < until and text[position] & 0xC0 == 0x80:
         position += 1
     while position < until:
-        character = _decode_character(text, position, position + 4)
-        char_class = i64(class_of[character >> 3])
-        if text[position] == END or (before >= 0 and must_split[before, char_class]):
+        found = _next_class(text, position, before, class_of, must_split)
+        before = found >> 3
+        if before == len(must_split):
             return position
-        before = char_class
-        position += character & 7
+        position += found & 7
     return -1
 
 
@@ -2629,7 +2616,7 @@ class Scan(NamedTuple):
     marks: np.ndarray  # uint8[LANES * MARK_ROW]  the lower bytes of entries
 
 
-def _new_scan() -> Scan:
+def _new_scan():
     lanes = np.empty((LANES, ENDS + 2 * MAX_ENDS), np.int64)
     return Scan(lanes, np.zeros(LANES * MARK_ROW, np.uint8))
 
@@ -2655,8 +2642,8 @@ def _add_ends_of_entry(k, text, table, lanes):
     """Add the ends that the entry of lane k tells, any entry; returns False if it is INVALID_UTF8.
 
     If the entry is UNRESOLVED, the definition finds the end of the current pretoken, and the lane
-    goes on from there, before or after its position. This is a loop of one round, not a branch,
-    since Numba then counts no references.
+    goes on from there, before or after its position. This is a `while` that runs once, because an
+    `if` would make Numba count references.
     """
     entry = u32(lanes[k, ENTRY])
     while entry & RARE_MASK == UNRESOLVED:
@@ -2834,10 +2821,8 @@ def _share_lanes(text, stop, table, lanes):
             n_lanes = 1
             break
         lanes[k - 1, LAST] = start
-        lanes[k, FIRST] = start
-        lanes[k, POSITION] = start
-        lanes[k, ENTRY] = 0
-        lanes[k, N_ENDS] = 0
+        lanes[k, FIRST] = lanes[k, POSITION] = start
+        lanes[k, ENTRY] = lanes[k, N_ENDS] = 0
     lanes[n_lanes - 1, LAST] = stop
     return n_lanes
 
@@ -2889,8 +2874,7 @@ def _scan_batch(text, stop, table, lanes, marks):
             text = text.copy()
             _mark_invalid(text, lanes[0, FIRST], stop)
             lanes[0, POSITION] = lanes[0, FIRST]
-            lanes[0, ENTRY] = 0
-            lanes[0, N_ENDS] = 0
+            lanes[0, ENTRY] = lanes[0, N_ENDS] = 0
     for k in range(1, n_lanes):
         ends = lanes[0, ENDS + lanes[0, N_ENDS] :]
         more_ends = lanes[k, ENDS:]
@@ -3914,11 +3898,11 @@ class Pretokenizer:
         if second:
             self.normalized = _special_table(second, flags, self.normalizer)
         # The steps before the search for `last_special`, which a kernel of encoding can do.
-        self._steps = (*self.normalizer.passes, *pattern.stages[:-1])
+        self._steps = (*self.normalizer.passes, *pattern.passes[:-1])
         self.last_special = self.special
         if self._steps:
             self.last_special = self.normalized or _special_table({}, {})
-        only_normalizes = self.normalizer and len(pattern.stages) == 1
+        only_normalizes = self.normalizer and len(pattern.passes) == 1
         self._is_simple = not second or only_normalizes
         self._first_special = "|".join(map(re.escape, filter(None, first))) or "(?!)"
 
@@ -11134,7 +11118,7 @@ def _working_pattern(model):
         return pattern
     steps = [step for step in pattern.steps if step != PATTERNS["none"]]
     exact = Pattern([*steps, exact_pattern(model)])
-    return exact if len(exact.stages) == len(pattern.stages) else pattern
+    return exact if len(exact.passes) == len(pattern.passes) else pattern
 
 
 class Tokenizer:

@@ -1275,7 +1275,7 @@ def test_patterns_know_what_they_leave_out_and_which_are_one_machine():
         assert bpe.Pattern(steps).is_compiled and not bpe.Pattern(steps).is_one_machine
 
 
-def test_patterns_have_names_sources_and_stages():
+def test_patterns_have_names_and_sources():
     gpt2 = bpe.Pattern("gpt2")
     chained = bpe.Pattern(["gpt2", r"\p{N}"])
     bert = bpe.Pattern("bert")
@@ -1283,7 +1283,7 @@ def test_patterns_have_names_sources_and_stages():
     assert bpe.Pattern(bpe.Split(r"\d")).source == r"\d"
     assert bpe.Pattern(bpe.Split("the")).source == bpe.Split("the")
     assert bpe.Pattern([bpe.Metaspace(), "bert"]).source == (bpe.Metaspace(), *bert.source)
-    assert gpt2.name == "gpt2" and repr(gpt2) == "Pattern(gpt2)"
+    assert gpt2.name == "gpt2" and repr(gpt2) == "Pattern('gpt2')"
     assert gpt2.source == bpe.PATTERNS["gpt2"]
     assert bpe.Pattern(gpt2.source).name == "gpt2"
     assert chained.name is None and chained.source == (gpt2.source, r"\p{N}")
@@ -3117,7 +3117,7 @@ def test_the_exact_pattern_keeps_marks_and_lone_characters_apart():
         whole = dataclasses.replace(model, pattern=steps)
         pattern = bpe.Tokenizer.from_model(whole).pattern
         assert pattern.steps[-1] == bpe.exact_pattern(whole) != "none"
-        assert [bool(stage.table) for stage in pattern.stages].count(True) == 1
+        assert [bool(step.table) for step in pattern.passes].count(True) == 1
     assert (
         bpe.Tokenizer.from_model(dataclasses.replace(model, pattern="gpt2")).pattern.name == "gpt2"
     )
