@@ -1279,7 +1279,7 @@ def test_patterns_have_names_and_sources():
     gpt2 = bpe.Pattern("gpt2")
     chained = bpe.Pattern(["gpt2", r"\p{N}"])
     bert = bpe.Pattern("bert")
-    assert repr(bert) == "Pattern(bert)" and bpe.Pattern(list(bert.source)).name == "bert"
+    assert repr(bert) == "Pattern('bert')" and bpe.Pattern(list(bert.source)).name == "bert"
     assert bpe.Pattern(bpe.Split(r"\d")).source == r"\d"
     assert bpe.Pattern(bpe.Split("the")).source == bpe.Split("the")
     assert bpe.Pattern([bpe.Metaspace(), "bert"]).source == (bpe.Metaspace(), *bert.source)
