@@ -4695,10 +4695,9 @@ class Words(NamedTuple):
         for words, weight in itertools.zip_longest(corpora, weights, fillvalue=1):
             require(isinstance(words, Words), f"only Words can be added up, not {words!r:.80}")
             with np.errstate(invalid="ignore"):
-                counts = np.rint(words.counts * weight).astype(np.int64)
+                counts = np.round(words.counts * weight).astype(np.int64)
             require(counts.min(initial=0) >= 0, f"the weight {weight!r} is below 0 or too large")
-            weighted = words._replace(counts=counts)
-            counter.add_words(_select_words(weighted, np.flatnonzero(counts)))
+            counter.add_words(words._replace(counts=counts))
         return counter.words()
 
     def __add__(self, other: Words) -> Words:
@@ -4711,13 +4710,9 @@ class Words(NamedTuple):
     @property
     def texts(self) -> list[bytes]:
         """The words as bytes."""
-        if self.alphabet == BYTES:
-            text = self.symbols.astype(np.uint8).tobytes()
-            bounds = self.offsets
-        else:
-            text = b"".join(map(self.alphabet.__getitem__, self.symbols.tolist()))
-            sizes = np.array([*map(len, self.alphabet)], np.int64)
-            bounds = _add_up(sizes[self.symbols])[self.offsets]
+        text = b"".join(map(self.alphabet.__getitem__, self.symbols.tolist()))
+        sizes = np.array([*map(len, self.alphabet)], np.int64)
+        bounds = _add_up(sizes[self.symbols])[self.offsets]
         return [text[start:end] for start, end in itertools.pairwise(bounds.tolist())]
 
     @property
@@ -4888,8 +4883,8 @@ class _WordTable:
 
     entries: np.ndarray  # uint64[H, 4]
     long_words: np.ndarray  # uint8[…]   end to end, and PADDING
-    n_words: int
-    n_long_bytes: int
+    n_words: int = 0
+    n_long_bytes: int = 0
 
 
 @kernel
@@ -4901,7 +4896,7 @@ def _new_entries(n):
 
 def _new_word_table(n_entries, n_long_bytes):
     return _WordTable(
-        np.zeros((n_entries, 4), np.uint64), np.empty(n_long_bytes + PADDING, np.uint8), 0, 0
+        np.zeros((n_entries, 4), np.uint64), np.empty(n_long_bytes + PADDING, np.uint8)
     )
 
 
@@ -5177,11 +5172,11 @@ class WordCounter:
             "words over another alphabet than the 256 bytes cannot be added up",
         )
         text = _with_padding(words.symbols.astype(np.uint8, copy=False))
+        n = len(words.counts)
         # The words come in the order of another table. A table that grows while it takes them would
         # fill from its beginning and probe all of them: 500,000 words took 6.7 s instead of 0.13.
         # So reserve the space first.
-        _reserve_words(self.table, len(words.counts), 0)
-        n = len(words.counts)
+        _reserve_words(self.table, n, 0)
         _add_words(self.table, text, 0, words.offsets[1:], n, words.counts, self._keys)
 
     def words(self, dtype: type = np.int32) -> Words:
@@ -5261,8 +5256,7 @@ def count(
         source = Source(source, pattern)
     counter = WordCounter()
     special_tokens = Counter()
-    n_read = np.zeros(2, np.int64)
-    dropped = np.zeros(4, np.int64)  # and the number of bad lines
+    totals = np.zeros(6, np.int64)  # the other fields of CorpusCounts
     # Tasks are few and large, since the parent adds up alone; but each worker gets several, so that
     # all end together.
     task_bytes = max(min((source.total_bytes or 0) // 16, TASK_BYTES), source.block_bytes)
@@ -5272,15 +5266,22 @@ def count(
     ):
         for part, n_bytes in itertools.chain(((part, 0) for part in before), parts):
             counter.add_words(part.words)
-            n_read += part.n_documents, part.n_bytes
             special_tokens.update(part.special_tokens)
-            dropped += part.n_dropped, part.n_dropped_bytes, part.max_error, part.n_bad_lines
+            totals += (
+                part.n_documents,
+                part.n_bytes,
+                part.n_dropped,
+                part.n_dropped_bytes,
+                part.max_error,
+                part.n_bad_lines,
+            )
             if max_words:
-                dropped[:3] += counter.drop_rarest(max_words)
+                totals[2:5] += counter.drop_rarest(max_words)
             bar.update(n_bytes)
     source.check_unchanged()
-    dropped[3] += source.n_bad_lines.total()
-    return CorpusCounts(counter.words(), *n_read.tolist(), special_tokens, *dropped.tolist())
+    totals[5] += source.n_bad_lines.total()
+    n_documents, n_bytes, *others = totals.tolist()
+    return CorpusCounts(counter.words(), n_documents, n_bytes, special_tokens, *others)
 
 
 def compile_pretokenizing(pattern: Pattern) -> None:
@@ -5371,8 +5372,8 @@ def load_counts(path: Path) -> tuple[CorpusCounts, dict]:
         saved = _read_arrays(path)
         header = json.loads(saved["header"].item())
         symbols = saved["symbols"]
-        counts = saved["counts"].astype(np.int64)
-        offsets = saved["offsets"].astype(np.int64)
+        counts = saved["counts"]
+        offsets = saved["offsets"]
         described = header["counted"]
         words = Words(symbols.astype(np.int32), offsets, counts)
         fits = len(offsets) == len(counts) + 1 and offsets[0] == 0 and offsets[-1] == len(symbols)

@@ -2281,6 +2281,12 @@ def test_words_of_several_corpora_are_added_up_by_weight(corpora, weights):
     assert weighted == {word: n for word, n in sums.items() if n and word}
 
 
+def test_counts_above_2_53_are_added_up_exactly():
+    words = bpe.Words.from_counts({b"ab": 2**60 + 1})
+    assert (words + words).to_counts() == {b"ab": 2**61 + 2}
+    assert bpe.Words.merge([words], [3]).to_counts() == {b"ab": 3 * (2**60 + 1)}
+
+
 def test_words_that_cannot_be_added_up_are_named():
     words = bpe.Words.from_counts({b"ab": 3})
     for corpora, weights, message in [
