@@ -12737,14 +12737,23 @@ class Recipe:
             options["from_"] = self.from_.digest
         return options
 
-    def source(self, files: Sequence[Path | Texts] = (), **options: object) -> Source:
-        """Make the Source of the text, with its options `text_field` and `skip_bad_lines`.
+    def source(
+        self,
+        files: Sequence[Path | Texts] = (),
+        text_field: str | None = None,
+        skip_bad_lines: bool = False,
+    ) -> Source:
+        """Make the Source of the text; text_field and skip_bad_lines are as in a Source.
 
         The names of byte tokens end documents, since they must not be learnt.
         """
-        special_tokens = [*self.special_tokens, *self.byte_tokens]
         return Source(
-            files, Pattern(self.pattern), special_tokens, normalizer=self.normalizer, **options
+            files,
+            Pattern(self.pattern),
+            [*self.special_tokens, *self.byte_tokens],
+            normalizer=self.normalizer,
+            text_field=text_field,
+            skip_bad_lines=skip_bad_lines,
         )
 
     @property
