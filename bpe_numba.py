@@ -4074,7 +4074,7 @@ def _plain_name(path):
 def _is_stream(path):
     """Whether a file can be read only once, or only by this process.
 
-    For example, /dev/stdin is another file in another process.
+    For example, /dev/stdin means another file in each process.
     """
     if isinstance(path, Texts) or not path.is_file():
         return True
@@ -4360,7 +4360,7 @@ class Source:
     def blocks(self) -> Iterator[Block]:
         """Cut all files into blocks of about `block_bytes` that can be processed in any order."""
         number = 0
-        # all files are examined before any work, since a wrong file would waste it
+        # All files are examined first, so a bad file fails before hours of work.
         for path, cut in [(path, self._examine(path)) for path in self.files]:
             for block in cut(path):
                 yield block._replace(number=number)
@@ -4478,8 +4478,9 @@ class Source:
         `read(position, size)` returns a window of the text. Returns the position, and how the text
         after it begins (see Block).
         """
-        # The special tokens and characters on both sides of a cut decide about it. So a window is
-        # searched without a margin on each side, and windows overlap by a pair of characters.
+        # The special tokens and characters on both sides determine whether a cut is valid. So a
+        # window is searched without a margin on each side, and windows overlap by a pair of
+        # characters.
         margin = PAIR_BYTES + max((len(token.encode()) for token in self.special_tokens), default=0)
         while True:
             window_start = max(0, start - margin)
@@ -4622,7 +4623,8 @@ def _batched_by_size(items, size_of, limit):
 # learn.
 
 Merge = tuple[bytes, bytes]  # the two tokens that became one
-# The bytes of a task, unless a block is longer. Tasks are large, since only the parent adds up.
+# The bytes of a task, unless a block is longer. Tasks are large, because only the parent merges
+# counts.
 TASK_BYTES = 1 << 24
 MAX_WORDS = 40_000_000  # counting so many words and learning from them takes 8 GB
 
@@ -4911,8 +4913,8 @@ def _mix(low, high):
 def _hash_key(low, high):
     """Hash two numbers of 64 bits with a seed.
 
-    So nobody can write a text whose words all collide. The seed differs between runs. It decides
-    the order of the words in a table, but no result. All bits of both numbers influence the upper
+    So nobody can write a text whose words all collide. The seed differs between runs. It determines
+    the order of the words in a table, never a result. All bits of both numbers influence the upper
     bits of the hash, but not the lower ones.
     """
     seed = process_seed() * u64(0x9E3779B97F4A7C15) | u64(1)
@@ -5173,9 +5175,9 @@ class WordCounter:
         )
         text = _with_padding(words.symbols.astype(np.uint8, copy=False))
         n = len(words.counts)
-        # The words come in the order of another table. A table that grows while it takes them would
-        # fill from its beginning and probe all of them: 500,000 words took 6.7 s instead of 0.13.
-        # So reserve the space first.
+        # The words come in the order of their hashes, and a table that grows while it takes them
+        # would fill from its beginning, causing long probes: 500,000 words took 6.7 s instead of
+        # 0.13. So reserve the space first.
         _reserve_words(self.table, n, 0)
         _add_words(self.table, text, 0, words.offsets[1:], n, words.counts, self._keys)
 
@@ -5415,8 +5417,7 @@ def load_counts(path: Path) -> tuple[CorpusCounts, dict]:
 
 # The bytes in the order in which GPT-2 displays them and Hugging Face numbers them: first those
 # with a visible character in Latin-1, then the others.
-_VISIBLE = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
-BYTE_ORDER = sorted(range(256), key=lambda byte: byte not in _VISIBLE)
+BYTE_ORDER = sorted(range(256), key=lambda byte: byte == 0x20 or not chr(byte).isprintable())
 
 # in cells: between two words; inside a symbol of three cells or more, not at its ends
 WORD_END = -1
@@ -5431,7 +5432,7 @@ _REFUSALS = {FORBIDDEN: "is forbidden", MERGED: "is merged already", TOO_LONG: "
 OUTDATED = -1  # the length of a list that lacks occurrences, which a split has made
 LEAST_SCORE = 5e-324  # the least number above 0
 MERGES_PER_ROUND = 256  # between rounds the progress bar moves, and Ctrl-C takes effect
-MAX_COUNT = np.iinfo(np.int64).max
+MAX_COUNT = 2**63 - 1
 # symbols of a token; without a limit, a text of one letter gives tokens half as long as it is
 LONGEST_LEARNT = 1 << 16
 # with fewer symbols in all words, int32 holds any position, and is faster
@@ -6698,7 +6699,8 @@ Ids = dict[str, int]  # the name of a token in a file, or the text of a special 
 SpecialTokens = Iterable[str] | Mapping[str, int] | None  # texts, or {text: id}
 _ID_RANGE = f"an id is a whole number from 0 to {MAX_ID - 1:,}"
 
-_BYTES_TO_UNICODE = dict(zip(BYTE_ORDER, [*_VISIBLE, *range(0x100, 0x144)], strict=True))
+# the 188 visible bytes keep their characters; the other 68 get the next ones
+_BYTES_TO_UNICODE = dict(zip(BYTE_ORDER, [*BYTE_ORDER[:188], *range(256, 324)], strict=True))
 # A character that names no byte has the entry -1. The last entry is for all later characters.
 _UNICODE_TO_BYTES = np.full(0x145, -1)
 _UNICODE_TO_BYTES[list(_BYTES_TO_UNICODE.values())] = list(_BYTES_TO_UNICODE)
