@@ -3260,8 +3260,8 @@ class _CharacterStep(NamedTuple):
 def _composed(steps):
     """Compose steps: returns the replacements of characters, and the joined characters.
 
-    A decomposition only reorders joined characters. So it joins only characters that no later step
-    removes.
+    A decomposition only reorders joined characters. So only characters that survive all later steps
+    count as joined by it.
     """
     changes = {}
     joined = set()
@@ -3367,7 +3367,7 @@ def _find_joined(text, table):
     return runs[:n], joined[:size]
 
 
-MAPPED_BYTES = 1 << 12  # space is reserved for so many at once: for each byte it would cost 10 ns
+MAPPED_BYTES = 1 << 12  # reserve space for so many bytes at once; for each one it costs 10 ns
 
 
 @kernel
@@ -3418,11 +3418,10 @@ class _MapPass:
     def __init__(self, steps):
         changes, joined = _composed(steps)
         self.steps = steps
-        self.maps = bool(changes)
         self.border = ""
         self.table = _character_map(changes, joined)
         self.changed = {*changes, *map(ord, joined)}
-        # lone surrogates stand for invalid bytes, which no str has
+        # lone surrogates mean invalid bytes, which no str has
         self.changes = {code: text for code, text in changes.items() if code >> 11 != 0x1B}
         easy = {*map(chr, range(0x80))} - joined
         self.hard = joined and re.compile(f"[^{re.escape(''.join(easy))}]")
@@ -3436,7 +3435,7 @@ class _MapPass:
     def _write(self, text, scanned, meanings):
         """Write the fields of a flat text anew, as a kernel does for FlatText.rewritten."""
         runs, joined = _find_joined(text, self.table)
-        if not self.maps and not len(runs):
+        if len(self.table.offsets) == 2 and not len(runs):  # nothing changes
             return text, meanings
         changed = joined.tobytes().decode("utf-8", "surrogateescape")
         for step in self.steps:
@@ -3617,14 +3616,14 @@ def _longest_match_step(charsmap):
     )
 
 
-_HIDDEN = 0x100000  # the first of the private characters that stand for symbols
+_HIDDEN = 0x100000  # the first of the private characters that replace symbols
 
 
 def _sentencepiece_passes(charsmap, symbols, prefix, squeezes, escapes):
     """Make the normalizer of SentencePiece, a step that Hugging Face does not have.
 
     charsmap  a precompiled charsmap in base64, or ""
-    symbols   symbols that the charsmap must not change: private characters stand for them meanwhile
+    symbols   symbols that the charsmap must not change: private characters replace them meanwhile
     prefix    put a space before a text
     squeezes  remove spaces at both ends, and replace several spaces by one
     escapes   replace spaces by ▁
@@ -6753,9 +6752,7 @@ def _read_names(names, alphabet="bytes"):
     if len(invalid):
         char = chr(invalid[0])
         name = next(name for name in names if char in name)
-        raise InputError(
-            f"{char!r} in {name!r} does not stand for a byte: this is not a byte-level BPE"
-        )
+        raise InputError(f"{char!r} in {name!r} does not name a byte: this is not a byte-level BPE")
     tokens = values.astype(np.uint8).tobytes()
     ends = itertools.accumulate(map(len, names), initial=0)
     return [tokens[start:end] for start, end in itertools.pairwise(ends)]
@@ -7045,8 +7042,8 @@ def _assign_special_ids(model):
         ids = dict(given)
     else:
         next_ids = itertools.count(max(model.vocab, default=-1) + 1)
-        numbers = defaultdict(next_ids.__next__)
-        numbers |= {token: token_id for token_id, token in model.vocab.items()}
+        own_ids = zip(model.vocab.values(), model.vocab, strict=True)
+        numbers = defaultdict(next_ids.__next__, own_ids)
         ids = {text: numbers[text.encode()] for text in texts}
     for text, token_id in ids.items():
         require(
@@ -10132,8 +10129,8 @@ def _pre_tokenizer(part):
 
 
 _BATCHING = ("truncation", "padding")
-# These normalizers may insert or remove the first character, which decides about the mark in
-# Hugging Face.
+# These normalizers may insert or remove the first character, which determines the mark in Hugging
+# Face.
 _CHANGING_THE_START = {"BertNormalizer", "Nmt", "Prepend", "Strip", "StripAccents"}
 _TYPES_BY_KEYS = {"merges": "BPE", "continuing_subword_prefix": "WordPiece", "unk_id": "Unigram"}
 
