@@ -2467,8 +2467,8 @@ class FlatText(NamedTuple):
     meanings: np.ndarray  # int64[E]  the meaning of each END, except those of the padding
 
     @classmethod
-    def join(cls, parts: Sequence[bytes], meanings: Sequence[int]) -> FlatText:
-        """Write texts with an END after each."""
+    def join(cls, parts, meanings):
+        """Write texts, which are bytes, with an END after each."""
         end = BYTES[END]
         text = np.frombuffer(bytearray(end).join([*parts, end * PADDING]), np.uint8)
         scanned = text
@@ -2477,11 +2477,11 @@ class FlatText(NamedTuple):
             scanned = cls.join(valid_parts, meanings).text
         return cls(text, scanned, np.asarray(meanings, np.int64))
 
-    def ends(self) -> np.ndarray:
+    def ends(self):
         """Find the positions of the ENDs."""
         return np.flatnonzero(self.scanned[:-PADDING] == END)
 
-    def parts(self) -> list[bytes]:
+    def parts(self):
         """List the texts between ENDs."""
         data = self.text.tobytes()
         ends = [-1, *self.ends().tolist()]
