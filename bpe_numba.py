@@ -3418,6 +3418,7 @@ class _MapPass:
     def __init__(self, steps):
         changes, joined = _composed(steps)
         self.steps = steps
+        self.maps = bool(changes)  # kernels alone read the table
         self.border = ""
         self.table = _character_map(changes, joined)
         self.changed = {*changes, *map(ord, joined)}
@@ -3435,7 +3436,7 @@ class _MapPass:
     def _write(self, text, scanned, meanings):
         """Write the fields of a flat text anew, as a kernel does for FlatText.rewritten."""
         runs, joined = _find_joined(text, self.table)
-        if len(self.table.offsets) == 2 and not len(runs):  # nothing changes
+        if not self.maps and not len(runs):
             return text, meanings
         changed = joined.tobytes().decode("utf-8", "surrogateescape")
         for step in self.steps:
