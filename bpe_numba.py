@@ -121,6 +121,7 @@ import warnings
 import zipfile
 import zlib
 from array import array
+from bisect import bisect_left
 from collections import Counter, UserList, defaultdict, deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import (
@@ -7287,14 +7288,50 @@ def _letter_table(letters, n):
     return table
 
 
-def _last_letters(model):
-    """Map the letters that may end a word to their ids."""
+def _marked_letters(model):
+    """Map the letters that may end a word, or continue one, to their ids."""
+    prefix = model.subword_prefix.encode()
     suffix = model.word_suffix.encode()
     names = {}
     for token, token_id in model.ids.items():
-        if token.endswith(suffix):
-            names[token.removesuffix(suffix)] = token_id
+        if token.startswith(prefix) and token.endswith(suffix):
+            names[token.removeprefix(prefix).removesuffix(suffix)] = token_id
     return _letters(names, model.alphabet)
+
+
+def truncate(model: Model, vocab_size: int) -> Model:
+    """Return a model with fewer tokens; see `Tokenizer.truncated`."""
+    fixed = {*model.special_tokens.values(), *map(model.ids.get, fallback_tokens(model))}
+    fixed.update(model.letters.values(), _marked_letters(model).values())
+    others = sorted(model.vocab.keys() - fixed)
+    n = len(others) + vocab_size - len(model.vocab)
+    require(
+        n >= 0 and not model.unused,
+        f"this {model.kind} cannot be truncated to {vocab_size} tokens: it may lose {len(others)}",
+    )
+    kept = sorted(model.vocab.keys() - others[n:])
+    special_tokens = {text: bisect_left(kept, k) for text, k in model.special_tokens.items()}
+    require(
+        special_tokens == model.special_tokens or model.added_ids == ([], []),
+        "the ids of special tokens would change, but the post_processor has them, too",
+    )
+    vocab = dict(enumerate(map(model.vocab.get, kept)))
+    tokens = {*vocab.values()}
+    merges = model.merges
+    if merges:
+        merges = [pair for pair in merges if tokens.issuperset([*pair, b"".join(pair)])]
+    scores = model.scores
+    if scores is not None:
+        scores = scores[kept[: bisect_left(kept, len(scores))]]
+    return dataclasses.replace(
+        model,
+        vocab=vocab,
+        merges=merges,
+        scores=scores,
+        special_tokens=special_tokens,
+        batching={},
+        added_from=bisect_left(kept, model.added_from),
+    )
 
 
 def _possible_merges(model, samples):
@@ -7325,7 +7362,7 @@ def _bpe_tables_and_pairs(model, unknown_letter, samples):
     letter_ids = _letter_table(model.letters, N_CODE_POINTS if of_characters else 256)
     last_ids = letter_ids
     if model.word_suffix:
-        last_ids = _letter_table(_last_letters(model), len(letter_ids))
+        last_ids = _letter_table(_marked_letters(model), len(letter_ids))
     fallback_ids = np.full(256, -1, np.int32)
     if of_characters and model.byte_fallback:
         fallback_ids[:] = [ids[token] for token in _FALLBACK_TOKENS]
@@ -9024,31 +9061,6 @@ def segment_unigram(text, start, size, tables, scratch, ids, at):
     is_unsure |= size > MAX_SURE_BYTES or abs(total) >= tables.near
     scratch[IS_UNSURE] = tables.in_single and is_unsure
     return _write_path(text, start, size, tables, last, tables.in_single, ids, at)
-
-
-@kernel
-def _loss_of_scores(text, starts, sizes, tables):
-    """Compute by how much the score of each token falls if the token itself is cut, float64[K].
-
-    The loss is -1 for a token that is itself cut, since another path has a greater sum.
-    """
-    losses = np.full(len(starts), -1.0)
-    for k in range(len(starts)):
-        size = sizes[k]
-        last, total, _, second = _find_path(text, starts[k], size, tables, 0.0, 1.0, None)
-        if last[size] >> EDGE_BITS == 0:
-            losses[k] = total - second
-    return losses
-
-
-def unigram_losses(model: Model, ids: np.ndarray) -> np.ndarray:
-    """Estimate the log probability of a text that is lost without each token, by scores alone.
-
-    It is the probability of the token, times the loss of its score; float64[K].
-    """
-    text, starts, sizes = make_token_bytes(model.vocab)
-    losses = _loss_of_scores(text, starts[ids], sizes[ids], unigram_tables(model))
-    return np.exp(model.scores[ids]) * losses
 
 
 # ─── Formats ──────────────────────────────────────────────────────────────────────────────────────
@@ -10793,61 +10805,6 @@ def compile_tables(kind: str) -> None:
     KINDS[kind].tables(Model({0: b"a"}, [], kind=kind, scores=np.zeros(1)))
 
 
-def _removable(model: Model) -> np.ndarray:
-    """List the ids without which a model still has all letters, special and unknown tokens."""
-    fixed = fallback_tokens(model) | {
-        *map(str.encode, [*model.special_tokens, str(model.unk_token)])
-    }
-    ids = []
-    for token_id, token in sorted(model.vocab.items()):
-        letters = token.removeprefix(model.subword_prefix.encode())
-        letters = letters.removesuffix(model.word_suffix.encode())
-        if model.alphabet == "characters":
-            letters = letters.decode()
-        if len(letters) > 1 and token not in fixed:
-            ids.append(token_id)
-    return np.array(ids, np.int64)
-
-
-def truncate(model: Model, vocab_size: int) -> Model:
-    """Return a model with fewer tokens; see `Tokenizer.truncated`."""
-    ids = _removable(model)
-    n = max(len(model.vocab) - vocab_size, 0)
-    require(
-        model.kind in ("bpe", "wordpiece", "wordlevel", "unigram") and n <= len(ids),
-        f"this {model.kind} cannot be truncated to {vocab_size:,} tokens: it may lose {len(ids):,}",
-    )
-    if model.kind == "unigram":
-        step = int(SHRINKING_FACTOR * len(model.vocab))
-        if vocab_size < step:
-            return truncate(truncate(model, step), vocab_size)
-        ids = ids[np.argsort(-unigram_losses(model, ids), kind="stable")]
-    kept = np.setdiff1d([*model.vocab], ids[len(ids) - n :])
-    new_ids = {token_id: k for k, token_id in enumerate(kept.tolist())}
-    vocab = {k: model.vocab[token_id] for token_id, k in new_ids.items()}
-    special_tokens = {text: new_ids[token_id] for text, token_id in model.special_tokens.items()}
-    require(
-        special_tokens == model.special_tokens or model.added_ids == ([], []),
-        "the ids of special tokens would change, but the post_processor has them, too",
-    )
-    tokens = {*vocab.values()}
-    merges = model.merges
-    if merges:
-        merges = [pair for pair in merges if tokens.issuperset([*pair, b"".join(pair)])]
-    scores = model.scores
-    if scores is not None:
-        scores = scores[kept[kept < len(scores)]]
-    return dataclasses.replace(
-        model,
-        vocab=vocab,
-        merges=merges,
-        scores=scores,
-        special_tokens=special_tokens,
-        unused=[new_ids[token_id] for token_id in model.unused if token_id in new_ids],
-        added_from=int(np.count_nonzero(kept < model.added_from)),
-    )
-
-
 # ─── Tokenizer ────────────────────────────────────────────────────────────────────────────────────
 #
 # Text -> ids -> text. A Tokenizer owns a Model, and all that is computed from it once: the Pattern,
@@ -11250,11 +11207,11 @@ class Tokenizer:
         self._sources = {}  # of texts, by special tokens
 
     def truncated(self, vocab_size: int) -> Tokenizer:
-        """Make a tokenizer with the best tokens of this one, in their order, without gaps in ids.
+        """Make a tokenizer with the first tokens of this one, in their order, without gaps in ids.
 
-        A BPE, WordPiece or WordLevel loses the last ids, and the merges that need their tokens, as
-        if training had ended there. A Unigram loses the tokens that bring the least probability, by
-        the scores alone. Letters, special tokens and the tokens of unknown characters stay.
+        It loses the last ids, as if training had ended there, and the merges that need them: in a
+        Unigram, mostly the tokens with the lowest scores. Letters, special tokens and the tokens of
+        unknown characters stay.
 
         >>> tokenizer = Tokenizer.from_merges([(b"a", b"b"), (b"ab", b"ab")], ["<|end|>"])
         >>> tokenizer.truncated(258).merges, tokenizer.truncated(258).encode("abab<|end|>")
