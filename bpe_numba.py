@@ -7304,6 +7304,8 @@ def truncate(model: Model, vocab_size: int) -> Model:
     fixed = {*model.special_tokens.values(), *map(model.ids.get, fallback_tokens(model))}
     fixed.update(model.letters.values(), _marked_letters(model).values())
     others = sorted(model.vocab.keys() - fixed)
+    if model.scores is not None:
+        others.sort(key=lambda token_id: -model.scores[token_id])
     n = len(others) + vocab_size - len(model.vocab)
     require(
         n >= 0 and not model.unused,
@@ -11209,8 +11211,8 @@ class Tokenizer:
     def truncated(self, vocab_size: int) -> Tokenizer:
         """Make a tokenizer with the first tokens of this one, in their order, without gaps in ids.
 
-        It loses the last ids, as if training had ended there, and the merges that need them: in a
-        Unigram, mostly the tokens with the lowest scores. Letters, special tokens and the tokens of
+        It loses the last ids, as if training had ended there, and the merges that need them; a
+        Unigram loses the tokens with the lowest scores. Letters, special tokens and the tokens of
         unknown characters stay.
 
         >>> tokenizer = Tokenizer.from_merges([(b"a", b"b"), (b"ab", b"ab")], ["<|end|>"])
