@@ -7075,7 +7075,9 @@ def _validate_distinct(model):
     """Check that no two ordinary tokens have the same bytes."""
     tokens = [model.vocab[token_id] for token_id in model.ordinary]
     if len(set(tokens)) < len(tokens):
-        raise InputError(f"several ids have the same bytes, {readable(_repeated(tokens))!r}")
+        token = _repeated(tokens)
+        first, second, *_ = (key for key in model.ordinary if model.vocab[key] == token)
+        raise InputError(f"the ids {first} and {second} have the same bytes, {readable(token)!r}")
 
 
 def _repeated(items):
