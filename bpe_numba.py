@@ -3869,7 +3869,8 @@ def _named_normalizer(normalizer):
 class Pretokenizer:
     """Cut and normalize texts, and apply all steps of a pattern but the last.
 
-    Texts are cut at special tokens, and the text between these is normalized.
+    Texts are cut at special tokens, of which `special_tokens` has the ids and `flags` the flags,
+    if they have any. The text between them is normalized.
 
     >>> pretokenizer = Pretokenizer(Pattern([Metaspace("_"), "_[^_]*"]), {"<|end|>": 7})
     >>> flat, original = pretokenizer.apply(_new_scan(), [b"a b<|end|>"])
@@ -3877,13 +3878,7 @@ class Pretokenizer:
     ([b'_a_b', b''], [7, -2], [b'a b', b''])
     """
 
-    def __init__(
-        self,
-        pattern: Pattern,
-        special_tokens: Mapping[str, int] = MappingProxyType({}),
-        flags: Mapping[str, AddedToken] = MappingProxyType({}),
-        normalizer: Normalizer | None = None,
-    ):
+    def __init__(self, pattern, special_tokens=(), flags=MappingProxyType({}), normalizer=None):
         self.pattern = pattern
         self.normalizer = normalizer or Normalizer()
         first = dict(special_tokens)
@@ -3903,11 +3898,10 @@ class Pretokenizer:
         self.last_special = self.special
         if self._steps:
             self.last_special = self.normalized or _special_table({}, {})
-        only_normalizes = self.normalizer and len(pattern.passes) == 1
-        self._is_simple = not second or only_normalizes
+        self._is_simple = not second or (self.normalizer and len(pattern.passes) == 1)
         self._first_special = "|".join(map(re.escape, filter(None, first))) or "(?!)"
 
-    def apply_to_text(self, text: Text) -> bytes | None:
+    def apply_to_text(self, text):
         """Change one short text as `apply` does, except for `last_special`.
 
         Python does that in less time than a call of a kernel takes. Returns None if it cannot.
@@ -3923,9 +3917,7 @@ class Pretokenizer:
                 return None
         return text.encode()
 
-    def apply(
-        self, scan: Scan, texts: Sequence[bytes | memoryview], first_id: int = BEGINS
-    ) -> tuple[FlatText, FlatText]:
+    def apply(self, scan, texts, first_id=BEGINS):
         """Make a flat text of texts, for the last step of the pattern.
 
         first_id  how the first text begins: BEGINS, or another value if it continues an earlier
@@ -10947,28 +10939,22 @@ def _with_room(ids, n, n_more):
     return longer
 
 
-def _join_ids(parts, n_expected):
-    """Join arrays of ids; more than `n_expected` ids cost a copy."""
-    ids = np.empty(n_expected, np.uint32)
-    n = 0
-    for part in parts:
-        ids = _with_room(ids, n, len(part))
-        ids[n : n + len(part)] = part
-        n += len(part)
-    ids.resize(n, refcheck=False)  # a copy would take a tenth of the time of a large text
-    return ids
+def surround(ids, offsets, before, after, max_length=None):
+    """Insert ids before and after each text; returns all ids and their offsets.
 
+    The last ids of a text are left out, so that it has no more than `max_length` with the new ones.
 
-def surround(
-    ids: np.ndarray, offsets: np.ndarray, before: Sequence[int], after: Sequence[int]
-) -> Arrays:
-    """Insert ids before and after each text.
-
-    >>> surround(np.array([5, 6, 7]), np.array([0, 2, 2, 3]), [1], [2])
-    (array([1, 5, 6, 2, 1, 2, 1, 7, 2]), array([0, 4, 6, 9]))
+    >>> surround(np.array([5, 6, 7]), np.array([0, 2, 2, 3]), [1], [2], 3)
+    (array([1, 5, 2, 1, 2, 1, 7, 2]), array([0, 3, 5, 8]))
     """
     # At each offset one text ends and another begins; what is outside of all texts is cut off.
     row = [*after, *before]
+    if max_length is not None:
+        room = max_length - len(row)
+        require(room >= 0, f"`max_length` {max_length} has no room for the special tokens")
+        is_kept = np.arange(len(ids)) < np.repeat(offsets[:-1] + room, np.diff(offsets))
+        ids = ids[is_kept]
+        offsets = np.append(0, np.cumsum(is_kept))[offsets]
     longer = np.insert(ids, np.repeat(offsets, len(row)), np.tile(row, len(offsets)))
     ids = longer[len(after) : len(longer) - len(before)]
     return ids, offsets + len(row) * np.arange(len(offsets))
@@ -10990,20 +10976,25 @@ class _Encoder:
     def __init__(self, model, tables, pattern, cache_size):
         self.model = model
         self.scan = _new_scan()
-        keys = np.empty(4 * KEYS, np.uint64)
         self.scratch = np.zeros(SCRATCH_SIZE, np.uint64)
         pool = np.empty(max(16 * cache_size, 1 << 16), np.uint32)
-        cache = _new_word_table(min(CACHE_ENTRIES, cache_size), len(pool))
-        arrays = (*self.scan, keys, self.scratch, cache, pool)
         text = np.empty(SHORT_BYTES + 2 * PADDING, np.uint8)
         self._short_text = memoryview(text)
         self._short_ids = np.empty(len(text), np.uint32)
-        meanings = np.array([BEGINS])
-        self._short = text, text, meanings, self._short_ids, np.empty(1, np.int64)
+        self._short = text, text, np.array([BEGINS]), self._short_ids, np.empty(1, np.int64)
         self._special = _special_table({}, {})
-        numbers = 0, 0, 0, 0, cache_size
         self.workspace = _Workspace(
-            tables, pattern.table, *arrays, *numbers, self._special, *self._short
+            tables,
+            pattern.table,
+            *self.scan,
+            np.empty(4 * KEYS, np.uint64),
+            self.scratch,
+            _new_word_table(min(CACHE_ENTRIES, cache_size), len(pool)),
+            pool,
+            *[0] * 4,  # nothing is encoded yet
+            cache_size,
+            self._special,
+            *self._short,
         )
 
     def encode_short(self, data, special):
@@ -11173,13 +11164,10 @@ class Tokenizer:
         if tuple(merges.alphabet) != BYTES:
             fields = {"alphabet": "characters", **fields}
         if without:
-            tokens = sorted(vocab.values(), key=set(without).__contains__)
-            vocab = dict(enumerate(tokens))
-            n = len(tokens) - len(set(without))
-            require(
-                set(tokens[n:]) == set(without), "some token of `without` is not in the vocabulary"
-            )
-            fields = {"kind": "trimmed", "unused": range(n, len(tokens)), **fields}
+            unused = {*without}
+            require(unused <= {*vocab.values()}, "some token of `without` is not in the vocabulary")
+            vocab = dict(enumerate(sorted(vocab.values(), key=unused.__contains__)))
+            fields = {"kind": "trimmed", "unused": [*vocab][-len(unused) :], **fields}
         return cls.from_model(Model(vocab, pairs, special_tokens, **fields))
 
     @classmethod
@@ -11203,12 +11191,11 @@ class Tokenizer:
             if flags.normalized and not flags.literal:  # such a token is found in normalized text
                 tokens[model.special_tokens[text]] = self._normalizer.normalize(text.encode())
         self._decoded = decoded_tokens(tokens, model.decoder_steps)
-        self._pretokenizers = {}  # by special tokens
+        self._prepared = {}  # by special tokens
         for allowed in ("all", "none"):
-            self._pretokenizer(allowed)
+            self._prepare(allowed)
         self._idle = []  # encoders that no thread is using
         self._origin = None  # the file, or the tokenizer of another library, that was loaded
-        self._sources = {}  # of texts, by special tokens
 
     def truncated(self, vocab_size: int) -> Tokenizer:
         """Make a tokenizer with the first tokens of this one, in their order, without gaps in ids.
@@ -11494,7 +11481,7 @@ class Tokenizer:
         """
         ids = None
         if _text_size(text) <= SHORT_BYTES:
-            pretokenizer = self._pretokenizer(allowed_special)
+            pretokenizer, _ = self._prepare(allowed_special)
             data = pretokenizer.apply_to_text(text)
             if data is not None and len(data) <= SHORT_BYTES and END not in data:
                 encoder = self._take_encoder()
@@ -11504,7 +11491,7 @@ class Tokenizer:
             ids = self.encode_to_numpy(text, allowed_special).tolist()
         if add_special_tokens:
             before, after = self.model.added_ids
-            ids = [*before, *ids, *after]
+            ids = before + ids + after
         return ids
 
     def encode_with_offsets(
@@ -11531,30 +11518,30 @@ class Tokenizer:
         # the first bytes of the characters, and the end of the text
         firsts = np.flatnonzero(np.frombuffer(data + b"\n", np.uint8) & 0xC0 != 0x80)
         if b"".join(tokens) == data and (self.model.alphabet == "bytes" or not characters):
-            places = list(itertools.accumulate(map(len, tokens), initial=0))[:-1]
+            places = _add_up([*map(len, tokens)])[:-1]
         else:
             text = _decode_utf8(data, "the text")
             theirs = self._huggingface.encode(text, add_special_tokens=False)
             require(theirs.ids == ids, "Hugging Face has other ids: there are no offsets")
-            places = firsts[[start for start, _ in theirs.offsets]].tolist()
+            places = firsts[[start for start, _ in theirs.offsets]]
         if characters:
-            places = (np.searchsorted(firsts, places, "right") - 1).tolist()
-        return ids, places
+            places = np.searchsorted(firsts, places, "right") - 1
+        return ids, places.tolist()
 
     def encode_ordinary(self, text: Text) -> list[int]:
         """Encode a text as ordinary text, without special tokens."""
         return self.encode(text, "none")
 
     def encode_to_numpy(
-        self, text: Text, allowed_special: Allowed = "all", *, add_special_tokens: bool = False
+        self, text: Text, allowed_special: Allowed = "all", **options: object
     ) -> np.ndarray:
-        """Encode a text as uint32[N].
+        """Encode a text as uint32[N], with the options of `encode_texts`.
 
         >>> Tokenizer({b: bytes([b]) for b in range(256)}, []).encode_to_numpy("Hi")
         array([ 72, 105], dtype=uint32)
         """
         _text_size(text)
-        return self.encode_texts([text], allowed_special, add_special_tokens=add_special_tokens)[0]
+        return self.encode_texts([text], allowed_special, **options)[0]
 
     def _take_encoder(self):
         """Take an encoder that no thread is using, or make one."""
@@ -11572,24 +11559,27 @@ class Tokenizer:
         carry: np.ndarray | None = None,
         *,
         add_special_tokens: bool = False,
+        max_length: int | None = None,
         alpha: float | None = None,
         seed: int = 0,
     ) -> Arrays:
-        """Encode texts in this thread.
+        """Encode texts in this thread. All other calls for several texts pass their options on.
 
-        first_id  CONTINUES if the first text continues an earlier one; see Pretokenizer.apply
-        carry     what the next part of a text needs from this one, uint64[1]; changed in place
-
-        Also add_special_tokens, as in `encode`; alpha and seed, as in `encode_batch`.
+        first_id            CONTINUES if the first text continues an earlier one; see
+                            Pretokenizer.apply
+        carry               what the next part of a text needs from this one, uint64[1]; changed in
+                            place
+        add_special_tokens  as in `encode`
+        max_length          the last ids of a longer text are left out, but none of those that
+                            add_special_tokens puts around it
+        alpha               cut words at random, as `sample` does
+        seed                text number k, from 0, is cut as by `sample` with the seed `seed` + k
 
         Returns the ids of the texts end to end, uint32[N], and their offsets, int64[T + 1].
         """
-        sampling = None
-        if alpha is not None:
-            self._check_alpha(alpha)
-            sampling = self._sample_tables, float(alpha), seed
-        pretokenizer = self._pretokenizer(allowed_special)
-        parts = self._parts(texts, allowed_special, first_id)
+        sampling = self._sampling(alpha, seed)
+        pretokenizer, source = self._prepare(allowed_special)
+        parts = self._parts(texts, source, first_id)
         encoder = self._take_encoder()
         offsets = np.zeros(len(texts) + 1, np.int64)
         try:
@@ -11598,13 +11588,14 @@ class Tokenizer:
             ids = encoder.encode(pretokenizer, parts, sum(map(len, texts)), offsets, sampling)
             if carry is not None:
                 carry[0] = encoder.scratch[SUM]
-            if add_special_tokens:
-                return surround(ids, offsets, *self.model.added_ids)
-            return ids, offsets
         finally:
             self._idle.append(encoder)
+        if add_special_tokens or max_length is not None:
+            added_ids = self.model.added_ids if add_special_tokens else ([], [])
+            return surround(ids, offsets, *added_ids, max_length)
+        return ids, offsets
 
-    def _parts(self, texts, allowed_special, first_id):
+    def _parts(self, texts, source, first_id):
         """Gather short texts into parts of about PART_BYTES, and cut long ones if possible.
 
         Yields the number of texts before each part, its texts, and how the first one begins.
@@ -11619,7 +11610,6 @@ class Tokenizer:
                 if short:
                     yield n_before, [*map(_text_bytes, short)], first_id
                     first_id = BEGINS
-                source = self._source_of_texts(allowed_special)
                 for part, part_id in source.cut_text(_view_utf8(last), PART_BYTES, first_id):
                     yield n_before + len(short), [part], part_id
             n_before += len(batch)
@@ -11647,8 +11637,13 @@ class Tokenizer:
         """
         return self.encode_texts([text], allowed_special, alpha=alpha, seed=seed)[0].tolist()
 
-    def _check_alpha(self, alpha):
-        """Raise InputError if words cannot be cut at random, with this alpha."""
+    def _sampling(self, alpha, seed):
+        """Return the last argument of _Encoder.encode.
+
+        Raises InputError if words cannot be cut at random, with this alpha.
+        """
+        if alpha is None:
+            return None
         kind = self.model.kind
         require(
             KINDS[kind].sample,
@@ -11658,6 +11653,7 @@ class Tokenizer:
             math.isfinite(alpha) and (0 <= alpha <= 1 or kind == "unigram"),
             f"alpha is a probability, not {alpha}",
         )
+        return self._sample_tables, float(alpha), seed
 
     def encode_batch(
         self,
@@ -11665,16 +11661,13 @@ class Tokenizer:
         allowed_special: Allowed = "all",
         *,
         add_special_tokens: bool = False,
-        alpha: float | None = None,
-        seed: int = 0,
         threads: int | None = None,
+        **options: object,
     ) -> list[list[int]]:
         """Encode each text as a list of ids.
 
-        Large batches use several threads, by default one for each core.
-
-        alpha  cut words at random, as `sample` does
-        seed   text number k, from 0, is cut as by `sample` with the seed `seed` + k
+        threads  for large batches; by default one for each core
+        options  max_length, alpha and seed, as in `encode_texts`
 
         >>> Tokenizer({b: bytes([b]) for b in range(256)}, []).encode_batch(["Hi", "", "!"])
         [[72, 105], [], [33]]
@@ -11682,15 +11675,8 @@ class Tokenizer:
         >>> [len(ids) for ids in tokenizer.encode_batch(["abab"] * 9, alpha=0.5)]
         [3, 2, 2, 2, 2, 3, 3, 4, 2]
         """
-        ids, offsets = self.encode_batch_to_numpy(
-            texts,
-            allowed_special,
-            add_special_tokens=add_special_tokens,
-            alpha=alpha,
-            seed=seed,
-            threads=threads,
-        )
-        return split_ids(ids, offsets)
+        options |= {"add_special_tokens": add_special_tokens, "threads": threads}
+        return split_ids(*self.encode_batch_to_numpy(texts, allowed_special, **options))
 
     @checked
     def encode_batch_to_numpy(
@@ -11699,11 +11685,12 @@ class Tokenizer:
         allowed_special: Allowed = "all",
         *,
         add_special_tokens: bool = False,
+        max_length: int | None = None,
         alpha: float | None = None,
         seed: int = 0,
         threads: int | None = None,
     ) -> Arrays:
-        """Encode all texts, as `encode_batch` does.
+        """Encode all texts, with the options of `encode_batch`.
 
         Returns the ids of the texts end to end, uint32[N], and their offsets, int64[T + 1].
 
@@ -11715,56 +11702,56 @@ class Tokenizer:
             not isinstance(texts, Text),
             "encode_batch takes a list of texts: use encode for one text",
         )
-        options = {"add_special_tokens": add_special_tokens, "alpha": alpha}
 
-        def number():
-            """Yield the batches, and the seed of the first text of each."""
-            first = seed
-            for batch in _batched_by_size(texts, _text_size, PART_BYTES):
-                yield batch, first
-                first += len(batch)
+        options = {
+            "add_special_tokens": add_special_tokens,
+            "max_length": max_length,
+            "alpha": alpha,
+        }
 
-        def encode(numbered):
-            batch, first = numbered
-            return self.encode_texts(batch, allowed_special, seed=first, **options)
+        def encode(job):
+            batch, n_before = job
+            return self.encode_texts(batch, allowed_special, seed=seed + n_before, **options)
 
-        sizes = [np.zeros(1, np.int64)]
         n_expected = 0
         if isinstance(texts, (list, tuple)):
             n_expected = sum(map(_text_size, texts))
             if Engine(threads).n_workers == 1 or n_expected <= PART_BYTES:
-                return encode((texts, seed))  # without a copy of the ids
-
-        def encode_all():
-            for ids, offsets in Engine(threads).map(encode, number(), threads=True):
-                sizes.append(np.diff(offsets))
-                yield ids
-
-        ids = _join_ids(encode_all(), n_expected)
+                return encode((texts, 0))  # without a copy of the ids
+        batches, counted = itertools.tee(_batched_by_size(texts, _text_size, PART_BYTES))
+        n_before = itertools.accumulate(map(len, counted), initial=0)
+        jobs = zip(batches, n_before, strict=False)
+        ids = np.empty(n_expected, np.uint32)
+        sizes = [np.zeros(1, np.int64)]
+        n = 0
+        for part, offsets in Engine(threads).map(encode, jobs, threads=True):
+            ids = _with_room(ids, n, len(part))
+            ids[n : n + len(part)] = part
+            n += len(part)
+            sizes.append(np.diff(offsets))
+        ids.resize(n, refcheck=False)  # a copy would take a tenth of the time of a large text
         return ids, np.cumsum(np.concatenate(sizes))
 
     @checked
     def encode_batch_padded(
         self,
         texts: Iterable[Text],
-        max_length: int = MAX_ID,
+        max_length: int | None = None,
         allowed_special: Allowed = "all",
         *,
-        add_special_tokens: bool = False,
         min_length: int = 0,
         pad_id: int = 0,
         pad_left: bool = False,
-        threads: int | None = None,
+        **options: object,
     ) -> Arrays:
         """Encode each text as a row of a matrix, which is as wide as its longest row.
 
         Returns the ids, uint32[T, L], and the lengths of the rows without padding, int64[T].
 
-        max_length  the last ids of a longer text are left out, but none of those that
-                    add_special_tokens puts around it
         min_length  the matrix is at least as wide
         pad_id      the id of padding
         pad_left    whether padding is at the beginning of a row, not at its end
+        options     those of `encode_batch`
 
         >>> tokenizer = Tokenizer({b: bytes([b]) for b in range(256)}, [])
         >>> tokenizer.encode_batch_padded(["Hi!", "", "?"], 2)
@@ -11772,13 +11759,9 @@ class Tokenizer:
                [  0,   0],
                [ 63,   0]], dtype=uint32), array([2, 0, 1]))
         """
-        ids, offsets = self.encode_batch_to_numpy(texts, allowed_special, threads=threads)
-        before, after = self.model.added_ids if add_special_tokens else ([], [])
-        room = max_length - len(before) - len(after)
-        require(room >= 0, f"`max_length` {max_length} has no room for the special tokens")
-        is_kept = np.arange(len(ids)) < np.repeat(offsets[:-1] + room, np.diff(offsets))
-        n_kept = np.append(0, np.cumsum(is_kept))  # before each id
-        ids, offsets = surround(ids[is_kept], n_kept[offsets], before, after)
+        ids, offsets = self.encode_batch_to_numpy(
+            texts, allowed_special, max_length=max_length, **options
+        )
         lengths = np.diff(offsets)
         columns = np.arange(lengths.max(initial=min_length))
         if pad_left:
@@ -11800,7 +11783,7 @@ class Tokenizer:
         Memory is bounded. But a whole document is held if the pattern or the flags of special
         tokens allow no cut.
         """
-        source = self._source_of_texts(allowed_special)
+        _, source = self._prepare(allowed_special)
         chunks = [iterable] if isinstance(iterable, Text) else iterable
         carry = np.zeros(1, np.uint64)
         before, after = self.model.added_ids if add_special_tokens else ([], [])
@@ -11828,42 +11811,36 @@ class Tokenizer:
             skip_bad_lines=skip_bad_lines,
         )
 
-    def _source_of_texts(self, allowed_special):
-        """Make a Source that cuts texts in memory, or find the one that was made before."""
-        special = tuple(self._allowed(allowed_special))
-        if special not in self._sources:
-            self._sources[special] = self.source((), special)
-        return self._sources[special]
-
     def compile_kernels(self, alpha: float | None = None) -> None:
         """Compile the kernels of encoding or, with an alpha, of sampling; or load them.
 
         Processes that are forked later have them, too.
         """
-        if alpha is not None:
-            self._check_alpha(alpha)
+        self._sampling(alpha, 0)
         with contextlib.suppress(InputError):  # a small vocabulary may not have these letters
             self.encode_texts([b"one two", b"\xff"], alpha=alpha)
 
-    def _pretokenizer(self, allowed_special):
-        """Make the Pretokenizer that finds the allowed special tokens, or find the earlier one."""
+    def _prepare(self, allowed_special):
+        """Make what depends on the allowed special tokens, or find what was made before.
+
+        Returns the Pretokenizer that finds them, and a Source that cuts texts in memory.
+        """
         key = allowed_special
         if not isinstance(key, str):
             key = frozenset(self._allowed(key))
-        if key not in self._pretokenizers:
-            allowed = set(self._allowed(key))
+        if key not in self._prepared:
+            allowed = self._allowed(key)
             special = {t: token_id for t, token_id in self.special_tokens.items() if t in allowed}
-            self._pretokenizers[key] = Pretokenizer(
-                self.pattern, special, self.model.flags, self._normalizer
-            )
-        return self._pretokenizers[key]
+            pretokenizer = Pretokenizer(self.pattern, special, self.model.flags, self._normalizer)
+            self._prepared[key] = pretokenizer, self.source((), allowed)
+        return self._prepared[key]
 
     def _allowed(self, allowed_special):
         """Return the allowed special tokens; raises ValueError for unknown names."""
         if allowed_special == "all":
-            return list(self.special_tokens)
+            return self.special_tokens
         if allowed_special == "none":
-            return []
+            return ()
         require(
             isinstance(allowed_special, Collection) and not isinstance(allowed_special, str),
             f"allowed_special is 'all', 'none' or a list of tokens, not {allowed_special!r}",
@@ -12054,27 +12031,21 @@ class _FastTexts(_Swapped):
         padding, truncation, max_length, _ = self._get_padding_truncation_strategies(**limits)
         values = {"token_type_ids": 0, "attention_mask": 1}
         values = {name: values[name] for name in values if name in self.model_input_names}
-        room = MAX_ID
+        options = {"add_special_tokens": add_special_tokens}
         if truncation.value != "do_not_truncate":
             require(self.truncation_side == "right" and truncation.value != "only_second", _LEFT)
-            room = max_length
+            options["max_length"] = max_length
         if padding.value == "do_not_pad":
-            before, after = encoder.model.added_ids if add_special_tokens else ([], [])
-            end = room - len(before + after)
-            require(end >= 0, _LEFT)
-            ids = encoder.encode_batch(texts)
-            if before or after or room < MAX_ID:
-                ids = [before + row[:end] + after for row in ids]
+            ids = encoder.encode_batch(texts, **options)
             masks = {name: [[values[name]] * len(row) for row in ids] for name in values}
         else:
             is_left = self.padding_side == "left"
             ids, lengths = encoder.encode_batch_padded(
                 texts,
-                room,
-                add_special_tokens=add_special_tokens,
                 min_length=max_length if padding.value == "max_length" else 0,
                 pad_id=self.pad_token_id,
                 pad_left=is_left,
+                **options,
             )
             width = ids.shape[1]
             require(padding.value != "max_length" or width == max_length, _LEFT)

@@ -4995,7 +4995,7 @@ def test_what_a_model_decides_is_computed_once():
     chosen = ["<a>"]
     assert tokenizer.encode("<a><b>", chosen) == [256, *b"<b>"]
     for same in (("<a>",), {"<a>"}, {"<a>": 1}, ["<a>", "<a>"]):
-        assert tokenizer._pretokenizer(same) is tokenizer._pretokenizer(chosen)
+        assert tokenizer._prepare(same) is tokenizer._prepare(chosen)
     chosen.append("<b>")  # what was prepared is not that of the list, but of its tokens
     assert tokenizer.encode("<a><b>", chosen) == [256, 257]
     assert tokenizer.encode("<a><b>", []) == [*b"<a><b>"]
