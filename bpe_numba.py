@@ -250,7 +250,7 @@ if not COMPILES:
 UNSAVED: set[str] = set()  # kernels of this module that each process compiles again
 
 
-def _compiler(cache: bool, **options: bool) -> Callable:
+def _compiler(cache, **options):
     """Make a decorator that compiles kernels when they are first called.
 
     Kernels have no signatures, since these would compile at import. All kernels release Python's
@@ -280,7 +280,7 @@ kernel = _compiler(cache=True)
 inline_kernel = _compiler(cache=False, forceinline=True)
 
 
-def _struct_type(module: str, name: str, fields: tuple):
+def _struct_type(module, name, fields):
     """Find the Numba type of a struct that was pickled.
 
     The cache on the disk has the types of all arguments, and the file that defines one of them may
@@ -292,7 +292,7 @@ def _struct_type(module: str, name: str, fields: tuple):
         return numba.types.Opaque(f"{module}.{name}")
 
 
-def _source_digest(module: str) -> str:
+def _source_digest(module):
     """Return a digest of a module's file; "" for a notebook or a frozen program."""
     try:
         source = Path(sys.modules[module].__file__).read_bytes()
@@ -337,7 +337,7 @@ def struct(fields: type) -> type:
     return proxy
 
 
-def _intrinsic(plain: Callable) -> Callable:
+def _intrinsic(plain):
     """Make a decorator for functions that emit instructions.
 
     Without compilation, `plain` takes their place.
@@ -3020,9 +3020,7 @@ class AddedToken(NamedTuple):
 NO_FLAGS = AddedToken()
 
 
-def _special_table(
-    ids: Mapping[str, int], flags: Mapping[str, AddedToken], normalizer: Normalizer | None = None
-) -> _SpecialTable:
+def _special_table(ids, flags, normalizer=None):
     """Make the table of some special tokens, for text that a normalizer has changed or not."""
     tokens = {}  # the bytes in the text -> the name
     for name in ids:
@@ -3182,7 +3180,7 @@ def _cut_at_special(text, scanned, meanings, special):
     return _add_padding(out, _copy_bytes(text, n_copied, n_text, out, n_out)), new_meanings[:n_new]
 
 
-def _count_parts(scanned: np.ndarray) -> int:
+def _count_parts(scanned):
     """Count the texts between ENDs that are not empty."""
     return int(np.count_nonzero(np.diff(np.flatnonzero(scanned == END), prepend=-1) > 1))
 
@@ -8364,7 +8362,7 @@ class LearnedWordPiece(Learned):
         return list(dict.fromkeys(tokens))
 
 
-def _mark_continuing(words: Words) -> tuple[Words, int]:
+def _mark_continuing(words):
     """Number the symbols that continue words separately.
 
     Returns words, and the number of symbols that begin words. All characters may begin words, as in
@@ -8509,7 +8507,7 @@ def _number_keys(keys):
     return numbers
 
 
-def _list_substrings(words: Words, longest: int) -> tuple[_Lattice, np.ndarray, np.ndarray]:
+def _list_substrings(words, longest):
     """List the alphabet, and all substrings of up to `longest` + 1 symbols that occur twice.
 
     Returns lattices with all of them as tokens; the count of each; and for each the greatest count
@@ -8649,7 +8647,7 @@ def _losses(lattice, n_alphabet, scores, expected):
     return losses
 
 
-def _digamma(x: np.ndarray) -> np.ndarray:
+def _digamma(x):
     """Compute the digamma function, the derivative of log gamma.
 
     Its recurrence leads to a number that is large enough for its asymptotic series.
@@ -8824,7 +8822,7 @@ class UnigramTables:
     near: float  # from a sum that is nearer to 0, no short word leads to MAX_SUM
 
 
-def _as_parsed(score: float) -> float:
+def _as_parsed(score):
     """Round a score as Hugging Face does when it reads it from a tokenizer.json.
 
     It divides the decimal digits by a power of ten, which may differ in the last place.
@@ -9139,13 +9137,13 @@ _ONIGURUMA_PARTS = {
 _ONIGURUMA_PART = regex.compile("|".join(f"({part})" for part in _ONIGURUMA_PARTS))
 
 
-def _replace_escapes(text: str, replacements: Mapping[str, str]) -> str:
+def _replace_escapes(text, replacements):
     """Replace some escapes, and classes that stand for them, in an expression."""
     escapes = rf"{_WORD_SET}|\\(?s:.)"
     return regex.sub(escapes, lambda part: replacements.get(part[0], part[0]), text)
 
 
-def _read_regex(text: str) -> str:
+def _read_regex(text):
     """Rewrite an expression of Hugging Face's engine for `regex`.
 
     A warning says if it may mean something else.
@@ -9166,7 +9164,7 @@ def _read_regex(text: str) -> str:
     return rewritten
 
 
-def _write_regex(source: str) -> str:
+def _write_regex(source):
     """Rewrite an expression of `regex` for Hugging Face's engine, if that is possible."""
     written = _replace_escapes(source, _TO_ONIGURUMA)
     require(
@@ -9179,12 +9177,12 @@ def _write_regex(source: str) -> str:
 # A pre_tokenizer of a tokenizer.json -> steps of a pattern
 
 
-def _brief_json(value: object) -> str:
+def _brief_json(value):
     """Write a part of a file for a message, in at most 100 characters."""
     return json.dumps(value)[:100]
 
 
-def _flattened(part: object, key: str) -> list[dict]:
+def _flattened(part, key):
     """List the steps of a normalizer, pre_tokenizer or decoder; a Sequence has them under `key`."""
     match part:
         case list() | tuple():
@@ -9198,7 +9196,7 @@ def _flattened(part: object, key: str) -> list[dict]:
     )
 
 
-def _call_step(part: str, functions: Mapping[str, Callable], step: dict, *arguments) -> list:
+def _call_step(part, functions, step, *arguments):
     """Call the function for the type of a step of a tokenizer.json, with its other fields."""
     fields = {name: field for name, field in step.items() if name != "type"}
     try:
@@ -9210,9 +9208,7 @@ def _call_step(part: str, functions: Mapping[str, Callable], step: dict, *argume
 _BEHAVIORS = {name.title().replace("_", ""): name for name in BEHAVIORS}
 
 
-def _split_steps(
-    pattern: Mapping[str, str], behavior: str = "Isolated", invert: bool = False
-) -> list[PatternStep]:
+def _split_steps(pattern, behavior="Isolated", invert=False):
     """Make the step of a Split."""
     if "String" in pattern:
         source = regex.escape(pattern["String"])
@@ -9221,13 +9217,7 @@ def _split_steps(
     return [Split(source, _BEHAVIORS[behavior], bool(invert))]
 
 
-def _metaspace_steps(
-    replacement: str,
-    add_prefix_space: bool = True,
-    split: bool = True,
-    prepend_scheme: str | None = None,
-    **_: object,
-) -> list[PatternStep]:
+def _metaspace_steps(replacement, add_prefix_space=True, split=True, prepend_scheme=None, **_):
     """Make the steps of a Metaspace; if it splits, a pretoken begins at each replacement."""
     old_scheme = "always" if add_prefix_space else "never"  # in files from before 2023
     steps = [Metaspace(replacement, prepend_scheme or old_scheme)]
@@ -9236,9 +9226,7 @@ def _metaspace_steps(
     return steps
 
 
-def _byte_level_steps(
-    add_prefix_space: bool = True, use_regex: bool = True, **_: object
-) -> list[PatternStep]:
+def _byte_level_steps(add_prefix_space=True, use_regex=True, **_):
     """Make the steps of a ByteLevel."""
     steps = []
     if add_prefix_space:
@@ -9266,7 +9254,7 @@ _DIGITS = {"type": "Digits", "individual_digits": False}
 
 
 @functools.lru_cache(8)
-def _pre_tokenizer_steps(pre_tokenizer: str) -> tuple[PatternStep, ...]:
+def _pre_tokenizer_steps(pre_tokenizer):
     """Make the steps of a pattern for a pre_tokenizer in JSON.
 
     Digits after a ByteLevel cut the names of bytes, not the text: see `_check_after_bytes`.
