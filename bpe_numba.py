@@ -11834,11 +11834,9 @@ class Tokenizer:
             f"allowed_special is 'all', 'none' or a list of tokens, not {allowed_special!r}",
         )
         for token in allowed_special:
-            require(
-                token in self.special_tokens,
-                f"{token!r} is not a special token of this tokenizer: "
-                f"{', '.join(self.special_tokens) or 'it has none'}",
-            )
+            if token not in self.special_tokens:  # only now, since there may be thousands to name
+                names = ", ".join(self.special_tokens) or "it has none"
+                raise InputError(f"{token!r} is not a special token of this tokenizer: {names}")
         return allowed_special
 
     @interruptible
