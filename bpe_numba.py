@@ -1443,11 +1443,11 @@ class Metaspace(NamedTuple):
     table = None
     warning = ""
 
-    def apply(self, scan: Scan, flat: FlatText, first_id: int) -> FlatText:
+    def apply(self, scan: Scan, flat: FlatText, opening: int) -> FlatText:
         """Replace spaces, and put the replacement before texts and pretokens as the scheme says."""
         mark = _with_padding(self.replacement.encode())
         return flat.rewritten(
-            _write_spaces, mark, PREPEND_SCHEMES.index(self.prepend_scheme), first_id
+            _write_spaces, mark, PREPEND_SCHEMES.index(self.prepend_scheme), opening
         )
 
     def apply_to_text(self, text: str) -> str:
@@ -2127,7 +2127,7 @@ class _CutPass(NamedTuple):
     def apply_to_text(self, text):
         """Return None: a text that is cut becomes several, which are a flat text."""
 
-    def apply(self, scan, flat, first_id):
+    def apply(self, scan, flat, opening):
         """Write END between pretokens."""
         if self.table:
             return flat.rewritten(_write_cuts, self.table, *scan)
@@ -2258,12 +2258,12 @@ class Pattern:
             return False
         return bool(_sure_starts(self.table.next_state, self.table.accepts).all())
 
-    def apply(self, scan: Scan, flat: FlatText, first_id: int) -> FlatText:
+    def apply(self, scan: Scan, flat: FlatText, opening: int) -> FlatText:
         """Cut a flat text by all passes that must run before the scan by `table`."""
         for step in self.passes[:-1]:
-            flat = step.apply(scan, flat, first_id)
-            if first_id == CONTINUES and isinstance(step, _CutPass):
-                first_id = INSIDE  # a block begins where the first Split ends a pretoken
+            flat = step.apply(scan, flat, opening)
+            if opening == CONTINUES and isinstance(step, _CutPass):
+                opening = INSIDE  # a block begins where the first Split ends a pretoken
         return flat
 
     def split(self, data: Text) -> list[bytes]:
@@ -2932,7 +2932,7 @@ def _write_cuts(text, scanned, meanings, table, lanes, marks):
 
 
 @kernel
-def _write_spaces(text, scanned, meanings, mark, scheme, first_id):
+def _write_spaces(text, scanned, meanings, mark, scheme, opening):
     """Write a mark for each space, and before texts and pretokens that lack it.
 
     The scheme of a Metaspace says which of them need a mark. Returns text and meanings.
@@ -2944,7 +2944,7 @@ def _write_spaces(text, scanned, meanings, mark, scheme, first_id):
     out = _on_huge_pages(np.empty(len(text) + n_marks * size, np.uint8))
     n = i64(0)
     m = 0
-    meaning = first_id
+    meaning = opening
     is_first = True
     for k in range(len(text) - PADDING):
         if scanned[k] == END:
@@ -3426,7 +3426,7 @@ class _MapPass:
         easy = {*map(chr, range(0x80))} - joined
         self.hard = joined and re.compile(f"[^{re.escape(''.join(easy))}]")
 
-    def apply(self, flat, first_id):
+    def apply(self, flat, opening):
         """Change all characters of a flat text."""
         if SURROGATE_ESCAPE in self.changed:  # then no invalid byte stays as it was
             flat = flat._replace(text=flat.scanned)
@@ -3464,11 +3464,11 @@ class _TextPass(NamedTuple):
     changed: Collection[int] | None = None
     border: str = ""  # a character whose change depends on the text after it
 
-    def apply(self, flat, first_id):
+    def apply(self, flat, opening):
         """Change the texts between ENDs."""
         parts = []
         for k, data in enumerate(flat.parts()):
-            goes_on = k == 0 and first_id == CONTINUES  # a block may begin inside a text
+            goes_on = k == 0 and opening == CONTINUES  # a block may begin inside a text
             if self.change:
                 before = "." * goes_on
                 text = self.change(before + data.decode("utf-8", "surrogateescape"))
@@ -3795,10 +3795,10 @@ class Normalizer:
     def __bool__(self) -> bool:
         return bool(self.passes)
 
-    def apply(self, flat: FlatText, first_id: int) -> FlatText:
+    def apply(self, flat: FlatText, opening: int) -> FlatText:
         """Normalize the texts between the ENDs of a flat text."""
         for step in self.passes:
-            flat = step.apply(flat, first_id)
+            flat = step.apply(flat, opening)
         return flat
 
     def normalize(self, data: bytes) -> bytes:
@@ -3915,20 +3915,20 @@ class Pretokenizer:
                 return None
         return text.encode()
 
-    def apply(self, scan, texts, first_id=BEGINS):
+    def apply(self, scan, texts, opening=BEGINS):
         """Make a flat text of texts, for the last step of the pattern.
 
-        first_id  how the first text begins: BEGINS, or another value if it continues an earlier
-                  block
+        opening  how the first text begins: BEGINS, or another value if it continues an earlier
+                 block
 
         Returns the flat text, and the flat text before normalization.
         """
         flat = FlatText.join(texts, [BEGINS] * len(texts))
         original = flat.rewritten(_cut_at_special, self.special)
-        flat = self.normalizer.apply(original, first_id)
+        flat = self.normalizer.apply(original, opening)
         if self.normalized:
             flat = flat.rewritten(_cut_at_special, self.normalized)
-        return self.pattern.apply(scan, flat, first_id), original
+        return self.pattern.apply(scan, flat, opening), original
 
 
 # ─── Reading ──────────────────────────────────────────────────────────────────────────────────────
@@ -4067,7 +4067,7 @@ def _is_stream(path):
 
     For example, /dev/stdin means another file in each process.
     """
-    if isinstance(path, Texts) or not path.is_file():
+    if isinstance(path, TextStream) or not path.is_file():
         return True
     return path.absolute().parent in (Path("/dev"), Path("/dev/fd"))
 
@@ -4139,17 +4139,17 @@ def _record_text(record, text_field):
 class Block(NamedTuple):
     """Bytes that can be scanned independently: a part of a file, or bytes from a stream.
 
-    `first_id` tells how the block begins, and `next_id` how the next one does: with another text
-    (BEGINS); with another document of the same text, after a special token (INSIDE); or within the
-    same document (CONTINUES). Without `data`, a worker reads the bytes from the file. Without
+    `opening` tells how the block begins, and `next_opening` how the next one does: with another
+    text (BEGINS); with another document of the same text, after a special token (INSIDE); or within
+    the same document (CONTINUES). Without `data`, a worker reads the bytes from the file. Without
     `read_texts`, they are one text, or a list of texts.
     """
 
     path: Path
     start: int  # bytes on the disk
     stop: int
-    first_id: int = BEGINS
-    next_id: int = BEGINS
+    opening: int = BEGINS
+    next_opening: int = BEGINS
     data: bytes | list[bytes] | None = None
     n_before: int = 0  # lines before it in a stream; row groups before it in a Parquet file
     read_texts: Callable | None = None  # (block, text_field, skip_bad_lines) -> texts
@@ -4214,7 +4214,7 @@ def _read_rows(block, text_field, _):
         return [_record_text(row, text_field) for row in rows]
 
 
-class Texts(NamedTuple):
+class TextStream(NamedTuple):
     """Texts in memory, strings or lists of strings; a Source reads them once, as a stream."""
 
     texts: Iterable[Text | Sequence[Text]]
@@ -4234,7 +4234,7 @@ class Texts(NamedTuple):
 class Source:
     """The texts to read, and how to read them; worker processes get it, too.
 
-    files           files, folders and globs, as for `find_files`; or a list of Texts
+    files           files, folders and globs, as for `find_files`; or a list of TextStreams
     pattern         the Pattern that cuts texts into pretokens, or its source; blocks end where it
                     always ends one
     special_tokens  tokens that end documents
@@ -4254,7 +4254,7 @@ class Source:
     [[b'one', b'two']]
     """
 
-    files: Sequence[Path | Texts] | Files
+    files: Sequence[Path | TextStream] | Files
     pattern: Pattern | PatternSource = "gpt2"
     special_tokens: Sequence[str] = ()
     text_field: str | None = None
@@ -4270,7 +4270,7 @@ class Source:
 
     def __post_init__(self):
         fields = vars(self)  # the class is frozen
-        if not any(isinstance(file, Texts) for file in self.files):
+        if not any(isinstance(file, TextStream) for file in self.files):
             fields["files"] = find_files(self.files)
         if not isinstance(self.pattern, Pattern):
             fields["pattern"] = Pattern(self.pattern)
@@ -4319,9 +4319,9 @@ class Source:
             return None
         return sum(path.stat().st_size for path in self.files)
 
-    def is_json(self, path: Path | Texts) -> bool:
+    def is_json(self, path: Path | TextStream) -> bool:
         """Whether each line of a file is JSON: a .jsonl file; or a pipe, if a text field is set."""
-        if isinstance(path, Texts):
+        if isinstance(path, TextStream):
             return False
         if _plain_name(path).endswith((".jsonl", ".ndjson")):
             return True
@@ -4359,8 +4359,8 @@ class Source:
 
     def _examine(self, path):
         """Check the head of a file, if it can be read twice; returns what cuts it into blocks."""
-        if isinstance(path, Texts):
-            return functools.partial(Texts.blocks, size=self.block_bytes)
+        if isinstance(path, TextStream):
+            return functools.partial(TextStream.blocks, size=self.block_bytes)
         if _is_stream(path):
             return self._stream_blocks
         self._states.setdefault(path, path.stat())
@@ -4450,17 +4450,17 @@ class Source:
         """Cut a file into blocks, which workers read themselves."""
         start = 0
         size = self._states[path].st_size
-        first_id = BEGINS
+        opening = BEGINS
         read = functools.partial(_read_part, path)
         is_json = self.is_json(path)
         read_texts = _read_lines if is_json else None
         while start < size:
             cut = self.find_cut(read, start + self.block_bytes, is_json)
-            stop, next_id = cut or (size, BEGINS)
+            stop, next_opening = cut or (size, BEGINS)
             _require_cut(path, stop - start)
-            yield Block(path, start, stop, first_id, next_id, None, 0, read_texts, [])
+            yield Block(path, start, stop, opening, next_opening, None, 0, read_texts, [])
             start = stop
-            first_id = next_id
+            opening = next_opening
 
     @interruptible
     def find_cut(self, read: Callable, start: int, is_json: bool) -> tuple[int, int] | None:
@@ -4480,18 +4480,18 @@ class Source:
             last = len(window) - margin
             if is_json:
                 cut = window.find(b"\n", first) + 1
-                next_id = BEGINS
+                next_opening = BEGINS
             else:
                 text = _with_padding(window.replace(BYTES[END], BYTES[INVALID_BYTE]))
-                cut, next_id = _find_cut(text, first, last, *self._cut_arguments)
+                cut, next_opening = _find_cut(text, first, last, *self._cut_arguments)
             if cut > 0:
-                return window_start + cut, next_id
+                return window_start + cut, next_opening
             if last < first + WINDOW_BYTES:  # the text ends there
                 return None
             start = window_start + last - PAIR_BYTES
 
     def cut_text(
-        self, text: memoryview, size: int, first_id: int
+        self, text: memoryview, size: int, opening: int
     ) -> Iterator[tuple[memoryview, int]]:
         """Cut a text in memory into parts of `size` bytes or slightly more.
 
@@ -4503,22 +4503,22 @@ class Source:
 
         start = 0
         while start < len(text):
-            stop, next_id = self.find_cut(read, start + size, False) or (len(text), BEGINS)
-            yield text[start:stop], first_id
+            stop, next_opening = self.find_cut(read, start + size, False) or (len(text), BEGINS)
+            yield text[start:stop], opening
             start = stop
-            first_id = next_id
+            opening = next_opening
 
     def cut(
         self, chunks: Iterable[bytes], size: int, is_json: bool = False, where: object = "the text"
     ) -> Iterator[tuple[bytes, int, int]]:
         """Cut a text that comes in chunks into parts of `size` bytes or slightly more; see Block.
 
-        Yields each part, its `first_id` and its `next_id`. Memory holds a chunk, a part and a
+        Yields each part, its `opening` and its `next_opening`. Memory holds a chunk, a part and a
         window; or a whole document, where the pattern allows no cut.
         """
         data = bytearray()  # the text that is read, and not yet yielded
         chunks = iter(chunks)
-        first_id = BEGINS
+        opening = BEGINS
         cut = True
 
         def read(position, n):
@@ -4532,13 +4532,13 @@ class Source:
 
         while cut:
             cut = self.find_cut(read, size, is_json)
-            stop, next_id = cut or (len(data), BEGINS)
+            stop, next_opening = cut or (len(data), BEGINS)
             _require_cut(where, stop)
             part = bytes(memoryview(data)[:stop])
             del data[:stop]
             if part:
-                yield part, first_id, next_id
-            first_id = next_id
+                yield part, opening, next_opening
+            opening = next_opening
 
     def _stream_blocks(self, path):
         """Read a file that can be read only from its beginning; its text is put into the blocks."""
@@ -4556,8 +4556,8 @@ class Source:
                 stop = position
                 yield chunk
 
-        for data, first_id, next_id in self.cut(read(), self.block_bytes, is_json, path):
-            yield Block(path, start, stop, first_id, next_id, data, n_lines, read_texts, [])
+        for data, opening, next_opening in self.cut(read(), self.block_bytes, is_json, path):
+            yield Block(path, start, stop, opening, next_opening, data, n_lines, read_texts, [])
             start = stop
             n_lines += data.count(b"\n")
 
@@ -5135,15 +5135,15 @@ class WordCounter:
         self.special_ids: Counter[int] = Counter()
 
     def add_texts(
-        self, texts: Sequence[bytes], pretokenizer: Pretokenizer, first_id: int = BEGINS
+        self, texts: Sequence[bytes], pretokenizer: Pretokenizer, opening: int = BEGINS
     ) -> tuple[int, int]:
         """Count the pretokens of texts; returns the numbers of documents and of bytes.
 
         A special token ends a document.
 
-        first_id  how the first text begins; see Pretokenizer.apply
+        opening  how the first text begins; see Pretokenizer.apply
         """
-        flat, original = pretokenizer.apply(self._scan, texts, first_id)
+        flat, original = pretokenizer.apply(self._scan, texts, opening)
         self.add_flat(flat, pretokenizer.pattern)
         meanings = original.meanings
         self.special_ids.update(meanings[meanings >= 0].tolist())
@@ -5211,8 +5211,8 @@ def _count_task(source, blocks):
     n_documents = 0
     n_bytes = 0
     for block in blocks:
-        n, size = counter.add_texts(source.texts(block), source.pretokenizer, block.first_id)
-        n_documents += n - (block.next_id == CONTINUES)
+        n, size = counter.add_texts(source.texts(block), source.pretokenizer, block.opening)
+        n_documents += n - (block.next_opening == CONTINUES)
         n_bytes += size
     special = {source.special_tokens[number]: n for number, n in counter.special_ids.items()}
     counted = CorpusCounts(counter.words(np.uint8), n_documents, n_bytes, special)
@@ -5331,7 +5331,7 @@ def _read_arrays(path):
 def save_counts(path: Path, counted: CorpusCounts, settings: Mapping) -> None:
     """Write a words file for counts of a Source with these settings. Equal counts make equal files.
 
-    >>> source = Source([Texts(["to be", "or not to be"])], Pattern("gpt2"))
+    >>> source = Source([TextStream(["to be", "or not to be"])], Pattern("gpt2"))
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     save_counts(Path(folder, "words.npz"), count(source), source.settings)
     ...     load_counts(Path(folder, "words.npz"))[0].words.to_counts()[b" be"]
@@ -8204,15 +8204,15 @@ def _take_text(workspace, special, text, scanned, meanings, ids, id_stops):
 
 
 @kernel
-def _encode_flat(workspace, n_raw, first_id, at):
+def _encode_flat(workspace, n_raw, opening, at):
     """Write the ids of the text of a workspace to ids[at :], and where those of each text end.
 
     There must be room for as many ids as the text has bytes. Returns the end of all ids, or
     -1 - start of a word that cannot be encoded.
 
-    n_raw     the bytes of a single text that is not flat yet, and must have no real byte 0xFE; -1
-              for a flat text
-    first_id  how the first text begins; a sum of scores is carried on if it is CONTINUES
+    n_raw    the bytes of a single text that is not flat yet, and must have no real byte 0xFE; -1
+             for a flat text
+    opening  how the first text begins; a sum of scores is carried on if it is CONTINUES
     """
     lanes = workspace.lanes
     marks = workspace.marks
@@ -8226,7 +8226,7 @@ def _encode_flat(workspace, n_raw, first_id, at):
         text = _add_padding(text, n_raw + 1)
         text, meanings = _cut_at_special(text, text, meanings, workspace.special)
         scanned = text
-    if first_id != CONTINUES:
+    if opening != CONTINUES:
         scratch[SUM] = 0
     scratch[NEXT_ID] = at
     scratch[NEXT_BYTE] = scratch[IS_UNSURE] = 0
@@ -11012,19 +11012,19 @@ class _Encoder:
         if sampling:
             tables, alpha, seed = sampling
             state = np.full(2, seed % 2**64, np.uint64)
-        for n_before, texts, first_id in parts:
-            flat, _ = pretokenizer.apply(self.scan, texts, first_id)
+        for n_before, texts, opening in parts:
+            flat, _ = pretokenizer.apply(self.scan, texts, opening)
             ids = _with_room(ids, n, len(flat.text))
             # A text in several parts has its end written several times, the last time for good.
             stops = offsets[n_before + 1 :]
             if sampling:
-                if first_id == BEGINS:
+                if opening == BEGINS:
                     state[:] = (seed + n_before) % 2**64
                 flat = flat.rewritten(_write_cuts, pretokenizer.pattern.table, *self.scan)
                 n = _sample_words(*flat, tables, alpha, state, ids, n, stops)
             else:
                 _take_text(self.workspace, pretokenizer.last_special, *flat, ids, stops)
-                n = _encode_flat(self.workspace, -1, first_id, n)
+                n = _encode_flat(self.workspace, -1, opening, n)
             if n < 0:
                 raise _unknown_letter(self.model, flat, -1 - n)
         _take_text(self.workspace, pretokenizer.last_special, *self._short)  # it lets go of `ids`
@@ -11543,7 +11543,7 @@ class Tokenizer:
         self,
         texts: Sequence[Text],
         allowed_special: Allowed = "all",
-        first_id: int = BEGINS,
+        opening: int = BEGINS,
         carry: np.ndarray | None = None,
         *,
         add_special_tokens: bool = False,
@@ -11553,7 +11553,7 @@ class Tokenizer:
     ) -> Arrays:
         """Encode texts in this thread. All other calls for several texts pass their options on.
 
-        first_id            CONTINUES if the first text continues an earlier one; see
+        opening             CONTINUES if the first text continues an earlier one; see
                             Pretokenizer.apply
         carry               what the next part of a text needs from this one, uint64[1]; changed in
                             place
@@ -11567,7 +11567,7 @@ class Tokenizer:
         """
         sampling = self._sampling(alpha, seed)
         pretokenizer, source = self._prepare(allowed_special)
-        parts = self._parts(texts, source, first_id)
+        parts = self._parts(texts, source, opening)
         encoder = self._take_encoder()
         offsets = np.zeros(len(texts) + 1, np.int64)
         try:
@@ -11583,7 +11583,7 @@ class Tokenizer:
             return surround(ids, offsets, *added_ids, max_length)
         return ids, offsets
 
-    def _parts(self, texts, source, first_id):
+    def _parts(self, texts, source, opening):
         """Gather short texts into parts of about PART_BYTES, and cut long ones if possible.
 
         Yields the number of texts before each part, its texts, and how the first one begins.
@@ -11593,15 +11593,15 @@ class Tokenizer:
             *short, last = batch
             # A normalizer takes up to 0.9 s to tell where text may be cut.
             if len(last) < 2 * PART_BYTES or self._normalizer:
-                yield n_before, [*map(_text_bytes, batch)], first_id
+                yield n_before, [*map(_text_bytes, batch)], opening
             else:
                 if short:
-                    yield n_before, [*map(_text_bytes, short)], first_id
-                    first_id = BEGINS
-                for part, part_id in source.cut_text(_view_utf8(last), PART_BYTES, first_id):
-                    yield n_before + len(short), [part], part_id
+                    yield n_before, [*map(_text_bytes, short)], opening
+                    opening = BEGINS
+                for part, opening in source.cut_text(_view_utf8(last), PART_BYTES, opening):
+                    yield n_before + len(short), [part], opening
             n_before += len(batch)
-            first_id = BEGINS
+            opening = BEGINS
 
     @checked
     def sample(
@@ -11776,8 +11776,8 @@ class Tokenizer:
         carry = np.zeros(1, np.uint64)
         before, after = self.model.added_ids if add_special_tokens else ([], [])
         yield from before
-        for data, first_id, _ in source.cut(map(_text_bytes, chunks), WINDOW_BYTES):
-            yield from self.encode_texts([data], allowed_special, first_id, carry)[0].tolist()
+        for data, opening, _ in source.cut(map(_text_bytes, chunks), WINDOW_BYTES):
+            yield from self.encode_texts([data], allowed_special, opening, carry)[0].tolist()
         yield from after
 
     def source(
@@ -12151,11 +12151,11 @@ def _encode_blocks(tokenizer, dtype, end_id, options, carry, source, blocks):
     encoded = []
     for block in blocks:
         texts = source.texts(block)
-        begins = block.first_id == BEGINS
-        goes_on = block.next_id != BEGINS  # the text goes on in the next block
+        begins = block.opening == BEGINS
+        goes_on = block.next_opening != BEGINS  # the text goes on in the next block
         seed = options["seed"] + (block.number << 32)
         ids, offsets = tokenizer.encode_texts(
-            texts, first_id=block.first_id, carry=carry, **options | {"seed": seed}
+            texts, opening=block.opening, carry=carry, **options | {"seed": seed}
         )
         ends = offsets[1:]
         if options["add_special_tokens"]:
@@ -12657,7 +12657,7 @@ class Recipe:
 
     def source(
         self,
-        files: Sequence[Path | Texts] = (),
+        files: Sequence[Path | TextStream] = (),
         text_field: str | None = None,
         skip_bad_lines: bool = False,
     ) -> Source:
@@ -12980,7 +12980,7 @@ class Training:
     counted: CorpusCounts
     learned: Learned
     timings: dict[str, Timing]  # by stage
-    files: Sequence[Path | Texts]  # the inputs
+    files: Sequence[Path | TextStream]  # the inputs
     recipe: Recipe
 
     @functools.cached_property
@@ -13295,7 +13295,7 @@ def train(
 
 def prepare(
     recipe: Recipe, inputs: Files | None = None, texts: Iterable | None = None
-) -> tuple[Recipe, Sequence[Path | Texts], Sequence[CorpusCounts]]:
+) -> tuple[Recipe, Sequence[Path | TextStream], Sequence[CorpusCounts]]:
     """Complete a recipe, and find the files or texts to learn from.
 
     Returns the recipe, the files or texts, and the counts if these are words files. What a recipe
@@ -13304,7 +13304,7 @@ def prepare(
     require(inputs is None or texts is None, "`inputs` and `texts` cannot be combined")
     require(not isinstance(texts, Text), "`texts` is a list of texts, not a single text")
     if texts is not None:
-        return complete(recipe), [Texts(texts)], ()
+        return complete(recipe), [TextStream(texts)], ()
     files = standard_library() if inputs is None else find_files(inputs)
     others = [file for file in files if file.suffix != ".npz"]
     if others == files:

@@ -1920,8 +1920,8 @@ def test_blocks_are_small_where_the_pattern_can_be_cut(tmp_path, suffix):
         blocks = list(bpe.Source([path], bpe.Pattern(name), block_bytes=1000).blocks())
         assert (len(blocks) == 1) == (name == "none") and len(blocks) not in range(2, 21)
         assert sum(block.n_bytes for block in blocks) == path.stat().st_size
-        *next_ids, last = [block.next_id for block in blocks]
-        assert {*next_ids} <= {bpe.CONTINUES} and last == bpe.BEGINS
+        *openings, last = [block.next_opening for block in blocks]
+        assert {*openings} <= {bpe.CONTINUES} and last == bpe.BEGINS
     path.write_bytes(pack(END.encode() * 2000))  # each special token begins where another ends
     assert len(list(bpe.Source([path], bpe.Pattern("none"), [END], block_bytes=1000).blocks())) > 20
 
@@ -2160,7 +2160,7 @@ def test_tables_grow():
 @given(parts=st.lists(st.text("ab \n", max_size=30), max_size=12), max_words=st.integers(1, 12))
 def test_the_rarest_words_are_dropped_where_there_are_too_many(parts, max_words):
     """A literal version of the rule is applied after each task."""
-    source = bpe.Source([bpe.Texts(parts)], bpe.Pattern("gpt2"), block_bytes=1)
+    source = bpe.Source([bpe.TextStream(parts)], bpe.Pattern("gpt2"), block_bytes=1)
     counted = bpe.count(source, bpe.Engine(1), max_words=max_words)
     words = Counter()
     error = 0
