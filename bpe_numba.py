@@ -1367,9 +1367,9 @@ def make_trie(tokens: Mapping[int, bytes]) -> Trie:
 #
 #     Pattern(r"\d+|a").split(b"12a!3")   ->   [b"12", b"a", b"!", b"3"]
 #
-# An expression is compiled through five forms, which are described above `Program`:
+# An expression is compiled through five forms, which are described above `_RegexParser`:
 #
-#     expression -> program -> machine over classes of characters -> transducer that never goes back
+#     expression -> parts -> machine over classes of characters -> transducer that never goes back
 #     -> table over bytes
 #
 # Scanning reads the table: one look-up for each byte. An expression that is not regular, such as
@@ -1506,21 +1506,21 @@ PATTERNS = {
 # The forms of an expression:
 #
 #     expression   "\d+|a"
-#     program      split, class, …                     `_RegexParser`
-#     machine      states x {digit, a, other, END}     `_Dfa` (classes have one size in UTF-8)
+#     parts        either, repeat, class, …            `_RegexParser`
+#     machine      states x {digit, a, other, END}     `_Machine` (classes have one size in UTF-8)
 #     transducer   an entry for each state and class   `_streaming_transducer`: never goes back
 #     table        uint32[R * 256]                     `_utf8_table`: 256 entries for each state
 #
-# A program runs on a machine with ordered threads (Pike's; see Cox, "Regular Expression Matching:
-# the Virtual Machine Approach"). Its instructions, in which distances count from the instruction
-# itself, are:
+# A part is a tuple. Parts that are matched one after another are a sequence, which is a tuple, too:
 #
 #     ("class", source)               take a character that the one-character expression matches
 #     ("lookahead", source, wanted)   go on if the next character matches, or does not match, as
 #                                     wanted
-#     ("split", first, second)        go on at both distances, but prefer the first
-#     ("match",)                      report a match
-Program = list[tuple]
+#     ("either", sequence, …)         match one of the sequences; earlier ones are preferred
+#     ("repeat", sequence, least, most, mode)
+#                                     match the sequence so many times. The mode is "" if more are
+#                                     preferred, "?" if fewer are, and "+" if the end is where the
+#                                     sequence matches no more
 
 
 _GROUP = r"\((?:\?(?P<look>[=!])|\?(?P<fold>i?):|(?!\?))"
@@ -1531,7 +1531,6 @@ _ESCAPE = (
 _SET = r"\[\^?\]?(?:\\[pPx]\{[^}]*\}|\\.|[^\]\\\[])*\]"
 _QUANTIFIER = r"([*+?]|\{\d{1,3}(?:,\d{0,3})?\})([?+]?)"
 _COUNTS = {"*": "0,", "+": "1,", "?": "0,1"}
-MAX_INSTRUCTIONS = 2000
 
 
 class Unsupported(ValueError):
@@ -1541,18 +1540,20 @@ class Unsupported(ValueError):
 class _RegexParser:
     """Parse regular expressions that `regex` has accepted.
 
-    Raises Unsupported for irregular and for rare constructs.
+    The one-character expressions become keys of `sources`. Raises Unsupported for irregular and for
+    rare constructs.
     """
 
-    def __init__(self, source):
+    def __init__(self, source, sources):
         self.source = source
+        self.sources = sources
         self.position = 0
         self.fold = False
 
     def parse(self):
-        program = self.alternatives()
+        sequence = self.alternatives()
         self.refuse_if(self.position < len(self.source), "a )")
-        return [*program, ("match",)]
+        return sequence
 
     def refuse_if(self, condition, construct):
         if condition:
@@ -1566,93 +1567,82 @@ class _RegexParser:
         return match
 
     def alternatives(self):
-        program = self.sequence()
+        sequences = [self.sequence()]
         while self.accept(r"\|"):
-            other = self.sequence()
-            after = len(other) + 1
-            program = [("split", 1, len(program) + 2), *program, ("split", after, after), *other]
-        self.refuse_if(
-            len(program) > MAX_INSTRUCTIONS,
-            f"a pattern of more than {MAX_INSTRUCTIONS:,} instructions",
-        )
-        return program
+            sequences.append(self.sequence())
+        if len(sequences) == 1:
+            return sequences[0]
+        return (("either", *sequences),)
 
     def sequence(self):
-        program = []
+        parts = ()
         while self.position < len(self.source) and self.source[self.position] not in "|)":
-            program += self.repeated(self.item(), self.accept(_QUANTIFIER))
-        return program
+            parts += self.repeated(self.item(), self.accept(_QUANTIFIER))
+        return parts
 
-    def repeated(self, program, quantifier):
+    def repeated(self, sequence, quantifier):
         if not quantifier:
-            return program
-        self.refuse_if(_may_be_empty(program), "a quantifier on a part that may be empty")
+            return sequence
+        mode = quantifier[2]
+        self.refuse_if(_may_be_empty(sequence), "a quantifier on a part that may be empty")
+        self.refuse_if(
+            mode == "+" and (len(sequence) > 1 or sequence[0][0] != "class"),
+            "a possessive quantifier on more than one character",
+        )
         least, comma, most = _COUNTS.get(quantifier[1], quantifier[1].strip("{}")).partition(",")
-        is_endless = comma and not most
-        mode = quantifier[2]  # "?" is lazy, "+" possessive
-        size = len(program) + 1
-        n_more = 1  # copies that may be left out; an endless one repeats
-        if not is_endless:
-            n_more = int(most or least) - int(least)
-        result = program * int(least)
-        for left in range(n_more, 0, -1):
-            after = left * size + bool(is_endless or mode == "+")
-            preferred = ("split", after, 1) if mode == "?" else ("split", 1, after)
-            result += [preferred, *program]
-        if is_endless:
-            result.append(("split", -size, -size))
-        if mode == "+":
-            # A possessive quantifier ends early only where no more can be taken.
-            self.refuse_if(len(program) > 1, "a possessive quantifier on more than one character")
-            if not is_endless:
-                result.append(("split", 2, 2))
-            result.append(("lookahead", program[0][1], False))
-        return result
+        if not comma:
+            most = least
+        return (("repeat", sequence, int(least), float(most or "inf"), mode),)
 
     def item(self):
         if group := self.accept(_GROUP):
             return self.group(group)
         # Here `$` is the end of the text, since \s+ leaves no newline before it.
         if self.accept(r"\\s\+\+?\$(?![*+?{])"):
-            return _RegexParser(r"\s+\Z").sequence()
+            end = self.character("lookahead", r"[\s\S]", False)
+            return ("repeat", self.character("class", r"\s"), 1, math.inf, ""), *end
         if self.accept(r"\\Z"):
-            return [("lookahead", r"[\s\S]", False)]
+            return self.character("lookahead", r"[\s\S]", False)
         part = self.accept(rf"{_SET}|{_ESCAPE}|[^\\\[(^$*+?{{]")
         self.refuse_if(not part, repr(self.source[self.position : self.position + 3]))
-        return [("class", self.folded(part[0]))]
+        return self.character("class", part[0])
 
     def group(self, opened):
         start = self.position
         fold = self.fold
         self.fold = fold or bool(opened["fold"])
-        program = self.alternatives()
+        sequence = self.alternatives()
         source = self.source[start : self.position]
         self.fold = fold
         self.refuse_if(not self.accept(r"\)"), "an open group")
         if not opened["look"]:
-            return program
-        self.refuse_if(not _takes_one_character(program), "a lookahead at more than one character")
-        return [("lookahead", self.folded(source), opened["look"] == "=")]
+            return sequence
+        self.refuse_if(not _takes_one_character(sequence), "a lookahead at more than one character")
+        return self.character("lookahead", source, opened["look"] == "=")
 
-    def folded(self, source):
-        return f"(?i:{source})" if self.fold else source
-
-
-def _takes_one_character(program):
-    """Check whether a program takes a single character; it may look at this character before."""
-    *looks, (operation, *_) = program or [("none",)]
-    return operation == "class" and all(look[0] == "lookahead" for look in looks)
+    def character(self, kind, source, *wanted):
+        if self.fold:
+            source = f"(?i:{source})"
+        self.sources[source] = None
+        return ((kind, source, *wanted),)
 
 
-def _may_be_empty(program):
-    """Check whether the end of a program can be reached without a character."""
-    reached = {0}
-    for pc, (operation, *distances) in enumerate(program):
-        if pc in reached and operation != "class":
-            if operation != "split":
-                distances = [1]
-            reached.update(pc + distance for distance in distances)
-    return len(program) in reached
+def _takes_one_character(sequence):
+    """Check whether a sequence takes a single character; it may look at this character before."""
+    *looks, (kind, *_) = sequence or [("none",)]
+    return kind == "class" and all(look[0] == "lookahead" for look in looks)
+
+
+def _may_be_empty(sequence):
+    """Check whether a sequence matches without taking a character."""
+    for kind, first, *others in sequence:
+        if kind == "class":
+            return False
+        if kind == "either" and not any(map(_may_be_empty, [first, *others])):
+            return False
+        if kind == "repeat" and others[0]:  # at least so many times
+            return False
+    return True
 
 
 _LISTED = regex.compile(r"\[(\^?)(?:\\U([\da-f]{8}))+\]")
@@ -1688,36 +1678,30 @@ def _all_characters():
 
 MAX_SETS = 60  # sets of characters: one bit each; END has one more
 SIZE_BIT = 61  # above them, the lowest bit of the number of bytes
-MAX_STEPS = 10_000_000  # steps of threads; they take 4 s, and o200k needs 19,000
+MAX_STEPS = 3_000_000  # of a machine; they take 3 s, and o200k needs 19,000
 
 
-State = tuple[int, ...]  # threads, the preferred one first
+class _Machine:
+    """The deterministic machine of a sequence of parts, over classes of code points.
 
-
-class _Dfa:
-    """The deterministic machine of a pattern over classes of code points.
-
-    All code points of a class have the same size in UTF-8. A state is the ordered tuple of the
-    threads of Pike's machine. Threads after a `match` are dropped, so the last match before the
+    All code points of a class have the same size in UTF-8; the last class is END, where the text
+    ends. A state is a tuple of sequences: each is a way to go on, the preferred one first. These
+    are the ordered threads of Pike's machine; see Cox, "Regular Expression Matching: the Virtual
+    Machine Approach". Ways after one that has matched are dropped, so the last match before the
     state is empty is the leftmost-first one, as in Perl. A match is recognized one character later,
-    when lookaheads can be decided; where the text ends, that character is END (class C). END itself
-    matches in the start state, to which no text leads back. Characters that the other programs
-    distinguish are of different classes, too.
+    when lookaheads can be decided. END itself matches in the start state, to which no text leads
+    back.
     """
 
-    def __init__(self, program, others=()):
-        # A match is END alone, or one of the pattern.
-        self.program = [("split", 1, 3), ("class", "END"), ("match",), *program]
+    def __init__(self, sequence, sources):
+        self.first = ((("class", "END"),), sequence)
         self.n_steps = 0
-        steps = itertools.chain(program, *others)
-        sources = {step[1]: None for step in steps if step[0] in ("class", "lookahead")}
         if len(sources) > MAX_SETS:
             raise Unsupported(f"more than {MAX_SETS} sets of characters")
         ranges = np.diff([0, 0x80, 0x800, 0xD800, 0xE000, 0x10000, N_CODE_POINTS])
         # Each code point has a bit for each set that contains it, and above these bits its size in
         # UTF-8. A lone surrogate means an invalid byte.
-        sizes = np.repeat(np.array([1, 2, 3, 1, 3, 4], np.uint64), ranges)
-        bits = sizes << u64(SIZE_BIT)
+        bits = np.repeat(np.array([1, 2, 3, 1, 3, 4], np.uint64) << u64(SIZE_BIT), ranges)
         for bit, source in enumerate(sources):
             bits |= _code_points_matching(source).astype(np.uint64) << u64(bit)
         if (bits[0xDC80:0xDD00] != bits[SURROGATE_ESCAPE]).any():
@@ -1731,40 +1715,56 @@ class _Dfa:
         # END is one byte, which no expression matches.
         classes = [*classes.tolist(), 1 << SIZE_BIT | 1 << len(sources)]
         self.sizes = [of_class >> SIZE_BIT for of_class in classes]
-        self.class_accepts = {
-            source: [of_class >> bit & 1 > 0 for of_class in classes]
-            for bit, source in enumerate([*sources, "END"])
-        }
+        self.matching = [  # the one-character expressions that match a class
+            {source for bit, source in enumerate([*sources, "END"]) if of_class >> bit & 1}
+            for of_class in classes
+        ]
 
-    def step(self, state, char_class):
-        """Check whether a match ends before a character of this class, and find the next state."""
+    def step(self, state, matching):
+        """Read a character: returns whether a match ends before it, and the next state."""
         seen = set()
-        after = {}  # the threads of the next state, in their order
+        after = {}  # the ways to go on, in their order
         waiting = list(reversed(state))
         while waiting:
-            pc = waiting.pop()
+            way = waiting.pop()
             self.n_steps += 1
-            if pc in seen:
+            if not way:
+                return True, tuple(after)
+            if way in seen:
                 continue
-            seen.add(pc)
-            match self.program[pc]:
-                case ("match",):
-                    return True, tuple(after)
-                case ("split", first, second):
-                    waiting += (pc + second, pc + first)
-                case ("class", source) if self.class_accepts[source][char_class]:
-                    after[pc + 1] = None
-                case ("lookahead", source, wanted) if (
-                    self.class_accepts[source][char_class] == wanted
-                ):
-                    waiting.append(pc + 1)
+            seen.add(way)
+            rest = way[1:]
+            match way[0]:
+                case ("class", source) if source in matching:
+                    after[rest] = None
+                case ("lookahead", source, wanted) if (source in matching) == wanted:
+                    waiting.append(rest)
+                case ("either", *sequences):
+                    waiting += [sequence + rest for sequence in reversed(sequences)]
+                case ("repeat", *repeat):
+                    waiting += _ways_to_repeat(*repeat, rest)
         return False, tuple(after)
 
     def row(self, state):
         """List the results of `step` for each class, and for END."""
         if self.n_steps > MAX_STEPS:
             raise Unsupported(f"a pattern of more than {MAX_STEPS:,} steps")
-        return [self.step(state, c) for c in range(len(self.sizes))]
+        return [self.step(state, matching) for matching in self.matching]
+
+
+def _ways_to_repeat(sequence, least, most, mode, rest):
+    """List the ways to go on at a "repeat" part, the preferred one last."""
+    if not most:
+        return [rest]
+    again = ("repeat", sequence, max(least - 1, 0), most - 1, mode)
+    more = (*sequence, again, *rest)
+    if least:
+        return [more]
+    if mode == "?":
+        return [more, rest]
+    if mode == "+":
+        rest = (("lookahead", sequence[0][1], False), *rest)
+    return [rest, more]
 
 
 MAX_STATES = 20_000
@@ -1851,30 +1851,31 @@ def _compile_pattern(source, passes=()):
     passes  those of the Splits that become one machine, the last of which is in the expression. The
             text ends where the others surely cut, and what one of them drops is dropped
     """
+    sources = {}  # of all expressions, so that each class belongs to one class of their tables
+    expressions = [source, *(cut_pass.split.pieces for cut_pass in passes)]
     try:
-        expressions = [source, *(cut_pass.split.pieces for cut_pass in passes)]
-        program, *others = [_RegexParser(expression).parse() for expression in expressions]
+        sequence, *_ = [_RegexParser(expression, sources).parse() for expression in expressions]
     except RecursionError:
         raise Unsupported("groups that are nested too deeply") from None
-    dfa = _Dfa(program, others)
-    n = len(dfa.sizes)
+    machine = _Machine(sequence, sources)
+    n = len(machine.sizes)
     cuts = np.zeros((n, n), bool)
     for cut_pass in passes[:-1]:
-        classes = cut_pass.table.class_of[dfa.examples]
+        classes = cut_pass.table.class_of[machine.examples]
         cuts[:-1, :-1] |= cut_pass.table.must_split[np.ix_(classes, classes)]
     tables = [cut_pass.table for cut_pass in passes]
-    dropped = [t.dropped[t.class_of[dfa.examples]] for t in tables if len(t.dropped)]
-    accepts, next_state = _number_states((0,), dfa.row)
+    dropped = [t.dropped[t.class_of[machine.examples]] for t in tables if len(t.dropped)]
+    accepts, next_state = _number_states(machine.first, machine.row)
     if accepts[0].any():
         raise Unsupported("it matches the empty string before some characters")
-    is_text = np.arange(len(accepts)) != next_state[0, -1]  # all states but the one after END
-    require(accepts[is_text].any(), f"the pattern {source[:200]!r} matches nothing")
+    reached = next_state[:, :-1]  # without END
+    require(accepts[reached[reached > 0]].any(), f"the pattern {source[:200]!r} matches nothing")
     accepts[0, -1] = True  # text without a match ends at END, and not at the character after it
-    entries = _streaming_transducer(next_state, accepts, cuts, dfa.sizes)
+    entries = _streaming_transducer(next_state, accepts, cuts, machine.sizes)
     splits = [rows.all(axis=0) for rows in _splits_after(next_state, accepts)]
     return ScanTable(
-        _utf8_table(entries, dfa.class_of),
-        dfa.class_of,
+        _utf8_table(entries, machine.class_of),
+        machine.class_of,
         next_state.astype(np.int16),
         accepts,
         np.array(splits) | cuts[:-1, :-1],
@@ -1913,7 +1914,18 @@ FRESH, ACCEPTED, GAP = range(3)
 
 
 class _Reading(NamedTuple):
-    """A state of a transducer: what it has read of the current pretoken."""
+    r"""A state of a transducer: what it has read of the current pretoken.
+
+    With the pattern `\S+|\s+(?!\S)|\s`, two spaces (dots here) are read, and then a c, which makes
+    the machine give back the second space:
+
+        unread   inner   pending   status     ends
+        c        \s+     .         ACCEPTED          the first space is a match
+        c .      start             FRESH      2      no more is: the second one is read again
+        c        \s+     .         FRESH      2
+        c        start             FRESH      2, 1   it was a match; now c is read
+                 \S+     c         FRESH      2, 1
+    """
 
     inner: int = 0  # a state of the pattern's machine
     # The characters that may have to be read again: those since the last match or, without a match,
@@ -1925,28 +1937,18 @@ class _Reading(NamedTuple):
 
 
 def _streaming_transducer(next_state, accepts, cuts, sizes):
-    r"""Compose a pattern's machine with its own restart; returns entries, int64[states, C].
+    """Compose a pattern's machine with its own restart; returns entries, int64[states, C].
 
     The entries are those of a ScanTable. The transducer emits the end of each pretoken, and reads
     again the characters after it, which its state remembers. So scanning never moves backwards.
     Characters are classes, with these sizes in bytes; `cuts` are those between which the text ends,
-    bool[C, C]. With the pattern `\S+|\s+(?!\S)|\s`, two spaces (dots here) are read, and then a c:
-
-        unread   inner   pending   status     ends
-        c        \s+     .         ACCEPTED          the first space is a match
-        c .      start             FRESH      2      no more is: the second one is read again
-        c        \s+     .         FRESH      2
-        c        start             FRESH      2, 1   it was a match; now c is read
-                 \S+     c         FRESH      2, 1
+    bool[C, C].
     """
     CUT = -1  # is read where the text ends between two characters: it is END, but has no bytes
     MANY = len(sizes)
     sizes = [*sizes, MAX_BACK + 1, 0]  # an end before MANY is further back than an entry can tell
     rows = list(map(tuple, cuts.tolist()))
     unresolved = (int(UNRESOLVED), ())
-
-    def n_bytes(chars):
-        return sum(sizes[char] for char in chars)
 
     def advance(state, char):
         """Return the lower bits of the entry for a character, and the next state."""
@@ -1956,29 +1958,32 @@ def _streaming_transducer(next_state, accepts, cuts, sizes):
             unread.append(CUT)
         row = rows[char]
         ends = []  # of pretokens, in bytes before the end of `char`
+
+        def end_before(chars):
+            ends.append(sum(sizes[char] for char in (*chars, *unread)))
+
         while unread:
             char = unread.pop()
             if char == CUT and not inner:  # at most a gap is open
                 if status == GAP:
-                    ends.append(n_bytes(unread))
+                    end_before(())
                 status = FRESH
                 continue
             chars = (*pending, char)
-            since_match = n_bytes([*chars, *unread])
             if accepts[inner, char]:
                 # A match ends before this character; a gap before the match is a pretoken.
                 if status == GAP:
-                    ends.append(since_match)
+                    end_before(chars)
                 chars = (char,)
                 status = ACCEPTED
             inner = int(next_state[inner, char])
             if inner >= 0:
                 # The machine goes on, and these characters wait.
                 pending = chars
-                if len(set(chars)) > 1 or n_bytes(chars) >= MAX_PENDING_BYTES:
+                if len(set(chars)) > 1 or len(chars) * sizes[char] >= MAX_PENDING_BYTES:
                     pending = (MANY,)
                 if status == GAP and MANY not in chars and accepts[inner].all():
-                    ends.append(since_match)  # the match is already sure
+                    end_before(chars)  # the match is already sure
                     status = FRESH
                 continue
             if MANY in chars:
@@ -1987,38 +1992,37 @@ def _streaming_transducer(next_state, accepts, cuts, sizes):
             pending = ()
             if status == ACCEPTED:
                 # The machine stops: the last match is a pretoken, and the rest is read again.
-                ends.append(n_bytes([*chars, *unread]))
-                unread += chars[::-1]
+                end_before(chars)
                 status = FRESH
             else:
                 # The machine stops without a match: the first character joins the gap.
-                unread += chars[:0:-1]
+                chars = chars[1:]
                 status = GAP
+            unread += reversed(chars)
         first, second = (*ends, 0, 0)[:2]
         if len(ends) > 2 or first > MAX_BACK or second > MAX_BACK_2:
             return unresolved
         return second << 5 | first, _Reading(inner, pending, status, row)
 
-    def entries(state):
-        return [advance(state, char) for char in range(MANY)]
-
-    ends, following = _number_states(_Reading(row=rows[-1]), entries)
+    ends, following = _number_states(
+        _Reading(row=rows[-1]), lambda state: [advance(state, char) for char in range(MANY)]
+    )
     return np.maximum(following, 0) << 8 | ends
 
 
-def _utf8_table(entries, letter_of):
-    """Expand transitions on letters to bytes, uint32[R * 256].
+def _utf8_table(entries, class_of):
+    """Expand transitions on classes to bytes, uint32[R * 256].
 
     There is a row for each state, and there are rows for the bytes that continue a character; equal
-    ones are shared. `letter_of` is uint16[0x110000], the letter of each code point; the last letter
-    is END.
+    ones are shared. `class_of` is uint16[0x110000]; the last class is END.
     """
-    rows = [np.full(256, INVALID_UTF8, np.uint32) for _ in entries]
-    entry_of = {rows[0][:64].tobytes(): INVALID_UTF8}
-    # The letters of code points, as far as four bytes reach; an invalid one has its own letter.
+    empty = np.full(256, INVALID_UTF8, np.uint32)
+    rows = [empty.copy() for _ in entries]
+    entry_of = {empty[:64].tobytes(): INVALID_UTF8}
+    # The classes of code points, as far as four bytes reach; an invalid one has its own class.
     multibyte = np.full(0x140000, entries.shape[1], np.uint16)
-    multibyte[0x80:0xD800] = letter_of[0x80:0xD800]
-    multibyte[0xE000:N_CODE_POINTS] = letter_of[0xE000:]
+    multibyte[0x80:0xD800] = class_of[0x80:0xD800]
+    multibyte[0xE000:N_CODE_POINTS] = class_of[0xE000:]
     # The last byte of a character tells 64 code points apart, and few such blocks differ. As one
     # item of 128 bytes each, they are sorted five times as fast as rows of an array.
     blocks, block_of = np.unique(multibyte.view("V128"), return_inverse=True)
@@ -2031,20 +2035,19 @@ def _utf8_table(entries, letter_of):
             key = block.tobytes()
             if key not in entry_of:
                 entry_of[key] = len(rows) << 8
-                rows.append(np.full(256, INVALID_UTF8, np.uint32))
+                rows.append(empty.copy())
                 rows[-1][0x80:0xC0] = block
             links.append(entry_of[key])
         return np.array(links, np.uint32)
 
-    for row, of_letter in zip(rows[: len(entries)], entries.astype(np.uint32), strict=True):
-        of_letter = np.append(of_letter, INVALID_UTF8)
-        row[END] = of_letter[-2]
-        row[:0x80] = of_letter[letter_of[:0x80]]
-        row[INVALID_BYTE] = of_letter[letter_of[SURROGATE_ESCAPE]]
-        # Each 64 code points have an entry, which leads to the row of their last byte. A character
-        # is valid only in its shortest form.
-        before_last = row_entries(of_letter[blocks])[block_of.reshape(-1)]
-        row[0xC2:0xE0] = before_last[0x2:0x20]  # U+0080 to U+07FF: two bytes
+    for row, of_class in zip(rows[: len(entries)], entries.astype(np.uint32), strict=True):
+        row[END] = of_class[-1]
+        row[:0x80] = of_class[class_of[:0x80]]
+        row[INVALID_BYTE] = of_class[class_of[SURROGATE_ESCAPE]]
+        # Each 64 code points have an entry, which leads to the row of their last byte.
+        # A character is valid only in its shortest form.
+        before_last = row_entries(np.append(of_class, INVALID_UTF8)[blocks])[block_of.reshape(-1)]
+        row[0xC0:0xE0] = before_last[:0x20]  # U+0080 to U+07FF: two bytes
         before_last[:0x20] = INVALID_UTF8
         row[0xE0:0xF0] = row_entries(before_last[:0x400])  # up to U+FFFF
         before_last[:0x400] = INVALID_UTF8
@@ -2056,7 +2059,7 @@ def _is_one_character(source):
     """Check whether an expression matches single characters."""
     with contextlib.suppress(Unsupported, regex.error):
         regex.compile(source)
-        return _takes_one_character(_RegexParser(source).parse()[:-1])
+        return _takes_one_character(_RegexParser(source, {}).parse())
     return False
 
 

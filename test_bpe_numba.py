@@ -1206,8 +1206,8 @@ def test_where_regex_itself_is_wrong():
         (r"\s+?$|[\s\S]", r"'\$\|"),
         (r"\s+$*|[\s\S]", r"'\$\*"),
         (r"\pA|.", "pA"),
-        ("|".join(f"a{{90}}{c}{{90}}" for c in "abcdefghijklm"), "2,000"),
-        (r"(?:a{999}){3}|b", "2,000"),
+        (r"[ab]*a[ab]{14}", "20,00. states"),
+        (r"(?:[ab]{1,50}c?){1,50}d", "3,000,000 steps"),
         ("|".join(map(chr, range(0x4E00, 0x4E00 + 61))), "60"),
     ],
 )
