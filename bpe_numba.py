@@ -13525,26 +13525,25 @@ def _fill(text, width, on_right=False):
     return gap + text if on_right else text + gap
 
 
-def tabulate_timings(seconds: float) -> Table:
+def tabulate_timings(seconds):
     """Tabulate the stages of this process, which took `seconds` in all."""
     other = seconds - sum(spent.seconds for spent in TIMINGS.values())
     timings = TIMINGS | {"other": Timing(other, 0, peak_memory())}
     rows = []
     for name, spent in timings.items():
         share = round(100 * spent.seconds / seconds, 1)
-        rate = spent.n_bytes / spent.seconds / 1e6 if spent.n_bytes else None
-        peak = round(spent.memory / 1e6) if spent.memory else None
+        rate = spent.n_bytes / spent.seconds / 1e6 or None
+        peak = round((spent.memory or 0) / 1e6) or None
         rows.append((name, round(spent.seconds, 3), rate, share, peak))
-    return Table(
-        f"{seconds:.2f} seconds", ("stage", "seconds", "MB/s", "% of time", "peak MB"), rows
-    )
+    header = ("stage", "seconds", "MB/s", "% of time", "peak MB")
+    return Table(f"{seconds:.2f} seconds", header, rows)
 
 
-def tabulate_counts(counted: CorpusCounts, title: str = "Pretokens") -> Table:
+def tabulate_counts(counted, title="Pretokens"):
     """Tabulate the size of a corpus and its counts."""
-    n_read = number_of(counted.n_read, "byte")
+    n_bytes = number_of(counted.n_read, "byte")
     rows = [
-        ("read", f"{n_read} in {number_of(counted.n_documents, 'document')}"),
+        ("read", f"{n_bytes} in {number_of(counted.n_documents, 'document')}"),
         ("pretokens", f"{counted.n_pretokens:,}, {len(counted.words.counts):,} of them unique"),
     ]
     if counted.n_dropped:
@@ -13605,7 +13604,7 @@ RECORD_FILE = "training.json"
 def load_learned(folder: PathName, model: Model) -> tuple[Learned, int]:
     """Read the merges, their counts and the number of bytes of the corpus from a model's folder.
 
-    Raises InputError if the file is missing, or if it belongs to another model.
+    Raises InputError if the file is damaged, or if it belongs to another model.
 
     >>> training = train(texts=["low low lower"], vocab_size=258)
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -13615,28 +13614,23 @@ def load_learned(folder: PathName, model: Model) -> tuple[Learned, int]:
     ([3, 3], 13)
     """
     file = Path(folder, LEARNED_FILE)
-    require(
-        file.is_file(),
-        f"{folder}: no {LEARNED_FILE} here: only a BPE that `train` wrote has merge counts",
-    )
-    try:
+    with expecting_whole("record of a training", file):
         arrays = _read_arrays(file)
-        require(str(arrays.pop("model")) == model.digest, "it is of another model")
+        require(str(arrays.pop("model")) == model.digest, "belongs to another model: delete it")
         n_bytes = int(arrays.pop("n_bytes"))
         letters = json.loads(str(arrays.pop("alphabet")))
-        learned = Learned(**arrays, alphabet=[letter.encode("latin-1") for letter in letters])
-        n_merges = len(learned.pairs)
-        fits = (
-            learned.counts.shape == (n_merges,)
-            and learned.n_tokens.shape == (n_merges + 1,)
-            and learned.n_tokens.dtype.kind == "i"
-            and min(n_bytes, *learned.n_tokens) > 0
-            and learned.merges == model.merges[len(model.merges) - n_merges :]
-        )
-        require(fits, "its numbers do not fit together")
-    except Exception as error:  # damaged files raise almost anything
-        raise InputError(f"{file}: damaged, or from another model ({error}); delete it") from None
-    return learned, n_bytes
+        alphabet = [letter.encode("latin-1") for letter in letters]
+        return Learned(**arrays, alphabet=alphabet), n_bytes
+
+
+def _find_history(given, model=None):
+    """Return what `load_learned` does for the result of a training or its folder; None for others.
+
+    model  that of the folder, if it is loaded
+    """
+    if isinstance(given, PathName) and Path(given, LEARNED_FILE).is_file():
+        return load_learned(given, model or load_model(given))
+    return getattr(given, "history", None)
 
 
 def open_model(
@@ -13678,7 +13672,6 @@ class EncodedWords(NamedTuple):
     ids: np.ndarray  # uint32[N]
     offsets: np.ndarray  # int64[W + 1]
     n_bytes: int = 0  # of text, without special tokens
-    are_pretokens: bool = True  # False if the pattern takes whole texts
     lone: EncodedWords | None = None  # the words between white space
 
     @property
@@ -13703,8 +13696,8 @@ class EncodedWords(NamedTuple):
         return np.bincount(self.ids, weights, n_ids).astype(np.int64)
 
 
-def encode_words(tokenizer: Tokenizer, words: Words) -> EncodedWords:
-    """Encode each of the words of a corpus once."""
+def encode_words(tokenizer, words):
+    """Encode each of the words of a corpus once; returns EncodedWords."""
     words = _in_order(words)  # words in the order of their hash would fill the cache slowly
     texts = words.texts
     ids, offsets = tokenizer.encode_texts(texts, "none")
@@ -13727,7 +13720,8 @@ def encode_corpus(
 
     Also text_field, as in a Source; and an Engine.
 
-    Bytes are those of the text before normalization.
+    Bytes are those of the text before normalization. The words are pretokens. If the pattern takes
+    whole texts, they are parts of texts between which no token can lie.
 
     >>> tokenizer = Tokenizer({b: bytes([b]) for b in range(256)} | {256: b"ab"}, [(b"a", b"b")])
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -13737,22 +13731,17 @@ def encode_corpus(
     (6, [0, 1, 3], 9)
     """
     source = tokenizer.source(inputs, "all", text_field)
-    pattern = Pattern(tokenizer.model.pattern)
-    cuts = [s for s in pattern.steps if s != PATTERNS["none"] and not isinstance(s, Metaspace)]
-    if cuts:  # the pattern of the tokenizer itself may cut more finely
-        source = dataclasses.replace(source, pattern=pattern)
     with stage("scan") as spent:
         counted = count(source, engine)
         spent.n_bytes = counted.n_bytes
     require(len(counted.words.counts), f"no text to look at in {_name_some(source.files)}")
     with stage("encode"):
         encoded = encode_words(tokenizer._by_word, counted.words)
-        encoded = encoded._replace(n_bytes=counted.n_bytes, are_pretokens=bool(cuts))
-        if not lone or source.total_bytes is None:
-            return encoded
-        by_spaces = Pattern("whitespace-split")
-        source = dataclasses.replace(source, pattern=by_spaces, normalizer=())
-        return encoded._replace(lone=encode_words(tokenizer, count(source, engine).words))
+        lone_words = None
+        if lone and source.total_bytes is not None:
+            source = dataclasses.replace(source, pattern="whitespace-split", normalizer=())
+            lone_words = encode_words(tokenizer, count(source, engine).words)
+    return encoded._replace(n_bytes=counted.n_bytes, lone=lone_words)
 
 
 RENYI_ORDER = 2.5  # Zouhar et al. found the best agreement with BLEU for this order
@@ -13761,9 +13750,8 @@ RENYI_ORDER = 2.5  # Zouhar et al. found the best agreement with BLEU for this o
 def measure(model: Model, encoded: EncodedWords) -> dict[str, float]:
     """Compute the usual measures of a model on a corpus; V is the number of ids of text.
 
-    Those of pretokens are missing if the pattern takes whole texts, and those of words between
-    white space for a corpus that can be read only once. With p the relative frequencies of the ids,
-    the greatest first:
+    Those of words between white space are missing for a corpus that can be read only once. With p
+    the relative frequencies of the ids, the greatest first:
 
     bytes per token          of text: Gallé, "Investigating the Effectiveness of Byte Pair Encoding"
                              (2019)
@@ -13771,10 +13759,8 @@ def measure(model: Model, encoded: EncodedWords) -> dict[str, float]:
                              Tokenizer?" (2021)
     fertility, lone words    the same, if each word is a text of its own: there ` word` lacks its
                              space
-    fertility by pretokens   tokens per pretoken
     STRR, lone words         the share of words that are one token: Nayeem et al., "Beyond
                              Fertility" (2025)
-    STRR by pretokens        the share of pretokens that are one token
     average rank             sum p[k] * (k + 1): Limisiewicz et al., "Tokenization Impacts
                              Multilingual Language Modeling" (2023)
     Shannon entropy          -sum p * log2 p, in bits per token: Shannon (1948)
@@ -13788,18 +13774,15 @@ def measure(model: Model, encoded: EncodedWords) -> dict[str, float]:
     >>> ids, offsets = np.array([1, 1, 0]), np.array([0, 1, 3])
     >>> encoded = EncodedWords([b"ab", b"abc"], np.array([3, 2]), ids, offsets, 12)
     >>> measures = measure(model, encoded)
-    >>> measures["tokens"], round(measures["bytes per token"], 3), measures["STRR by pretokens"]
-    (7, 1.714, 0.6)
-    >>> measures["fertility by pretokens"], round(measures["average rank"], 3)
-    (1.4, 1.286)
+    >>> [round(measures[name], 3) for name in ("tokens", "bytes per token", "average rank")]
+    [7, 1.714, 1.286]
     """
     n = encoded.n_tokens
     lone = encoded.lone
     ids = set(model.ordinary)
     if model.unk_token and not model.byte_fallback:
         ids.add(model.ids[model.unk_token.encode()])
-    frequencies = encoded.frequencies(max(ids) + 1)[list(ids)]
-    p = np.sort(frequencies)[::-1] / n
+    p = np.sort(encoded.frequencies(max(ids) + 1)[list(ids)])[::-1] / n
     p = p[p > 0]
     renyi_entropy = float(np.log2(np.sum(p**RENYI_ORDER)) / (1 - RENYI_ORDER))
     measures = {"tokens": n, "bytes per token": encoded.n_bytes / n}
@@ -13807,9 +13790,6 @@ def measure(model: Model, encoded: EncodedWords) -> dict[str, float]:
         measures["fertility"] = n / lone.n_words
         measures["fertility, lone words"] = lone.n_tokens / lone.n_words
         measures["STRR, lone words"] = lone.single
-    if encoded.are_pretokens:
-        measures["fertility by pretokens"] = n / encoded.n_words
-        measures["STRR by pretokens"] = encoded.single
     return measures | {
         "average rank": float(np.dot(p, np.arange(1, len(p) + 1))),
         "Shannon entropy": float(-np.sum(p * np.log2(p))),
@@ -13817,15 +13797,6 @@ def measure(model: Model, encoded: EncodedWords) -> dict[str, float]:
         "Rényi, of used ids": renyi_entropy / math.log2(max(len(p), 2)),
         "vocabulary utilisation": len(p) / len(ids),
     }
-
-
-def _split_words(tokenizer, words):
-    """Encode words one by one, and decode their tokens without white space at their ends."""
-    splits = []
-    for ids in tokenizer.encode_batch(words, "none"):
-        pieces = map(bytes.strip, decode_each(tokenizer, ids))
-        splits.append([*filter(None, pieces)])
-    return splits
 
 
 # inspect
@@ -13853,7 +13824,7 @@ def _classify(token):
     return list(KINDS_OF_TOKENS)[_KIND_OF_TOKEN.fullmatch(text).lastindex - 1]
 
 
-def unreachable_tokens(tokenizer: Tokenizer) -> dict[int, list[int]]:
+def unreachable_tokens(tokenizer):
     """Find the tokens that are not made from their own bytes: {id: the ids of these bytes}.
 
     The bytes of a token are encoded as a text, and as a single word without pattern and normalizer.
@@ -13870,7 +13841,7 @@ def unreachable_tokens(tokenizer: Tokenizer) -> dict[int, list[int]]:
     """
     model = tokenizer.model
     prefix = model.subword_prefix.encode()
-    bytes_of_unknown = _FALLBACK_TOKENS[128:] if model.byte_fallback else ()
+    bytes_of_unknown = _FALLBACK_TOKENS[128:] * model.byte_fallback
     token_ids = [
         token_id
         for token_id in model.ordinary
@@ -13910,14 +13881,18 @@ class Glitch(NamedTuple):
     used: int  # the number of its occurrences in the corpus
     taken: Counter[bytes]  # the tokens that later merges made from it, and how often
 
+    def now_in(self) -> str:
+        """Write the tokens that have taken most of it."""
+        taken = self.taken.most_common(3)
+        return ", ".join(f"{readable(token)} {100 * n // self.made} %" for token, n in taken)
 
-def find_glitches(
-    learned: Learned, ids: Mapping[bytes, int], frequencies: np.ndarray
-) -> list[Glitch]:
+
+def find_glitches(learned, ids, frequencies):
     """List tokens that merges made RARE times as often as a corpus uses them, or more often.
 
     Those made most often come first.
 
+    ids          {token: id}
     frequencies  of the ids in the corpus. Another corpus than that of the training may have another
                  size, so the numbers of the training are scaled to it
     """
@@ -13944,36 +13919,34 @@ class Inspection(Report):
     tokens: dict[int, bytes]  # id -> decoded bytes, without special tokens
     kinds: Counter[str]  # the numbers of tokens by kind
     unreachable: dict[int, list[int]]  # see `unreachable_tokens`
-    measures: dict[str, float]  # see `measure`; empty without a corpus
-    frequencies: np.ndarray | None  # int64    of each id in the corpus
-    glitches: list[Glitch] | None  # only with a corpus and merge counts
+    # see `measure`; empty without a corpus
+    measures: dict[str, float] = dataclasses.field(default_factory=dict)
+    frequencies: np.ndarray | None = None  # int64    of each id in the corpus
+    glitches: list[Glitch] | None = None  # only with a corpus and merge counts
 
     def tables(self) -> list[Table]:
         n_tokens = len(self.tokens)
-        sizes = {token_id: len(token) for token_id, token in self.tokens.items()}
-        longest = Counter(sizes).most_common(ROWS)
         kinds = [(kind, n, 100 * n / n_tokens) for kind, n in self.kinds.most_common()]
-        rows = [(token_id, self.name_of(token_id), size) for token_id, size in longest]
+        longest = Counter({token_id: len(token) for token_id, token in self.tokens.items()})
+        lost = [(key, "|".join(map(self.name_of, ids))) for key, ids in self.unreachable.items()]
+        n_lost = f"{len(lost):,}"
         tables = [
             Table("Tokens by kind", ("kind", "tokens", "%"), kinds),
-            Table("Longest tokens", ("id", "token", "bytes"), rows),
+            self._list("Longest tokens", longest.most_common(), "bytes"),
+            self._list(f"Tokens that no text can reach: {n_lost}", lost, "becomes"),
         ]
-        rows = []
-        for token_id, ids in [*self.unreachable.items()][:ROWS]:
-            becomes = "|".join(map(self.name_of, ids))
-            rows.append((token_id, self.name_of(token_id), becomes))
-        title = f"Tokens that no text can reach: {len(self.unreachable):,}"
-        tables.append(Table(title, ("id", "token", "becomes"), rows))
         if self.measures:
-            tables.append(Table("Measures", ("measure", "value"), list(self.measures.items())))
+            tables.append(Table("Measures", ("measure", "value"), [*self.measures.items()]))
         if self.glitches is not None:
-            rows = []
-            for token_id, made, used, taken in self.glitches[:ROWS]:
-                shares = [f"{readable(t)} {100 * n // made} %" for t, n in taken.most_common(3)]
-                rows.append((token_id, self.name_of(token_id), made, used, ", ".join(shares)))
             title = f"Candidates for glitch tokens: {len(self.glitches):,}"
-            tables.append(Table(title, ("id", "token", "made", "used", "now in"), rows))
+            rows = [(*glitch[:3], glitch.now_in()) for glitch in self.glitches]
+            tables.append(self._list(title, rows, "made", "used", "now in"))
         return tables
+
+    def _list(self, title, rows, *header):
+        """Tabulate the first of some rows, which begin with an id, with the tokens of the ids."""
+        rows = [(token_id, self.name_of(token_id), *cells) for token_id, *cells in rows[:ROWS]]
+        return Table(title, ("id", "token", *header), rows)
 
     def name_of(self, token_id: int) -> str:
         """Write a token, or the id of a special token."""
@@ -14012,36 +13985,23 @@ def inspect_model(
     given = tokenizer
     tokenizer = open_model(given, encoding=encoding, pattern=pattern)
     model = tokenizer.model
-    if getattr(given, "history", None):
-        learned, _ = given.history
-    if isinstance(given, PathName) and Path(given, LEARNED_FILE).is_file():
-        learned, _ = load_learned(given, model)
+    learned, _ = _find_history(given, model) or (learned, None)
     _, decoded = tokenizer._decoded
     tokens = {token_id: decoded[token_id] for token_id in model.ordinary if decoded[token_id]}
     require(tokens, "the model has only special tokens: there is nothing to inspect")
+    title = (
+        f"{len(tokenizer):,} tokens, {len(model.special_tokens):,} of them special, {model.kind}"
+    )
+    kinds = Counter(map(_classify, tokens.values()))
     with stage("search"):
-        unreachable = unreachable_tokens(tokenizer)
-    frequencies = None
-    measures = {}
-    glitches = None
+        report = Inspection(title, tokens, kinds, unreachable_tokens(tokenizer))
     if inputs is not None:
         encoded = encode_corpus(tokenizer, inputs, text_field=text_field, engine=engine)
-        frequencies = encoded.frequencies(max(model.vocab) + 1)
-        measures = measure(model, encoded)
+        report.measures = measure(model, encoded)
+        report.frequencies = encoded.frequencies(tokenizer.vocab_size)
         if learned:
-            glitches = find_glitches(learned, model.ids, frequencies)
-    title = (
-        f"{len(model.vocab):,} tokens, {len(model.special_tokens):,} of them special, {model.kind}"
-    )
-    return Inspection(
-        title,
-        tokens,
-        Counter(map(_classify, tokens.values())),
-        unreachable,
-        measures,
-        frequencies,
-        glitches,
-    )
+            report.glitches = find_glitches(learned, model.ids, report.frequencies)
+    return report
 
 
 # curve
@@ -14080,18 +14040,15 @@ class Curve(Report):
         require(suffix in (".png", ".svg", ".pdf"), f"{path}: name a .png, .svg or .pdf file")
         pyplot = import_optional("matplotlib.pyplot")
         with pyplot.rc_context({"font.size": 9}):
-            figure = pyplot.figure(figsize=(7, 3), layout="constrained")
+            figure, (left, right) = pyplot.subplots(1, 2, figsize=(7, 3), layout="constrained")
             pyplot.close(figure)  # else a notebook shows it twice
-            left, right = figure.subplots(1, 2)
             left.set(xlabel="vocabulary", ylabel="bytes per token")
-            right.set(
-                yscale="log", xlabel="vocabulary", ylabel="% of the tokens that 1,000 more save"
-            )
-            for axes in (left, right):
-                axes.set_xscale("log", base=2)
+            saving = "% of the tokens that 1,000 more save"
+            right.set(yscale="log", xlabel="vocabulary", ylabel=saving)
             for name, (sizes, _, rates, saved) in self.columns.items():
-                left.plot(sizes, rates, label=name.replace("$", r"\$"))  # $ begins a formula
-                right.plot(sizes, saved)
+                label = name.replace("$", r"\$")  # $ begins a formula
+                left.semilogx(sizes, rates, base=2, label=label)
+                right.semilogx(sizes, saved, base=2)
             left.legend()
             if path:
                 with atomic_write(Path(path)) as file:
@@ -14152,23 +14109,19 @@ def curve(
     [[256, 257, 258], [14, 11, 7], [1.0, 1.27, 2.0]]
     """
     columns = {}
+    options = {"text_field": text_field, "engine": engine}
     for name, model in _by_name(models).items():
         if corpus:
             tokenizer = open_model(model)
-            encoded = encode_corpus(
-                tokenizer, corpus, text_field=text_field, engine=engine, lone=False
-            )
+            encoded = encode_corpus(tokenizer, corpus, lone=False, **options)
             n_tokens = tokens_by_size(tokenizer.model, encoded.frequencies(tokenizer.vocab_size))
             n_letters = len(tokenizer.model.letters)
             n_bytes = encoded.n_bytes
         else:
-            history = getattr(model, "history", model)
-            if isinstance(model, PathName):
-                history = load_learned(model, load_model(model))
+            history = model if type(model) is tuple else _find_history(model)
             require(
-                type(history) is tuple,
-                f"{name}: no merge counts: name the result of training a BPE, its folder, or a "
-                "corpus",
+                history,
+                f"{name}: no merge counts: name a BPE that `train` wrote, or also a `corpus`",
             )
             learned, n_bytes = history
             n_tokens = learned.n_tokens
@@ -14177,9 +14130,8 @@ def curve(
         saved = np.full(len(n_tokens), np.nan)
         saved[:-1000] = 100 - 100 * n_tokens[1000:] / n_tokens[:-1000]
         columns[name] = sizes, n_tokens, n_bytes / n_tokens, saved
-    return Curve(
-        "Tokens of the corpus by the size of the vocabulary, without special tokens", columns
-    )
+    title = "Tokens of the corpus by the size of the vocabulary, without special tokens"
+    return Curve(title, columns)
 
 
 # compare
@@ -14194,25 +14146,14 @@ class Comparison(Report):
     title: str
     models: list[str]
     corpora: list[str]
+    n_tokens: np.ndarray  # int64[models, corpora]
     bytes_per_token: np.ndarray  # float64[models, corpora]
-    premiums: np.ndarray  # float64[models, corpora]   tokens for each token of the first corpus
-    gini: np.ndarray  # float64[models]                of the tokens of the corpora
-    shared: np.ndarray  # int64[models, models]    tokens that are in both vocabularies
     # The share of words, weighted by counts, that all models split at the same positions.
     same: float
     differences: list[tuple]  # words split differently: (word, count, [its pieces by each model])
 
     def tables(self) -> list[Table]:
-        header = ("model", *self.corpora)
-        rates = list(zip(self.models, *self.bytes_per_token.T, strict=True))
-        tables = [Table("Bytes per token", header, rates)]
-        if len(self.corpora) > 1:
-            rows = list(zip(self.models, *self.premiums.T, self.gini, strict=True))
-            title = f"Premium: tokens for each token of {self.corpora[0]}; only for parallel text"
-            tables.append(Table(title, (*header, "Gini"), rows))
-        if len(self.models) > 1:
-            rows = list(zip(self.models, *self.shared.T, strict=True))
-            tables.append(Table("Tokens in both vocabularies", ("model", *self.models), rows))
+        rates = [*zip(self.models, *self.bytes_per_token.T, strict=True)]
         words = []
         for word, n, pieces in self.differences[:ROWS]:
             shown = ["|".join(map(readable, tokens)) for tokens in pieces]
@@ -14221,17 +14162,10 @@ class Comparison(Report):
             f"Words split alike by all: {100 * self.same:.1f} % of the {COMPARED_WORDS:,} most "
             "frequent, weighted"
         )
-        return [*tables, Table(title, ("word", "count", *self.models), words)]
-
-
-def _most_frequent_words(sources, engine):
-    """Count the words of corpora, and keep the COMPARED_WORDS most frequent ones."""
-    counts = Counter()
-    for source in sources:
-        counts.update(count(source, engine).words.to_counts())
-    in_order = sorted(sorted(counts), key=counts.get, reverse=True)
-    words = (word for word in in_order if word.decode("utf-8", "replace").strip())
-    return {word: counts[word] for word in itertools.islice(words, COMPARED_WORDS)}
+        return [
+            Table("Bytes per token", ("model", *self.corpora), rates),
+            Table(title, ("word", "count", *self.models), words),
+        ]
 
 
 @checked
@@ -14253,14 +14187,6 @@ def compare(
     with the one character of white space before it. Only cuts inside the word count, as not all
     models put the space into the token.
 
-    Two measures of several corpora are for parallel text, such as translations of one text, in
-    which each corpus has the cost c[k], its number of tokens:
-
-    premium  c[k] / c[0]: Petrov et al., "Language Model Tokenizers Introduce Unfairness Between
-             Languages" (2023)
-    Gini     the sum of all |c[k] - c[j]| / (2 * n * sum c), 0 if the n costs are equal: Foroutan et
-             al., "Parity-Aware Byte-Pair Encoding" (2025)
-
     >>> small = Tokenizer(*train_bpe_from_counts({b"low": 5, b" lower": 2}, 258))
     >>> large = Tokenizer(*train_bpe_from_counts({b"low": 5, b" lower": 2}, 260))
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -14273,43 +14199,43 @@ def compare(
     corpora = _by_name(corpora)
     require(tokenizers and corpora, "a comparison needs at least one model and one corpus")
     special_tokens = set().union(*(tokenizer.special_tokens for tokenizer in tokenizers.values()))
-    sources = [
-        Source(find_files(files), Pattern(r"\s?\S+"), sorted(special_tokens), text_field)
-        for files in corpora.values()
-    ]
+    files = [file for inputs in corpora.values() for file in find_files(inputs)]
+    source = Source(files, r"\s?\S+", sorted(special_tokens), text_field)
     with stage("words"):
-        words = _most_frequent_words(sources, engine)
+        counts = count(source, engine).words.to_counts()
+        in_order = sorted(sorted(counts), key=counts.get, reverse=True)
+        words = [word for word in in_order if word.decode("utf-8", "replace").strip()]
+        words = words[:COMPARED_WORDS]
     sizes = []
     splits = []  # for each model, the pieces of each word
-    vocabularies = [tokenizer.model.ordinary_ids.keys() for tokenizer in tokenizers.values()]
     for tokenizer in tokenizers.values():
-        for files in corpora.values():
+        for inputs in corpora.values():
             encoded = encode_corpus(
-                tokenizer, files, text_field=text_field, engine=engine, lone=False
+                tokenizer, inputs, text_field=text_field, engine=engine, lone=False
             )
             sizes.append((encoded.n_bytes, encoded.n_tokens))
-        splits.append(_split_words(tokenizer, words))
+        splits.append([_pieces(tokenizer, ids) for ids in tokenizer.encode_batch(words, "none")])
+    n_bytes, n_tokens = np.array(sizes).T.reshape(2, len(tokenizers), len(corpora))
     differences = []
     for word, *pieces in zip(words, *splits, strict=True):
         if len({tuple(map(len, tokens)) for tokens in pieces}) > 1:
-            differences.append((word, words[word], pieces))
+            differences.append((word, counts[word], pieces))
     n_different = sum(n for _, n, _ in differences)
-    same = 1 - n_different / sum(words.values())
-    n_bytes, n_tokens = np.array(sizes).T.reshape(2, len(tokenizers), len(corpora))
-    n = len(corpora)
-    # In ascending order, cost k is the greater one in k pairs, and the smaller one in n - 1 - k.
-    gini = np.sort(n_tokens) @ np.arange(1 - n, n, 2) / (n * n_tokens.sum(1))
+    same = 1 - n_different / max(sum(counts[word] for word in words), 1)
     return Comparison(
         "Models compared",
-        list(tokenizers),
-        list(corpora),
+        [*tokenizers],
+        [*corpora],
+        n_tokens,
         n_bytes / n_tokens,
-        n_tokens / n_tokens[:, :1],
-        gini,
-        np.array([[len(a & b) for a in vocabularies] for b in vocabularies]),
         same,
         differences,
     )
+
+
+def _pieces(tokenizer, ids):
+    """Decode the ids of a word one by one, without white space at their ends."""
+    return [*filter(None, map(bytes.strip, decode_each(tokenizer, ids)))]
 
 
 # view
@@ -14322,7 +14248,7 @@ _SPAN = (
 )
 
 
-def decode_each(tokenizer: Tokenizer, ids: Sequence[int]) -> list[bytes]:
+def decode_each(tokenizer, ids):
     """Decode the ids of a text one by one."""
     as_first, as_later = tokenizer._decoded
     tokens = [as_later[token_id] for token_id in ids]
@@ -14356,10 +14282,6 @@ class View:
         return "\n".join([*map(str.rstrip, lines), self.title])
 
     __str__ = __repr__ = text
-
-    def tables(self) -> list[Table]:
-        columns = self.ids.tolist(), map(readable, self.tokens), map(len, self.tokens)
-        return [Table(self.title, ("id", "token", "bytes"), [*zip(*columns, strict=True)])]
 
     def _repr_html_(self):
         """Write the tokens on colours, with their ids as tooltips."""
