@@ -33,7 +33,8 @@ Sections, in the order in which the data passes through them
     Compiling       functions -> kernels and structs; the few instructions that Numba lacks
     Running         errors, workers, interrupts, progress, stages, files written whole or not at all
     Bytes           kernels for bytes and characters, and a trie; all sections use them
-    Patterns        a name or a regular expression -> a table over bytes that finds pretokens
+    Steps           what cuts a text: expressions, Splits, Metaspaces; the steps of a tokenizer.json
+    Patterns        steps -> a table over bytes that finds pretokens
     Scanning        flat text, in which END stands where a text ends -> the ends of its pretokens
     Special tokens  flat text -> flat text with END over each special token; where a text may be cut
     Normalizing     flat text -> flat text in a normal form, in lower case, without accents
@@ -1359,22 +1360,11 @@ def make_trie(tokens: Mapping[int, bytes]) -> Trie:
     return Trie(*_build_trie(text, ends, np.fromiter(tokens, np.int32, len(tokens))))
 
 
-# ─── Patterns ─────────────────────────────────────────────────────────────────────────────────────
+# ─── Steps ────────────────────────────────────────────────────────────────────────────────────────
 #
 # A pattern is a list of steps, and each step splits the pieces of the previous one. A step is a
 # regular expression, a Split or a Metaspace. A name in PATTERNS means one step or several, and so
-# does a pre_tokenizer of a tokenizer.json. Text between matches is kept:
-#
-#     Pattern(r"\d+|a").split(b"12a!3")   ->   [b"12", b"a", b"!", b"3"]
-#
-# An expression is compiled through five forms, which are described above `_RegexParser`:
-#
-#     expression -> parts -> machine over classes of characters -> transducer that never goes back
-#     -> table over bytes
-#
-# Scanning reads the table: one look-up for each byte. An expression that is not regular, such as
-# one with a lookbehind, is left to the `regex` package. Each pass over the text is done by a table,
-# by that package or by a Metaspace. Consecutive steps share a pass if one machine can do them all.
+# does a pre_tokenizer of a tokenizer.json. Its normalizer and its decoder are lists of steps, too.
 
 BEHAVIORS = ("isolated", "removed", "merged_with_previous", "merged_with_next", "contiguous")
 
@@ -1502,6 +1492,237 @@ PATTERNS = {
     "whitespace-split": {"type": "WhitespaceSplit"},
 }
 
+
+PatternStep = str | Split | Metaspace | dict
+PatternSource = PatternStep | Sequence[PatternStep]
+_LIKE_A_NAME = regex.compile(r"[A-Za-z][A-Za-z\d_-]+")
+
+
+def _plain_steps(step):
+    """Make the steps of JSON, and check other steps; a Split that isolates becomes its regex."""
+    match step:
+        case dict():
+            return _pre_tokenizer_steps(json.dumps(step))
+        case Split():
+            require_known("behavior", step.behavior, BEHAVIORS)
+            if step.behavior == "isolated":
+                source = step.regex
+                return (Split(source),) if _LIKE_A_NAME.fullmatch(source) else (source,)
+        case Metaspace():
+            require_known("prepend scheme", step.prepend_scheme, PREPEND_SCHEMES)
+            require(
+                isinstance(step.replacement, str) and len(step.replacement) == 1,
+                f"Metaspace writes one character for a space, not {step.replacement!r}",
+            )
+        case str():
+            require(
+                not _LIKE_A_NAME.fullmatch(step),
+                f"no pattern is named {step!r}; there are {', '.join(PATTERNS)}, or a regular "
+                "expression",
+            )
+        case _:
+            name = type(step).__name__
+            raise InputError(f"a step of a pattern is a str, Split, Metaspace or dict, not {name}")
+    return (step,)
+
+
+# The steps of a tokenizer.json
+
+
+def _brief_json(value):
+    """Write a part of a file for a message, in at most 100 characters."""
+    return json.dumps(value)[:100]
+
+
+def _flattened(part, key):
+    """List the steps of a normalizer, pre_tokenizer or decoder; a Sequence has them under `key`."""
+    match part:
+        case list() | tuple():
+            return [step for item in part for step in _flattened(item, key)]
+        case {"type": "Sequence"} if isinstance(part.get(key), list | tuple):
+            return _flattened(part[key], key)
+        case {"type": str(name)} if name != "Sequence":
+            return [part]
+    raise InputError(
+        f"a step without a type, or a Sequence without {key}, is not supported: {_brief_json(part)}"
+    )
+
+
+def _call_step(part, functions, step, *arguments):
+    """Call the function for the type of a step of a tokenizer.json, with its other fields."""
+    fields = {name: field for name, field in step.items() if name != "type"}
+    try:
+        return list(functions[step["type"]](*arguments, **fields))
+    except (AttributeError, LookupError, OverflowError, TypeError, ValueError) as error:
+        raise InputError(f"the {part} {_brief_json(step)} is not supported: {error}") from None
+
+
+# An expression of a tokenizer.json -> an expression for `regex`. Hugging Face matches by Oniguruma,
+# in Ruby's dialect. Most expressions mean the same in both, and some are rewritten. For all others
+# that may differ, a warning says so.
+
+# Outside of a class, Oniguruma's \w also matches six numbers, as the table below says. The \w of
+# `regex` also matches two joiners, so it is written as a class.
+_WORD = r"\p{Alphabetic}\p{M}\p{Nd}\p{Pc}"
+_TO_ONIGURUMA = {r"\w": r"[\p{Word}\u200c\u200d]", r"\W": r"[^\p{Word}\u200c\u200d]"}
+_FROM_ONIGURUMA = {
+    r"\w": _WORD,
+    r"\h": "0-9A-Fa-f",
+    **{written: escape for escape, written in _TO_ONIGURUMA.items()},
+}
+_SAME_ESCAPE = (
+    r"\\(?:[sSdDnrtfvaA]|[pP]\{\w+\}|x[0-7][\dA-Fa-f]|u(?![dD][89a-fA-F])[\dA-Fa-f]{4}|[^\w])"
+)
+_WORD_SET = r"\[\^?\\p\{Word\}\\u200c\\u200d\]"
+_SAME_IN_SET = (
+    rf"[^\]\[\\&-]|&(?!&)|(?<=[\[^])-|-(?!-|\\[wh])|{_SAME_ESCAPE}|\\[wh](?!-[^\]])|{_WORD_SET}"
+)
+# An expression is read in parts; the first entry that matches counts. Its value is the replacement
+# for `regex`: "" keeps the part, and None keeps it with a warning. When case is ignored, Oniguruma
+# matches ß with ss, and ligatures with their letters, which the first entry avoids.
+_ONIGURUMA_PARTS = {
+    r"\(\?i:(?:(?i:(?!ss|ff|fi|fl|st))[A-Za-z'|]|\[[A-Za-z]+\])+\)": "",
+    rf"{_SAME_ESCAPE}|\[\^?(?:{_SAME_IN_SET})+\]": "",
+    r"\[\^?\]?(?:\\.|\[(?:\\.|[^\]\\])*\]|[^\]\[\\])*\]": None,
+    r"\^": r"(?<![^\n])",
+    r"\$": r"(?![^\n])",
+    r"\\z": r"\Z",
+    r"\\Z": r"(?=\n?\Z)",
+    r"\\w": f"[{_WORD}²³¹¼½¾]",
+    r"\\W": f"[^{_WORD}²³¹¼½¾]",
+    r"\\h": "[0-9A-Fa-f]",
+    r"\\H": "[^0-9A-Fa-f]",
+    r"\{1(?:,\d+)?\}\+": "+",  # in Oniguruma, + after a count repeats it
+    r"\{0?,\d+\}\+": "*",
+    r"\\.|\[|\(\?[a-z-]+[:)]|\{\d+\}\?|\{[\d,]*\}\+": None,
+    r"(?s:.)": "",
+}
+_ONIGURUMA_PART = regex.compile("|".join(f"({part})" for part in _ONIGURUMA_PARTS))
+
+
+def _replace_escapes(text, replacements):
+    """Replace some escapes, and classes that stand for them, in an expression."""
+    escapes = rf"{_WORD_SET}|\\(?s:.)"
+    return regex.sub(escapes, lambda part: replacements.get(part[0], part[0]), text)
+
+
+def _read_regex(text):
+    """Rewrite an expression of Hugging Face's engine for `regex`.
+
+    A warning says if it may mean something else.
+    """
+    rewritten = ""
+    doubtful = []
+    replacements = list(_ONIGURUMA_PARTS.values())
+    for part in _ONIGURUMA_PART.finditer(text):
+        replacement = replacements[part.lastindex - 1]
+        if replacement is None:
+            doubtful.append(part[0])
+        rewritten += replacement or _replace_escapes(part[0], _FROM_ONIGURUMA)
+    if doubtful:
+        note(
+            f"Hugging Face's engine may read {doubtful[0]} in the pattern {text[:200]!r} "
+            "differently: some ids may differ"
+        )
+    return rewritten
+
+
+def _write_regex(source):
+    """Rewrite an expression of `regex` for Hugging Face's engine, if that is possible."""
+    written = _replace_escapes(source, _TO_ONIGURUMA)
+    require(
+        _read_regex(written) == source,
+        f"Hugging Face reads {source!r} differently: write $ as (?![\\s\\S])"[:300],
+    )
+    return written
+
+
+# The steps of a pattern for a pre_tokenizer
+
+_BEHAVIORS = {name.title().replace("_", ""): name for name in BEHAVIORS}
+
+
+def _split_steps(pattern, behavior="Isolated", invert=False):
+    """Make the step of a Split."""
+    if "String" in pattern:
+        source = regex.escape(pattern["String"])
+    else:
+        source = _read_regex(pattern["Regex"])
+    return [Split(source, _BEHAVIORS[behavior], bool(invert))]
+
+
+def _metaspace_steps(replacement, add_prefix_space=True, split=True, prepend_scheme=None, **_):
+    """Make the steps of a Metaspace; if it splits, a pretoken begins at each replacement."""
+    old_scheme = "always" if add_prefix_space else "never"  # in files from before 2023
+    steps = [Metaspace(replacement, prepend_scheme or old_scheme)]
+    if split:
+        steps.append(Split(regex.escape(replacement), "merged_with_next"))
+    return steps
+
+
+def _byte_level_steps(add_prefix_space=True, use_regex=True, **_):
+    """Make the steps of a ByteLevel."""
+    steps = []
+    if add_prefix_space:
+        steps.append(Metaspace(" "))
+    if use_regex:
+        steps.append(PATTERNS["gpt2"])
+    return steps
+
+
+# The function that makes the steps of a pattern for a type of pre-tokenizer; its parameters are the
+# fields. Rust's \s and \w are the same as here, except for characters that are newer than its
+# Unicode 16.
+_PRE_TOKENIZERS = {
+    "BertPreTokenizer": lambda: (Split(r"\s", "removed"), PUNCTUATION),
+    "Whitespace": lambda: (Split(r"\w+|[^\w\s]+", "removed", invert=True),),
+    "WhitespaceSplit": lambda: (Split(r"\s", "removed"),),
+    "Punctuation": lambda behavior="Isolated": (Split(PUNCTUATION, _BEHAVIORS[behavior]),),
+    "Digits": lambda individual_digits: (r"\p{N}" if individual_digits else r"\p{N}+",),
+    "CharDelimiterSplit": lambda delimiter: (Split(regex.escape(delimiter), "removed"),),
+    "Split": _split_steps,
+    "Metaspace": _metaspace_steps,
+    "ByteLevel": _byte_level_steps,
+}
+_DIGITS = {"type": "Digits", "individual_digits": False}
+
+
+@functools.lru_cache(8)
+def _pre_tokenizer_steps(pre_tokenizer):
+    """Make the steps of a pattern for a pre_tokenizer in JSON.
+
+    Digits after a ByteLevel cut the names of bytes, not the text: see `_check_after_bytes`.
+    """
+    steps = []
+    has_byte_level = False
+    for part in _flattened(json.loads(pre_tokenizer), "pretokenizers"):
+        if has_byte_level and part == _DIGITS:
+            continue
+        for step in _call_step("pre_tokenizer", _PRE_TOKENIZERS, part):
+            steps += _plain_steps(step)
+        has_byte_level |= part["type"] == "ByteLevel"
+    if all(isinstance(step, Metaspace) for step in steps):
+        steps.append(PATTERNS["none"])
+    return tuple(steps)
+
+
+PATTERN_NAMES = {_plain_steps(entry): name for name, entry in PATTERNS.items()}
+
+
+# ─── Patterns ─────────────────────────────────────────────────────────────────────────────────────
+#
+# A pattern is compiled from its steps, and cuts text into pretokens. Text between matches is kept:
+#
+#     Pattern(r"\d+|a").split(b"12a!3")   ->   [b"12", b"a", b"!", b"3"]
+#
+# An expression is compiled through five forms, which are described above `_RegexParser`:
+#
+#     expression -> parts -> machine over classes of characters -> transducer that never goes back
+#     -> table over bytes
+#
+# Scanning reads the table: one look-up for each byte. An expression that is not regular, such as
+# one with a lookbehind, is left to the `regex` package. Each pass over the text is done by a table,
+# by that package or by a Metaspace. Consecutive steps share a pass if one machine can do them all.
 
 # The forms of an expression:
 #
@@ -2275,39 +2496,6 @@ class Pattern:
         flat = FlatText.join([_text_bytes(data)], [BEGINS])
         flat = self.passes[-1].apply(scan, self.apply(scan, flat, BEGINS), BEGINS)
         return list(filter(None, flat.parts()))
-
-
-PatternStep = str | Split | Metaspace | dict
-PatternSource = PatternStep | Sequence[PatternStep]
-_LIKE_A_NAME = regex.compile(r"[A-Za-z][A-Za-z\d_-]+")
-
-
-def _plain_steps(step):
-    """Make the steps of JSON, and check other steps; a Split that isolates becomes its regex."""
-    match step:
-        case dict():
-            return _pre_tokenizer_steps(json.dumps(step))
-        case Split():
-            require_known("behavior", step.behavior, BEHAVIORS)
-            if step.behavior == "isolated":
-                source = step.regex
-                return (Split(source),) if _LIKE_A_NAME.fullmatch(source) else (source,)
-        case Metaspace():
-            require_known("prepend scheme", step.prepend_scheme, PREPEND_SCHEMES)
-            require(
-                isinstance(step.replacement, str) and len(step.replacement) == 1,
-                f"Metaspace writes one character for a space, not {step.replacement!r}",
-            )
-        case str():
-            require(
-                not _LIKE_A_NAME.fullmatch(step),
-                f"no pattern is named {step!r}; there are {', '.join(PATTERNS)}, or a regular "
-                "expression",
-            )
-        case _:
-            name = type(step).__name__
-            raise InputError(f"a step of a pattern is a str, Split, Metaspace or dict, not {name}")
-    return (step,)
 
 
 @functools.lru_cache(maxsize=64)
@@ -9095,187 +9283,6 @@ def _decode_utf8(data, where):
         return data.decode()
     except UnicodeDecodeError as error:
         raise InputError(f"{where}: not UTF-8 at byte {error.start}") from None
-
-
-# An expression of a tokenizer.json -> an expression for `regex`. Hugging Face matches by Oniguruma,
-# in Ruby's dialect. Most expressions mean the same in both, and some are rewritten. For all others
-# that may differ, a warning says so.
-
-# Outside of a class, Oniguruma's \w also matches six numbers, as the table below says. The \w of
-# `regex` also matches two joiners, so it is written as a class.
-_WORD = r"\p{Alphabetic}\p{M}\p{Nd}\p{Pc}"
-_TO_ONIGURUMA = {r"\w": r"[\p{Word}\u200c\u200d]", r"\W": r"[^\p{Word}\u200c\u200d]"}
-_FROM_ONIGURUMA = {
-    r"\w": _WORD,
-    r"\h": "0-9A-Fa-f",
-    **{written: escape for escape, written in _TO_ONIGURUMA.items()},
-}
-_SAME_ESCAPE = (
-    r"\\(?:[sSdDnrtfvaA]|[pP]\{\w+\}|x[0-7][\dA-Fa-f]|u(?![dD][89a-fA-F])[\dA-Fa-f]{4}|[^\w])"
-)
-_WORD_SET = r"\[\^?\\p\{Word\}\\u200c\\u200d\]"
-_SAME_IN_SET = (
-    rf"[^\]\[\\&-]|&(?!&)|(?<=[\[^])-|-(?!-|\\[wh])|{_SAME_ESCAPE}|\\[wh](?!-[^\]])|{_WORD_SET}"
-)
-# An expression is read in parts; the first entry that matches counts. Its value is the replacement
-# for `regex`: "" keeps the part, and None keeps it with a warning. When case is ignored, Oniguruma
-# matches ß with ss, and ligatures with their letters, which the first entry avoids.
-_ONIGURUMA_PARTS = {
-    r"\(\?i:(?:(?i:(?!ss|ff|fi|fl|st))[A-Za-z'|]|\[[A-Za-z]+\])+\)": "",
-    rf"{_SAME_ESCAPE}|\[\^?(?:{_SAME_IN_SET})+\]": "",
-    r"\[\^?\]?(?:\\.|\[(?:\\.|[^\]\\])*\]|[^\]\[\\])*\]": None,
-    r"\^": r"(?<![^\n])",
-    r"\$": r"(?![^\n])",
-    r"\\z": r"\Z",
-    r"\\Z": r"(?=\n?\Z)",
-    r"\\w": f"[{_WORD}²³¹¼½¾]",
-    r"\\W": f"[^{_WORD}²³¹¼½¾]",
-    r"\\h": "[0-9A-Fa-f]",
-    r"\\H": "[^0-9A-Fa-f]",
-    r"\{1(?:,\d+)?\}\+": "+",  # in Oniguruma, + after a count repeats it
-    r"\{0?,\d+\}\+": "*",
-    r"\\.|\[|\(\?[a-z-]+[:)]|\{\d+\}\?|\{[\d,]*\}\+": None,
-    r"(?s:.)": "",
-}
-_ONIGURUMA_PART = regex.compile("|".join(f"({part})" for part in _ONIGURUMA_PARTS))
-
-
-def _replace_escapes(text, replacements):
-    """Replace some escapes, and classes that stand for them, in an expression."""
-    escapes = rf"{_WORD_SET}|\\(?s:.)"
-    return regex.sub(escapes, lambda part: replacements.get(part[0], part[0]), text)
-
-
-def _read_regex(text):
-    """Rewrite an expression of Hugging Face's engine for `regex`.
-
-    A warning says if it may mean something else.
-    """
-    rewritten = ""
-    doubtful = []
-    replacements = list(_ONIGURUMA_PARTS.values())
-    for part in _ONIGURUMA_PART.finditer(text):
-        replacement = replacements[part.lastindex - 1]
-        if replacement is None:
-            doubtful.append(part[0])
-        rewritten += replacement or _replace_escapes(part[0], _FROM_ONIGURUMA)
-    if doubtful:
-        note(
-            f"Hugging Face's engine may read {doubtful[0]} in the pattern {text[:200]!r} "
-            "differently: some ids may differ"
-        )
-    return rewritten
-
-
-def _write_regex(source):
-    """Rewrite an expression of `regex` for Hugging Face's engine, if that is possible."""
-    written = _replace_escapes(source, _TO_ONIGURUMA)
-    require(
-        _read_regex(written) == source,
-        f"Hugging Face reads {source!r} differently: write $ as (?![\\s\\S])"[:300],
-    )
-    return written
-
-
-# A pre_tokenizer of a tokenizer.json -> steps of a pattern
-
-
-def _brief_json(value):
-    """Write a part of a file for a message, in at most 100 characters."""
-    return json.dumps(value)[:100]
-
-
-def _flattened(part, key):
-    """List the steps of a normalizer, pre_tokenizer or decoder; a Sequence has them under `key`."""
-    match part:
-        case list() | tuple():
-            return [step for item in part for step in _flattened(item, key)]
-        case {"type": "Sequence"} if isinstance(part.get(key), list | tuple):
-            return _flattened(part[key], key)
-        case {"type": str(name)} if name != "Sequence":
-            return [part]
-    raise InputError(
-        f"a step without a type, or a Sequence without {key}, is not supported: {_brief_json(part)}"
-    )
-
-
-def _call_step(part, functions, step, *arguments):
-    """Call the function for the type of a step of a tokenizer.json, with its other fields."""
-    fields = {name: field for name, field in step.items() if name != "type"}
-    try:
-        return list(functions[step["type"]](*arguments, **fields))
-    except (AttributeError, LookupError, OverflowError, TypeError, ValueError) as error:
-        raise InputError(f"the {part} {_brief_json(step)} is not supported: {error}") from None
-
-
-_BEHAVIORS = {name.title().replace("_", ""): name for name in BEHAVIORS}
-
-
-def _split_steps(pattern, behavior="Isolated", invert=False):
-    """Make the step of a Split."""
-    if "String" in pattern:
-        source = regex.escape(pattern["String"])
-    else:
-        source = _read_regex(pattern["Regex"])
-    return [Split(source, _BEHAVIORS[behavior], bool(invert))]
-
-
-def _metaspace_steps(replacement, add_prefix_space=True, split=True, prepend_scheme=None, **_):
-    """Make the steps of a Metaspace; if it splits, a pretoken begins at each replacement."""
-    old_scheme = "always" if add_prefix_space else "never"  # in files from before 2023
-    steps = [Metaspace(replacement, prepend_scheme or old_scheme)]
-    if split:
-        steps.append(Split(regex.escape(replacement), "merged_with_next"))
-    return steps
-
-
-def _byte_level_steps(add_prefix_space=True, use_regex=True, **_):
-    """Make the steps of a ByteLevel."""
-    steps = []
-    if add_prefix_space:
-        steps.append(Metaspace(" "))
-    if use_regex:
-        steps.append(PATTERNS["gpt2"])
-    return steps
-
-
-# The function that makes the steps of a pattern for a type of pre-tokenizer; its parameters are the
-# fields. Rust's \s and \w are the same as here, except for characters that are newer than its
-# Unicode 16.
-_PRE_TOKENIZERS = {
-    "BertPreTokenizer": lambda: (Split(r"\s", "removed"), PUNCTUATION),
-    "Whitespace": lambda: (Split(r"\w+|[^\w\s]+", "removed", invert=True),),
-    "WhitespaceSplit": lambda: (Split(r"\s", "removed"),),
-    "Punctuation": lambda behavior="Isolated": (Split(PUNCTUATION, _BEHAVIORS[behavior]),),
-    "Digits": lambda individual_digits: (r"\p{N}" if individual_digits else r"\p{N}+",),
-    "CharDelimiterSplit": lambda delimiter: (Split(regex.escape(delimiter), "removed"),),
-    "Split": _split_steps,
-    "Metaspace": _metaspace_steps,
-    "ByteLevel": _byte_level_steps,
-}
-_DIGITS = {"type": "Digits", "individual_digits": False}
-
-
-@functools.lru_cache(8)
-def _pre_tokenizer_steps(pre_tokenizer):
-    """Make the steps of a pattern for a pre_tokenizer in JSON.
-
-    Digits after a ByteLevel cut the names of bytes, not the text: see `_check_after_bytes`.
-    """
-    steps = []
-    has_byte_level = False
-    for part in _flattened(json.loads(pre_tokenizer), "pretokenizers"):
-        if has_byte_level and part == _DIGITS:
-            continue
-        for step in _call_step("pre_tokenizer", _PRE_TOKENIZERS, part):
-            steps += _plain_steps(step)
-        has_byte_level |= part["type"] == "ByteLevel"
-    if all(isinstance(step, Metaspace) for step in steps):
-        steps.append(PATTERNS["none"])
-    return tuple(steps)
-
-
-PATTERN_NAMES = {_plain_steps(entry): name for name, entry in PATTERNS.items()}
 
 
 class Encoding(NamedTuple):
