@@ -128,7 +128,6 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from concurrent.futures import (
     BrokenExecutor,
     Executor,
-    Future,
     ProcessPoolExecutor,
     ThreadPoolExecutor,
     wait,
@@ -136,7 +135,7 @@ from concurrent.futures import (
 from operator import attrgetter
 from pathlib import Path
 from types import MappingProxyType, SimpleNamespace, UnionType
-from typing import IO, ClassVar, NamedTuple, TypeVar, get_args, get_origin, get_type_hints
+from typing import NamedTuple, TypeVar, get_args, get_origin, get_type_hints
 
 try:
     import numba
@@ -150,7 +149,8 @@ try:
 except (ImportError, MemoryError, OSError) as error:
     if not str(*sys.argv[:1]).endswith(("bpe_numba.py", "bpe-numba")):
         raise
-    print(f"bpe_numba: no packages, or a limit on memory: {error!r:.200}", file=sys.stderr)
+    message = "a required package is missing, or memory ran out"
+    print(f"bpe_numba: {message}: {error!r:.200}", file=sys.stderr)
     sys.exit(2)
 
 __version__ = "0.2.0"
@@ -508,9 +508,9 @@ with contextlib.suppress(MemoryError):
 #
 #     list(Engine(workers=2).map(abs, [-1, 2, -3]))   ->   [1, 2, 3]
 #
-# A file has a hidden temporary name while it is written, and takes its own name when it is whole. A
-# signal such as SIGINT ends the program at once: its handler removes the unfinished files, writes
-# one line and exits.
+# A file is written under a hidden temporary name, and renamed when it is complete. A signal such as
+# SIGINT ends the program at once: its handler removes the unfinished files, writes one line and
+# exits.
 
 PROFILE_VARIABLE = "BPE_NUMBA_PROFILE"  # names the only stage that Scalene records
 
@@ -525,13 +525,13 @@ class InputError(ValueError):
     """
 
 
-def require(condition: object, message: str) -> None:
+def require(condition, message):
     """Raise InputError with this message unless the condition holds."""
     if not condition:
         raise InputError(message)
 
 
-def note(text: str) -> None:
+def note(text):
     """Warn the user; the warning points to the line that called this module."""
     frames = traceback.walk_stack(inspect.currentframe())
     is_own = [frame.f_globals is globals() for frame, _ in frames]  # also of a generated __init__
@@ -539,7 +539,7 @@ def note(text: str) -> None:
     warnings.warn(text, stacklevel=len(is_own) - n_outside + 1)
 
 
-def require_known(what: str, name: object, names: Collection[str]) -> None:
+def require_known(what, name, names):
     """Raise InputError, with the list of valid names, for a name that is not one of them."""
     require(name in names, f"no {what} is named {name!r}; there are {', '.join(names)}")
 
@@ -548,14 +548,13 @@ def require_known(what: str, name: object, names: Collection[str]) -> None:
 _ACCEPTED = {int: numbers.Integral, float: numbers.Real, Sequence: Iterable}
 
 
-def _check_type(name: str, value: object, hint: object) -> None:
+def _check_type(name, value, hint):
     """Raise InputError for an argument whose type its annotation does not accept."""
     hints = get_args(hint) if isinstance(hint, UnionType) else [hint]
     types = [get_origin(hint) or hint for hint in hints]
     accepted = tuple(_ACCEPTED.get(kind, kind) for kind in types)
-    # Python counts True as a number, but a person who writes it means no number
-    is_number = bool in types or not isinstance(value, bool)
-    if not is_number or not isinstance(value, accepted):
+    # nobody means True as a number
+    if not isinstance(value, accepted) or (isinstance(value, bool) and bool not in types):
         names = " or ".join(kind.__name__ for kind in types)
         raise InputError(f"`{name}` must be of type {names}, not {reprlib.repr(value)}")
 
@@ -568,7 +567,7 @@ def interruptible(function: Function, check: Callable | None = None) -> Function
     """
 
     @functools.wraps(function)
-    def call(*arguments: object, **options: object):
+    def call(*arguments, **options):
         try:
             if check:
                 check(*arguments, **options)
@@ -595,32 +594,32 @@ def checked(function: Function) -> Function:
     # the hints are read at the first call, since they may name classes that are defined below
     hints = functools.cache(lambda: get_type_hints(function))
 
-    def check(*arguments: object, **options: object) -> None:
+    def check(*arguments, **options):
         for name, value in signature.bind(*arguments, **options).arguments.items():
             _check_type(name, value, hints().get(name, object))
 
     return interruptible(function, check)
 
 
-def call_with(function: Callable, *arguments: object, **options: object):
+def call_with(function, *arguments, **options):
     """Call a function with arguments, and with the options that are its parameters."""
     names = inspect.signature(function).parameters.keys() & options
     return function(*arguments, **{name: options[name] for name in names})
 
 
-def number_of(n: int, noun: str) -> str:
+def number_of(n, noun):
     """Write a number and a noun: 1 file, 2 files."""
     return f"{n:,} {noun}{'s' * (n != 1)}"
 
 
-def brief_repr(result: object) -> str:
+def brief_repr(result):
     """Write a result with a few characters of each field, however large the fields are."""
     names = [*inspect.signature(type(result)).parameters]
     fields = ", ".join(f"{name}={reprlib.repr(getattr(result, name))}" for name in names)
     return f"{type(result).__name__}({fields})"
 
 
-def import_optional(name: str, *others: str):
+def import_optional(name, *others):
     """Import an optional package.
 
     If that fails, raise InputError that says how to install it and the `others`.
@@ -636,77 +635,68 @@ def import_optional(name: str, *others: str):
         ) from None
 
 
-class _UnfinishedFiles(threading.local):
-    """The files that a thread is writing, under temporary names until all of them are whole.
+# The files that are being written, by all threads: {temporary name: None, or the name that it takes
+# as soon as its whole group is complete}. The names are strings, so that neither a signal nor a
+# thread can come in the middle of a change.
+UNFINISHED = {}
+_THREAD = threading.local()  # its `group` are the complete files of `written_together`
 
-    A signal may come at any time. Its handler finishes each renaming that has begun, and removes
-    all files that still have temporary names.
-    """
 
-    temporary: ClassVar[set[Path]] = set()  # the temporary names of all threads
-    renames: ClassVar[dict[int, list]] = {}  # that have begun, by thread: (temporary name, name) …
-    group: list | None = None  # (temporary name, name) of the whole files of `written_together`
+def _remove(temporary):
+    """Remove an unfinished file, if it is still there."""
+    with contextlib.suppress(OSError):
+        os.unlink(temporary)
+    UNFINISHED.pop(temporary, None)
 
-    def remove(self, temporary: Path) -> None:
-        """Remove an unfinished file, if it is still there."""
-        with contextlib.suppress(OSError):
-            temporary.unlink()
-        self.temporary.discard(temporary)
 
-    def end(self) -> None:
-        """Finish each renaming that has begun, and remove all other files, those of all threads."""
-        for temporary, path in itertools.chain(*[*self.renames.values()]):
+def _end_files():
+    """Finish each renaming that has begun, and remove all other unfinished files."""
+    for temporary, path in [*UNFINISHED.items()]:
+        if path:
             with contextlib.suppress(OSError):  # the file has its name already
                 os.replace(temporary, path)
-        for temporary in [*self.temporary]:
-            self.remove(temporary)
-
-
-UNFINISHED = _UnfinishedFiles()
+        _remove(temporary)
 
 
 @contextlib.contextmanager
-def written_together() -> Iterator[None]:
-    """Let the files that `atomic_write` writes in a block take their names when the block succeeds.
+def written_together():
+    """Rename all files that `atomic_write` writes in a block when the block succeeds.
 
     The file that is finished first takes its name last, so it should be the one that decides how
     the others are read. A signal during the renaming lets it finish.
     """
-    if UNFINISHED.group is not None:
+    if getattr(_THREAD, "group", None) is not None:
         yield
         return
-    group = UNFINISHED.group = []
-    thread = threading.get_ident()
+    group = _THREAD.group = {}
     try:
         yield
-        for _, path in group:
+        for path in group.values():
             path.parent.mkdir(parents=True, exist_ok=True)
-        group.reverse()
-        UNFINISHED.renames[thread] = group
-        for temporary, path in group:
+        UNFINISHED.update(group)
+        for temporary, path in reversed(group.items()):
             os.replace(temporary, path)
     finally:
-        UNFINISHED.renames.pop(thread, None)
-        UNFINISHED.group = None
-        for temporary, _ in group:
-            UNFINISHED.remove(temporary)
+        _THREAD.group = None
+        for temporary in group:
+            _remove(temporary)
 
 
 @contextlib.contextmanager
-def atomic_write(path: Path) -> Iterator[IO[bytes]]:
-    """Open a binary file that takes the name `path` when the block succeeds.
+def atomic_write(path):
+    """Open a binary file that is renamed to `path` when the block succeeds.
 
     Until then its name is hidden and random; it begins with the name of `path` and ends in
-    ".unfinished". So a killed process leaves no file that looks whole, and no name that a later
+    ".unfinished". So a killed process leaves no file that looks complete, and no name that a later
     process could collide with. If the block fails, the file is removed. A missing folder is created
-    when the file is whole. In a block of `written_together` the file takes its name at the end of
+    when the file is complete. In a block of `written_together` the file is renamed at the end of
     that block.
 
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     with atomic_write(Path(folder, "a.txt")) as file:
-    ...         _ = file.write(b"whole")
+    ...         _ = file.write(b"all")
     ...     Path(folder, "a.txt").read_bytes(), os.listdir(folder)
-    (b'whole', ['a.txt'])
+    (b'all', ['a.txt'])
     """
     require(not path.is_dir(), f"{path}: is a folder; name a file to write")
     # a device or a pipe is written to: replacing /dev/null would remove it
@@ -715,28 +705,24 @@ def atomic_write(path: Path) -> Iterator[IO[bytes]]:
             yield file
         return
     folder = next(folder for folder in path.absolute().parents if os.path.lexists(folder))
-    require(
-        folder.is_dir() and os.access(folder, os.W_OK),
-        f"{folder}: not a folder that can be written",
-    )
     # the name takes less than 255 bytes in UTF-8
-    temporary = folder / f".{path.name[:50]}.{os.urandom(8).hex()}.unfinished"
-    UNFINISHED.temporary.add(temporary)
+    temporary = str(folder / f".{path.name[:50]}.{os.urandom(8).hex()}.unfinished")
+    UNFINISHED[temporary] = None
     with written_together():
         try:
             with open(temporary, "xb") as file:  # mkstemp would set mode 600 whatever the umask is
                 yield file
         except BaseException as error:
-            UNFINISHED.remove(temporary)
+            _remove(temporary)
             is_full = getattr(error, "errno", None) in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
             # the error of a failed write names no file, and that of opening names the hidden one
-            if is_full or getattr(error, "filename", None) == str(temporary):
+            if is_full or getattr(error, "filename", None) == temporary:
                 error.filename = str(path)
             raise
-        UNFINISHED.group.append((temporary, path))
+        _THREAD.group[temporary] = path
 
 
-def check_writable(folder: Path) -> None:
+def check_writable(folder):
     """Raise InputError, before any work, if no file can be created in a folder.
 
     A missing folder is not created.
@@ -750,7 +736,7 @@ def check_writable(folder: Path) -> None:
         raise
 
 
-def atomic_write_all(folder: Path, files: Mapping[str, Text]) -> None:
+def atomic_write_all(folder, files):
     """Write files that belong together, {name: content}.
 
     The first one decides how the others are read.
@@ -761,19 +747,12 @@ def atomic_write_all(folder: Path, files: Mapping[str, Text]) -> None:
                 file.write(content.encode() if isinstance(content, str) else content)
 
 
-def available_cores() -> int:
-    """Count the cores that this process may use."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
-
-
-def peak_memory() -> int | None:
-    """Return the peak memory of this process or its largest worker, in bytes; None on Windows."""
+def peak_memory():
+    """Return the peak memory of this process or its largest worker, in bytes; 0 on Windows."""
     try:
         import resource
     except ImportError:
-        return None
+        return 0
     processes = (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)
     peak = max(resource.getrusage(process).ru_maxrss for process in processes)
     return peak if sys.platform == "darwin" else 1024 * peak
@@ -785,14 +764,14 @@ class Timing:
 
     seconds: float = 0.0
     n_bytes: int = 0  # of text, if the stage reports them
-    memory: int | None = None  # `peak_memory` at its end
+    memory: int = 0  # `peak_memory` at its end
 
 
-TIMINGS: dict[str, Timing] = {}  # the stages of this process, in order
+TIMINGS = defaultdict(Timing)  # the stages of this process, in order
 
 
 @contextlib.contextmanager
-def stage(name: str) -> Iterator[Timing]:
+def stage(name):
     """Measure the time of a block, and add it to TIMINGS[name].
 
     The block may set the number of bytes that it has read. The time in which kernels are compiled
@@ -822,8 +801,8 @@ def stage(name: str) -> Iterator[Timing]:
         compiled = _compiling_seconds() - compiled
         if compiled and name != "compile":
             spent.seconds -= compiled
-            TIMINGS.setdefault("compile", Timing()).seconds += compiled
-        total = TIMINGS.setdefault(name, Timing())
+            TIMINGS["compile"].seconds += compiled
+        total = TIMINGS[name]
         total.seconds += spent.seconds
         total.n_bytes += spent.n_bytes
         total.memory = spent.memory
@@ -837,7 +816,7 @@ _ENDINGS = [
 ]
 
 
-def _end_when_asked() -> None:
+def _end_when_asked():
     """Let a signal end the program and its workers at once, without unfinished files.
 
     The handler raises no exception, since compiled code or the fork of a process could lose it. A
@@ -845,12 +824,12 @@ def _end_when_asked() -> None:
     """
     program = os.getpid()
 
-    def end(number: int, _: object) -> None:
+    def end(number, _):
         for other in _ENDINGS:
             signal.signal(other, signal.SIG_IGN)
         if os.getpid() == program:  # not a worker that has just been forked
-            UNFINISHED.end()
-            os.write(2, b"\nbpe_numba: interrupted; nothing unfinished was written\n")
+            _end_files()
+            os.write(2, b"\nbpe_numba: interrupted; no partial files were left\n")
         os._exit(128 + number)
 
     for number in _ENDINGS:
@@ -858,7 +837,7 @@ def _end_when_asked() -> None:
             signal.signal(number, end)
 
 
-def _init_worker() -> None:
+def _init_worker():
     """Let a worker exit when its parent ends, even if it is killed, and ignore SIGINT.
 
     A terminal sends SIGINT to every process, and the parent decides what happens.
@@ -868,7 +847,7 @@ def _init_worker() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     parent = multiprocessing.parent_process()
 
-    def exit_with_parent() -> None:
+    def exit_with_parent():
         """Wait until the parent ends, then exit."""
         parent.join()
         os._exit(1)
@@ -882,20 +861,20 @@ def _init_worker() -> None:
 class _CompilationListener(event.Listener):
     """Calls `on_kernel` when the compilation of a kernel of this module begins."""
 
-    def __init__(self, on_kernel: Callable):
+    def __init__(self, on_kernel):
         self.on_kernel = on_kernel
 
-    def on_start(self, started: event.Event) -> None:
+    def on_start(self, started):
         """Call `on_kernel` if the kernel is one of this module."""
         if started.data["dispatcher"].py_func.__module__ == __name__:
             self.on_kernel()
 
-    def on_end(self, ended: event.Event) -> None:
+    def on_end(self, ended):
         """Do nothing."""
 
 
 @functools.cache
-def _give_notice() -> None:
+def _give_notice():
     """Print once that the parent process compiles kernels.
 
     The notice appears on a terminal or in a notebook, and anywhere if kernels cannot be cached.
@@ -915,12 +894,12 @@ event.register("numba:compile", COMPILATIONS)
 event.register("numba:compile", COMPILING)
 
 
-def _compiling_seconds() -> float:
+def _compiling_seconds():
     """Return the time in which this process has compiled kernels."""
     return getattr(COMPILING, "duration", 0.0)  # it has no duration before the first kernel
 
 
-def _begin_workers(n: int, threads: bool) -> Executor:
+def _begin_workers(n, threads):
     """Start worker processes or threads; raises InputError if the system cannot start all.
 
     It cannot without /dev/shm, in a daemonic process, or under a low `ulimit`. A pool of processes
@@ -947,19 +926,19 @@ def _begin_workers(n: int, threads: bool) -> Executor:
     return pool
 
 
-def _processes_of(pool: Executor | None) -> list:
+def _processes_of(pool):
     """List the processes of a pool; a pool of threads has none, and a pool that ended has None."""
     return list((getattr(pool, "_processes", None) or {}).values())
 
 
-def _kill_workers(pool: Executor | None) -> None:
+def _kill_workers(pool):
     """Kill the processes of a pool, and close the pipe on which its thread may wait."""
     for process in _processes_of(pool):
         process.kill()
         pool._result_queue._writer.close()
 
 
-def _next_result(pool: Executor, running: deque[Future]) -> object:
+def _next_result(pool, running):
     """Wait for the first of the running futures, remove it, and return its result.
 
     A pool waits for ever if one of its workers is killed while it sends a result, as 1 of 40 killed
@@ -976,7 +955,7 @@ class _Log:
 
     last = ""
 
-    def write(self, text: str) -> None:
+    def write(self, text):
         """Write the state that a bar draws, unless it is the last one again."""
         line = text.strip()
         if line not in ("", self.last):
@@ -1012,8 +991,11 @@ class Engine:
 
     @property
     def n_workers(self) -> int:
-        """The number of workers: as requested, or one for each core."""
-        return self.workers or available_cores()
+        """The number of workers: as requested, or one for each core that this process may use."""
+        n_cores = os.cpu_count()
+        if hasattr(os, "sched_getaffinity"):
+            n_cores = len(os.sched_getaffinity(0))
+        return self.workers or n_cores or 1
 
     def map(self, function: Callable, items: Iterable, threads: bool = False) -> Iterator:
         """Apply a function to items in worker processes or threads; yields results in their order.
@@ -1029,7 +1011,7 @@ class Engine:
             yield from map(function, items)
             return
         pool = self.executor or _begin_workers(n, threads)
-        running: deque[Future] = deque()
+        running = deque()
         try:
             for item in items:
                 if len(running) > 2 * n:
@@ -1038,11 +1020,10 @@ class Engine:
             while running:
                 yield _next_result(pool, running)
         except BrokenExecutor:
-            message = "a worker process died, perhaps from a limit on memory or processes"
-            remedy = "use fewer `workers`"
-            if multiprocessing.get_start_method() != "fork":
-                remedy += "; or the script that called this lacks `if __name__ == '__main__':`"
-            raise InputError(f"{message}: {remedy}") from None
+            raise InputError(
+                "a worker process died: use fewer `workers` if memory is limited; a script needs "
+                "`if __name__ == '__main__':`"
+            ) from None
         finally:
             if not self.executor:
                 if running:
@@ -1059,7 +1040,7 @@ class Engine:
         return tqdm(disable=not self.progress or total == 0, **options)
 
 
-def _run_jobs(pickled: bytes) -> None:
+def _run_jobs(pickled):
     """Run jobs in a process that `_start_jobs` has started; writes a byte for each new kernel."""
     # when the process that reads has ended, this fails and the process ends, too
     event.register("numba:compile", _CompilationListener(lambda: os.write(1, b".")))
@@ -1067,7 +1048,7 @@ def _run_jobs(pickled: bytes) -> None:
         job()
 
 
-def _start_jobs(jobs: Sequence[Callable]) -> subprocess.Popen:
+def _start_jobs(jobs):
     """Start a process that runs jobs, by `python -c`: multiprocessing may run the user's script."""
     load = f"import sys; sys.path[:] = {sys.path}; import {__name__} as module"
     command = [sys.executable, "-c", f"{load}; module._run_jobs({pickle.dumps(jobs)})"]
@@ -1075,9 +1056,7 @@ def _start_jobs(jobs: Sequence[Callable]) -> subprocess.Popen:
     return subprocess.Popen(command, stdin=nowhere, stdout=subprocess.PIPE, stderr=nowhere)
 
 
-def compile_side_by_side(
-    jobs: Sequence[Callable], engine: Engine, total: int | None = None
-) -> None:
+def compile_side_by_side(jobs, engine, total=None):
     """Run jobs that call kernels with a little data, so that all their kernels are ready.
 
     total  about the number of kernels, for the progress bar
@@ -1096,7 +1075,7 @@ def compile_side_by_side(
     processes = []
     bar = None
 
-    def count_kernel() -> None:
+    def count_kernel():
         """Count a kernel; with the first one, start the processes."""
         nonlocal bar
         if bar is None:
@@ -1109,8 +1088,8 @@ def compile_side_by_side(
                 processes.append(process)
 
     with contextlib.ExitStack() as stack:
-        count = _CompilationListener(count_kernel)
-        stack.enter_context(event.install_listener("numba:compile", count))
+        listener = _CompilationListener(count_kernel)
+        stack.enter_context(event.install_listener("numba:compile", listener))
         for job in own:
             job()
         parts.clear()
@@ -11608,8 +11587,8 @@ class Tokenizer:
                 if short:
                     yield n_before, [*map(_text_bytes, short)], opening
                     opening = BEGINS
-                for part, opening in source.cut_text(_view_utf8(last), PART_BYTES, opening):
-                    yield n_before + len(short), [part], opening
+                for part, begins in source.cut_text(_view_utf8(last), PART_BYTES, opening):
+                    yield n_before + len(short), [part], begins
             n_before += len(batch)
             opening = BEGINS
 
@@ -12090,8 +12069,8 @@ def _id_array(ids):
 #
 # A .bin file has no header, a .bin file for llm.c has one of 1,024 bytes, and a .txt file has
 # decimal numbers, with a document on each line. With `append`, each document ends with a token. A
-# document index holds the offsets of the documents, here 0 and 3. The files take their names
-# together, when all are whole.
+# document index holds the offsets of the documents, here 0 and 3. The files have
+# temporary names, and are renamed together when all are complete.
 
 LLMC_HEADER_BYTES = 1024
 # The first numbers of llm.c's files for GPT-2 and for Llama 3.
@@ -12391,7 +12370,8 @@ def encode_files(
     Also text_field and skip_bad_lines, as in a Source; workers, progress and executor, as in an
     Engine.
 
-    Files take their names when they are whole. Raises InputError for invalid options and inputs.
+    Files are written under temporary names, and renamed when all are complete. Raises InputError
+    for invalid options and inputs.
 
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     _ = Path(folder, "a.txt").write_text("Hi!")
@@ -12548,7 +12528,8 @@ def decode_file(
 
     tokens  a .npy or .bin file, any other file with ids as decimal numbers (1 2, or [1, 2]), or -
             for these on standard input
-    out     the file for the text, which takes its name when it is whole, or - for standard output
+    out     the file for the text, which is written under a temporary name and renamed when it is
+            complete; or - for standard output
     dtype   uint16 or uint32, for a .bin file without a .json file
 
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -12572,12 +12553,12 @@ def decode_file(
 
 # ─── Training ─────────────────────────────────────────────────────────────────────────────────────
 #
-# Files, or words files -> a Training: a tokenizer with all measurements. A Recipe holds the options
-# that decide the model. It leaves out the options that only say where the text is and how fast it
-# is read. `complete` checks a recipe and fills in the defaults of its family of models: the
-# alphabet, and with it mark, unknown token and pattern. Words files decide the pattern, the
-# normalizer and the special tokens; see `prepare`. After that, the recipe alone decides each part
-# of the training:
+# Files, or words files -> a Training: a tokenizer with all measurements. All options are written
+# once, in the signature of `train`. A Recipe is the record of those that decide the model; the
+# others say where the text is, and how it is read. `complete` checks a recipe and fills in the
+# defaults of its family of models: the alphabet, and with it mark, unknown token and pattern. Words
+# files decide the pattern, the normalizer and the special tokens; see `prepare`. After that, the
+# recipe alone decides each part of the training:
 #
 #     recipe.source        pattern, normalizer, special tokens        -> how text becomes words
 #     recipe.learn         model, alphabet, vocab_size, tie_break …   -> tokens from the words
@@ -12586,6 +12567,92 @@ def decode_file(
 # For example, `--model unigram --vocab-size 8000` has the alphabet "characters", the mark "▁", the
 # pattern "spaces" followed by ▁ for each space, and the unknown token "<unk>", which is a special
 # token. `learn_unigram` then learns 7,999 tokens.
+
+
+@checked
+def train(
+    inputs: Files | None = None,
+    vocab_size: int = 8192,
+    special_tokens: Sequence[str] = (),
+    *,
+    special_tokens_at: str = "first",
+    texts: Iterable[Text | Sequence[Text]] | None = None,
+    model: str = "bpe",
+    alphabet: str | None = None,
+    pattern: PatternSource | None = None,
+    mark: str | None = None,
+    normalizer: Sequence[str] = (),
+    coverage: float | None = None,
+    byte_fallback: bool = False,
+    unk_token: str | None = None,
+    from_: PathName | Model | None = None,
+    tie_break: str = "bytes",
+    score: str | Callable = "count",
+    min_frequency: int = 1,
+    max_words: int = MAX_WORDS,
+    workers: int | None = None,
+    text_field: str | None = None,
+    skip_bad_lines: bool = False,
+    progress: bool = False,
+    executor: Executor | None = None,
+    **learner_options: object,
+) -> Training:
+    """Train on files, folders or globs, and return the tokenizer with all measurements.
+
+    inputs             files, folders (their files in the order of their paths), globs, or - for
+                       standard input: text, lines of JSON (.jsonl), or Parquet; text and JSON may
+                       be packed by gzip, xz, bzip2 or zstandard.
+                       Default: the source of Python's standard library. Or words files (.npz) of
+                       `count`, which contain the pattern, the normalizer and the special tokens
+    vocab_size         number of tokens in all
+    special_tokens     strings that end documents and are not learnt from
+    special_tokens_at  the ids of special tokens: first, after-bytes, or last (as in GPT-2)
+    texts              texts to learn from instead of inputs, or lists of them; they are read once,
+                       in bounded memory
+    model              bpe; wordpiece; unigram; or longest, which learns as bpe does and takes the
+                       longest tokens
+    alphabet           tokens are made of bytes or characters; the default is bytes with bpe and
+                       longest
+    pattern            gpt2, cl100k, o200k, llama3, qwen2, nanochat, bert, whitespace,
+                       whitespace-split, spaces, none, or a regular expression; the default is
+                       bert with wordpiece, spaces with unigram, else gpt2
+    mark               with characters: ▁ replaces each space and is decoded to one; any other
+                       character marks the beginning of a word, and white space is dropped. The
+                       default is ▁ with bpe and unigram
+    normalizer         changes the text first: nfc, nfd, nfkc, nfkd, lowercase, strip-accents, nmt,
+                       bert or bert-cased
+    coverage           with characters: only the most frequent ones, which make up this share of the
+                       text, become tokens; the default is 0.9995, as in SentencePiece
+    byte_fallback      with characters: unknown characters become tokens of their bytes
+    unk_token          with characters and no byte fallback: the token of unknown characters; the
+                       default is <unk> or, with wordpiece, [UNK]
+    from_              a BPE model whose training is continued; its tokens keep their ids
+    tie_break          the order of equally frequent pairs: bytes, the greater bytes first; or ids,
+                       the smaller ids first (the rule of Hugging Face)
+    score              the pair that merges: the one with the greatest count (as in Hugging Face),
+                       or with the greatest likelihood, count(ab) / (count(a) * count(b)), which
+                       prefers rare pairs; in Python also a function, see `Learner`
+    min_frequency      do not merge rarer pairs; 0 and 1 allow every pair
+    max_words          drop the rarest words when there are more unique words than this; 0: never
+                       drop any
+
+    Also text_field and skip_bad_lines, as in a Source; workers, progress and executor, as in an
+    Engine. All other options are passed to the `learn` of a family of your own; see Family.
+
+    Raises InputError for invalid options, before any work, and OSError for unreadable files.
+
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     _ = Path(folder, "a.txt").write_text("low low lower<|end|>newest")
+    ...     training = train(folder, 260, ["<|end|>"])
+    >>> training.learned.counts.tolist(), training.counted.n_documents
+    ([3, 3, 2], 2)
+    >>> train(texts=["low low lower", "newest"], vocab_size=260).learned.counts.tolist()
+    [3, 3, 2, 1]
+    """
+    options = dict(locals())
+    recipe, files, counts = prepare(call_with(Recipe, **options), inputs, texts)
+    source = recipe.source(files, **options)
+    return train_recipe(recipe, source, counts, call_with(Engine, **options))
 
 
 class Family(NamedTuple):
@@ -12606,6 +12673,7 @@ class Family(NamedTuple):
     mark: str = ""  # with the alphabet "characters"
     unk_token: str = "<unk>"  # with the alphabet "characters"
     subword_prefix: str = ""
+    max_word_chars: int = 100  # see Model
 
 
 FAMILIES = {
@@ -12614,40 +12682,38 @@ FAMILIES = {
         "wordpiece", "characters", "bert", learn_wordpiece, unk_token="[UNK]", subword_prefix="##"
     ),
     "unigram": Family("unigram", "characters", "spaces", learn_unigram, mark=MARK),
-    "longest": Family("wordpiece", "bytes", "gpt2", learn),
+    "longest": Family("wordpiece", "bytes", "gpt2", learn, max_word_chars=MAX_ID),
 }
-KERNELS = {"bpe": 107, "wordpiece": 94, "unigram": 62, "longest": 93}  # of the first training
+KERNELS = 107  # of the first training of a BPE; other families have fewer
 COVERAGE = 0.9995  # of a text by the characters that become tokens; that of SentencePiece
 BYTE_TOKENS = tuple(token.decode() for token in _FALLBACK_TOKENS)
 
 
+# those that do not decide the model
+_OTHER_OPTIONS = "inputs texts text_field skip_bad_lines workers progress executor learner_options"
+_Options = dataclasses.make_dataclass(
+    "_Options",
+    [
+        (name, option.annotation, option.default)
+        for name, option in inspect.signature(train).parameters.items()
+        if name not in _OTHER_OPTIONS.split()
+    ],
+    frozen=True,
+)
+
+
 @dataclasses.dataclass(frozen=True)
-class Recipe:
+class Recipe(_Options):
     """The options of `train` that decide which model is learnt; see there.
 
-    `complete` replaces None.
+    `complete` replaces None, and the names of a normalizer by its steps. The pattern does not have
+    the mark.
 
-    >>> recipe = complete(Recipe(260))
+    >>> recipe = complete(Recipe(260, model="bpe"))
     >>> recipe.learn(Words.from_counts({b"low": 2})).merges
     [(b'o', b'w'), (b'l', b'ow')]
     """
 
-    vocab_size: int
-    special_tokens: Sequence[str] = ()
-    special_tokens_at: str = "first"
-    model: str = "bpe"
-    alphabet: str | None = None
-    pattern: PatternSource | None = None  # without the mark
-    mark: str | None = None
-    normalizer: Sequence[str] = ()  # a complete recipe has steps of a Normalizer
-    coverage: float | None = None
-    byte_fallback: bool = False
-    unk_token: str | None = None
-    from_: PathName | Model | None = None
-    tie_break: str = "bytes"
-    score: str | Callable = "count"
-    min_frequency: int = 1
-    max_words: int = MAX_WORDS
     learner_options: dict = dataclasses.field(default_factory=dict)  # of a family of one's own
 
     @property
@@ -12665,24 +12731,15 @@ class Recipe:
             options["from_"] = self.from_.digest
         return options
 
-    def source(
-        self,
-        files: Sequence[Path | TextStream] = (),
-        text_field: str | None = None,
-        skip_bad_lines: bool = False,
-    ) -> Source:
-        """Make the Source of the text; text_field and skip_bad_lines are as in a Source.
+    def source(self, files: Sequence[Path | TextStream] = (), **options: object) -> Source:
+        """Make the Source of the text, with those of the options that are fields of a Source.
 
         The names of byte tokens end documents, since they must not be learnt.
         """
-        return Source(
-            files,
-            Pattern(self.pattern),
-            [*self.special_tokens, *self.byte_tokens],
-            normalizer=self.normalizer,
-            text_field=text_field,
-            skip_bad_lines=skip_bad_lines,
-        )
+        options["special_tokens"] = [*self.special_tokens, *self.byte_tokens]
+        options["pattern"] = self.pattern
+        options["normalizer"] = self.normalizer
+        return call_with(Source, files, **options)
 
     @property
     def metaspace(self) -> Metaspace | None:
@@ -12692,9 +12749,7 @@ class Recipe:
         """
         if not self.mark:
             return None
-        if self.mark == MARK:
-            return Metaspace(MARK, "never")
-        return Metaspace(self.mark, "always")
+        return Metaspace(self.mark, "never" if self.mark == MARK else "always")
 
     @property
     def decoder(self) -> list[dict]:
@@ -12728,46 +12783,36 @@ class Recipe:
         return call_with(FAMILIES[self.model].learn, words, n_symbols, **options)
 
     def build(self, learned: Learned) -> Model:
-        """Make the model with the learnt tokens."""
-        if self.from_:
-            return extend_model(self.from_, learned)
+        """Make the model with the learnt tokens; a note says if it has fewer than requested."""
+        model = extend_model(self.from_, learned) if self.from_ else self._make_model(learned)
+        n = len(model.vocab)
+        if n < self.vocab_size:
+            note(f"the text gives {n:,} tokens, fewer than the {self.vocab_size:,} asked for")
+        return model
+
+    def _make_model(self, learned):
+        """Make a new model with the learnt tokens."""
         vocab, merges = build_vocabulary(
             learned, self.special_tokens, self.special_tokens_at, self.byte_tokens
         )
         family = FAMILIES[self.model]
-        scores = None
+        fields = family._asdict() | vars(self)  # a Model has some of them under the same names
+        fields["decoder"] = self.decoder
+        fields["fuse_unk"] = self.alphabet == "characters" and family.kind != "wordpiece"
         if hasattr(learned, "scores"):
             score_of = dict(zip(learned.tokens, learned.scores.tolist(), strict=True))
-            scores = np.array([score_of.get(token, 0.0) for token in vocab.values()])
-        pattern = self.pattern
+            fields["scores"] = np.array([score_of.get(token, 0.0) for token in vocab.values()])
         if self.mark:  # it comes last, but before "none", as in a pattern read from a file
-            parts = [part for part in Pattern(pattern).parts if part != PATTERNS["none"]]
-            pattern = [*parts, self.metaspace]
+            parts = [part for part in Pattern(self.pattern).parts if part != PATTERNS["none"]]
+            fields["pattern"] = [*parts, self.metaspace]
             if not parts:
-                pattern.append("none")
+                fields["pattern"].append("none")
         if family.kind != "bpe":
             merges = None
-        model = Model(
-            vocab,
-            merges,
-            self.special_tokens,
-            pattern,
-            family.kind,
-            alphabet=self.alphabet,
-            scores=scores,
-            normalizer=self.normalizer,
-            decoder=self.decoder,
-            unk_token=self.unk_token,
-            byte_fallback=self.byte_fallback,
-            fuse_unk=self.alphabet == "characters" and family.kind != "wordpiece",
-            subword_prefix=family.subword_prefix,
-        )
-        if self.model == "longest":
-            model.max_word_chars = MAX_ID
-        return model
+        return call_with(Model, vocab, merges, **fields)
 
 
-def check_special_tokens(special_tokens: Iterable[str]) -> list[str]:
+def check_special_tokens(special_tokens):
     """Check the special tokens of a model before it is trained, and return them as a list.
 
     >>> check_special_tokens(["<|end|>", "x"])
@@ -12788,22 +12833,28 @@ def check_special_tokens(special_tokens: Iterable[str]) -> list[str]:
     return special_tokens
 
 
-def complete(recipe: Recipe) -> Recipe:
+def _with_checked_names(recipe):
+    """Check the special tokens of a recipe, and look up the steps of its normalizer."""
+    return dataclasses.replace(
+        recipe,
+        special_tokens=check_special_tokens(recipe.special_tokens),
+        normalizer=_named_normalizer(recipe.normalizer),
+    )
+
+
+def complete(recipe):
     """Fill in the open fields of a recipe; raises InputError for options that cannot be combined.
 
     >>> recipe = complete(Recipe(300, ["<s>"], alphabet="characters"))
     >>> recipe.pattern, recipe.mark, recipe.unk_token, recipe.special_tokens
     ('gpt2', '▁', '<unk>', ['<s>', '<unk>'])
     """
-    for name, hint in get_type_hints(Recipe).items():
-        _check_type(name, getattr(recipe, name), hint)
-    require(
-        0 <= recipe.min_frequency <= MAX_COUNT,
-        f"`min_frequency` is {recipe.min_frequency}: it must be 0 to {MAX_COUNT:,}",
-    )
-    require(
-        recipe.max_words >= 0, f"`max_words` is {recipe.max_words}: it must be 0 (no limit) or more"
-    )
+    hints = get_type_hints(train)
+    for name, value in vars(recipe).items():
+        _check_type(name, value, hints[name])
+    for name in ("min_frequency", "max_words"):
+        n = getattr(recipe, name)
+        require(0 <= n <= MAX_COUNT, f"`{name}` is {n}: it must be 0 to {MAX_COUNT:,}")
     require_known("family of models", recipe.model, FAMILIES)
     require_known("`special_tokens_at`", recipe.special_tokens_at, SPECIAL_TOKENS_AT)
     family = FAMILIES[recipe.model]
@@ -12813,68 +12864,36 @@ def complete(recipe: Recipe) -> Recipe:
         require(value == getattr(Recipe, name), f"`{name}` {value!r} is not for this kind of model")
     for name in recipe.learner_options.keys() - parameters:
         raise InputError(f"`{name}` is no option of `train`, nor of the family {recipe.model}")
-    special_tokens = check_special_tokens(recipe.special_tokens)
-    normalizer = _named_normalizer(recipe.normalizer)
-    recipe = dataclasses.replace(recipe, special_tokens=special_tokens, normalizer=normalizer)
+    recipe = _with_checked_names(recipe)
     if recipe.from_ is not None:
         return _complete_from(recipe)
+    return _complete_new(recipe, family)
+
+
+def _complete_new(recipe, family):
+    """Fill in the open fields of the recipe of a new model."""
     alphabet = recipe.alphabet or family.alphabet
     require_known("alphabet", alphabet, ALPHABETS)
-    if alphabet == "bytes":
-        recipe = _complete_bytes(recipe, family)
-        letters = "256 bytes"
-        n_fixed = 256
-    else:
-        recipe = _complete_characters(recipe, family)
-        letters = "one character"
-        n_fixed = 1
-    n_fixed += len(recipe.special_tokens) + len(recipe.byte_tokens)
-    n = recipe.vocab_size
-    require(
-        n >= n_fixed,
-        f"a vocabulary of {n} is too small: {letters} and the special tokens make {n_fixed}",
-    )
-    require(n <= MAX_ID, f"a vocabulary of {n} is too large: {_ID_RANGE}")
-    return recipe
-
-
-def _complete_bytes(recipe: Recipe, family: Family) -> Recipe:
-    """Fill in the open fields of a recipe for tokens of bytes."""
-    require(
-        recipe.coverage in (None, 1) and not recipe.byte_fallback and not recipe.mark,
-        "`coverage`, `byte_fallback` and `mark` go with the alphabet characters",
-    )
-    require(
-        family.alphabet == "bytes", f"a model of the family {recipe.model} is made of characters"
-    )
-    return dataclasses.replace(
-        recipe,
-        alphabet="bytes",
-        pattern=recipe.pattern or family.pattern,
-        mark="",
-        coverage=1.0,
-        unk_token=None,
-    )
-
-
-def _complete_characters(recipe: Recipe, family: Family) -> Recipe:
-    """Fill in the open fields of a recipe for tokens of characters."""
-    coverage = recipe.coverage
-    if coverage is None:
-        coverage = COVERAGE
-    require(0 < coverage <= 1, f"`coverage` is more than 0, and at most 1, not {coverage}")
+    defaults = {"mark": "", "coverage": 1.0}
+    n_letters = 256
+    if alphabet == "characters":
+        defaults = {"mark": family.mark, "coverage": COVERAGE}
+        n_letters = 1
+    given = {name: value for name, value in vars(recipe).items() if value is not None}
+    recipe = Recipe(**defaults | given)
     mark = recipe.mark
-    if mark is None:
-        mark = family.mark
-    require(
-        len(mark) <= 1 and not mark.isspace(), f"a mark is one character, not white space: {mark!r}"
-    )
-    pattern = family.pattern
-    if mark not in ("", MARK):
-        pattern = "whitespace-split"
     unk_token = None
     special_tokens = recipe.special_tokens
-    if recipe.byte_fallback and family.kind != "unigram":
+    if alphabet == "bytes":
+        require(
+            (recipe.coverage, recipe.byte_fallback, mark) == (1, False, ""),
+            "`coverage`, `byte_fallback` and `mark` go with the alphabet characters",
+        )
+        require(
+            family.alphabet == "bytes",
+            f"a model of the family {recipe.model} is made of characters",
+        )
+    elif recipe.byte_fallback and family.kind != "unigram":
         require(family.kind == "bpe", "`byte_fallback` is for bpe and unigram")
         require(
             recipe.unk_token is None, "with `byte_fallback` nothing is unknown: omit `unk_token`"
@@ -12882,25 +12901,39 @@ def _complete_characters(recipe: Recipe, family: Family) -> Recipe:
     else:  # a Unigram always has an unknown token
         unk_token = recipe.unk_token or family.unk_token
         special_tokens = list(dict.fromkeys([*special_tokens, unk_token]))
-    return dataclasses.replace(
+    require(
+        0 < recipe.coverage <= 1, f"`coverage` is more than 0, and at most 1, not {recipe.coverage}"
+    )
+    require(
+        len(mark) <= 1 and not mark.isspace(), f"a mark is one character, not white space: {mark!r}"
+    )
+    pattern = family.pattern
+    if mark not in ("", MARK):
+        pattern = "whitespace-split"
+    recipe = dataclasses.replace(
         recipe,
-        special_tokens=special_tokens,
-        alphabet="characters",
+        alphabet=alphabet,
         pattern=recipe.pattern or pattern,
-        mark=mark,
-        coverage=coverage,
+        special_tokens=special_tokens,
         unk_token=unk_token,
     )
+    n_fixed = n_letters + len(special_tokens) + len(recipe.byte_tokens)
+    require(
+        n_fixed <= recipe.vocab_size <= MAX_ID,
+        f"`vocab_size` is {recipe.vocab_size}: it must be {n_fixed} (the {alphabet} and the "
+        f"special tokens) to {MAX_ID:,}",
+    )
+    return recipe
 
 
-def _complete_from(recipe: Recipe) -> Recipe:
+def _complete_from(recipe):
     """Fill in the open fields of a recipe that continues a model."""
-    require(recipe.model == "bpe", "only a BPE has merges that training can continue")
     base = recipe.from_
     if not isinstance(base, Model):
         base = load_model(base)
     require(
-        base.kind == "bpe", f"only a BPE has merges that training can continue, not a {base.kind}"
+        (recipe.model, base.kind) == ("bpe", "bpe"),
+        "only a BPE has merges that training can continue",
     )
     require(not base.word_suffix, "training cannot continue a model whose words end in a suffix")
     pattern = recipe.pattern or base.pattern
@@ -13079,13 +13112,11 @@ class Training:
         rows.append(
             ("tokens", f"{len(model.vocab):,}, {len(model.special_tokens)} of them special")
         )
-        unseen = sorted(
-            set(model.special_tokens) - {model.unk_token} - counted.special_tokens.keys()
-        )
+        unseen = model.special_tokens.keys() - {model.unk_token} - counted.special_tokens.keys()
         if unseen:
-            rows.append(("not in text", ", ".join(unseen)))
+            rows.append(("not in text", ", ".join(sorted(unseen))))
         rows += [(name, f"{spent.seconds:.2f} s") for name, spent in self.timings.items()]
-        rows.append(("peak memory", f"{(peak_memory() or 0) / 1e6:,.0f} MB in the largest process"))
+        rows.append(("peak memory", f"{peak_memory() / 1e6:,.0f} MB in the largest process"))
         return table
 
     def tables(self) -> list[Table]:
@@ -13095,13 +13126,7 @@ class Training:
 AnyModel = Tokenizer | Training | PathName  # the last is loaded
 
 
-def _warn_if_short(vocab: Mapping[int, bytes], vocab_size: int) -> None:
-    """Warn of a vocabulary that is smaller than requested."""
-    if len(vocab) < vocab_size:
-        note(f"the text gives {len(vocab):,} tokens, fewer than the {vocab_size:,} asked for")
-
-
-def _warn_of_source(source: Source) -> None:
+def _warn_of_source(source):
     """Warn of a slow pattern, and of strings in the first file that look like special tokens."""
     if source.pattern.warning:
         note(source.pattern.warning)
@@ -13115,7 +13140,7 @@ def _warn_of_source(source: Source) -> None:
             note(f"{names} in the text: plain text, unless `special_tokens` names it")
 
 
-def _name_some(files: Sequence[object]) -> str:
+def _name_some(files):
     """Write the names of the first files."""
     return ", ".join(map(str, files[:3])) + ", …" * (len(files) > 3)
 
@@ -13165,30 +13190,24 @@ def count_files(
     >>> counted.words.to_counts()[b" low"], counted.n_documents, training.tokenizer.merges
     (2, 2, [(b'o', b'w'), (b'l', b'ow')])
     """
+    options = dict(locals())
     out = as_path(out)
-    engine = Engine(workers, progress, executor)
     require(out.suffix == ".npz", f"{out}: name a .npz file for the words")
     check_writable(out.parent)
-    special_tokens = [*check_special_tokens(special_tokens), *BYTE_TOKENS * byte_fallback]
-    source = Source(
-        find_files(inputs),
-        Pattern(pattern),
-        special_tokens,
-        text_field,
-        normalizer=_named_normalizer(normalizer),
-        skip_bad_lines=skip_bad_lines,
-    )
+    engine = call_with(Engine, **options)
+    recipe = _with_checked_names(call_with(Recipe, **options))
+    source = recipe.source(find_files(inputs), **options)
     _warn_of_source(source)
     with stage("compile"):
         counting = functools.partial(compile_counting, source.pattern)
         pretokenizing = functools.partial(compile_pretokenizing, source.pattern)
         compile_side_by_side([counting, pretokenizing], engine)
-    absent = {*BYTE_TOKENS, *map(attrgetter("unk_token"), FAMILIES.values())}
-    absent.difference_update(special_tokens)
+    absent = {*BYTE_TOKENS, *(family.unk_token for family in FAMILIES.values())}
+    absent.difference_update(source.special_tokens)
     if source.total_bytes is None:  # a pipe cannot be read again
         absent.clear()
     with stage("scan") as spent:
-        with_names = dataclasses.replace(source, special_tokens=[*special_tokens, *absent])
+        with_names = dataclasses.replace(source, special_tokens=[*source.special_tokens, *absent])
         counted = count(with_names, engine, max_words=max_words)
         occurring = absent & counted.special_tokens.keys()
         if occurring:
@@ -13199,113 +13218,7 @@ def count_files(
     return counted
 
 
-@checked
-def train(
-    inputs: Files | None = None,
-    vocab_size: int = 8192,
-    special_tokens: Sequence[str] = (),
-    *,
-    texts: Iterable[Text | Sequence[Text]] | None = None,
-    model: str = "bpe",
-    alphabet: str | None = None,
-    pattern: PatternSource | None = None,
-    mark: str | None = None,
-    normalizer: Sequence[str] = (),
-    coverage: float | None = None,
-    byte_fallback: bool = False,
-    unk_token: str | None = None,
-    from_: PathName | Model | None = None,
-    tie_break: str = "bytes",
-    score: str | Callable = "count",
-    min_frequency: int = 1,
-    max_words: int = MAX_WORDS,
-    workers: int | None = None,
-    text_field: str | None = None,
-    skip_bad_lines: bool = False,
-    progress: bool = False,
-    executor: Executor | None = None,
-    special_tokens_at: str = "first",
-    **learner_options: object,
-) -> Training:
-    """Train on files, folders or globs, and return the tokenizer with all measurements.
-
-    inputs             files, folders (their files in the order of their paths), globs, or - for
-                       standard input: text, lines of JSON (.jsonl), or Parquet; text and JSON may
-                       be packed by gzip, xz, bzip2 or zstandard.
-                       Default: the source of Python's standard library. Or words files (.npz) of
-                       `count`, which contain the pattern, the normalizer and the special tokens
-    vocab_size         number of tokens in all
-    special_tokens     strings that end documents and are not learnt from
-    texts              texts to learn from instead of inputs, or lists of them; they are read once,
-                       in bounded memory
-    model              bpe; wordpiece; unigram; or longest, which learns as bpe does and takes the
-                       longest tokens
-    alphabet           tokens are made of bytes or characters; the default is bytes with bpe and
-                       longest
-    pattern            gpt2, cl100k, o200k, llama3, qwen2, nanochat, bert, whitespace,
-                       whitespace-split, spaces, none, or a regular expression; the default is
-                       bert with wordpiece, spaces with unigram, else gpt2
-    mark               with characters: ▁ replaces each space and is decoded to one; any other
-                       character marks the beginning of a word, and white space is dropped. The
-                       default is ▁ with bpe and unigram
-    normalizer         changes the text first: nfc, nfd, nfkc, nfkd, lowercase, strip-accents, nmt,
-                       bert or bert-cased
-    coverage           with characters: only the most frequent ones, which make up this share of the
-                       text, become tokens; the default is 0.9995, as in SentencePiece
-    byte_fallback      with characters: unknown characters become tokens of their bytes
-    unk_token          with characters and no byte fallback: the token of unknown characters; the
-                       default is <unk> or, with wordpiece, [UNK]
-    from_              a BPE model whose training is continued; its tokens keep their ids
-    tie_break          the order of equally frequent pairs: bytes, the greater bytes first; or ids,
-                       the smaller ids first (the rule of Hugging Face)
-    score              the pair that merges: the one with the greatest count (as in Hugging Face),
-                       or with the greatest likelihood, count(ab) / (count(a) * count(b)), which
-                       prefers rare pairs; in Python also a function, see `Learner`
-    min_frequency      do not merge rarer pairs; 0 and 1 allow every pair
-    max_words          drop the rarest words when there are more unique words than this; 0: never
-                       drop any
-    special_tokens_at  the ids of special tokens: first, after-bytes, or last (as in GPT-2)
-
-    Also text_field and skip_bad_lines, as in a Source; workers, progress and executor, as in an
-    Engine. All other options are passed to the `learn` of a family of your own; see Family.
-
-    Raises InputError for invalid options, before any work, and OSError for unreadable files.
-
-    >>> with tempfile.TemporaryDirectory() as folder:
-    ...     _ = Path(folder, "a.txt").write_text("low low lower<|end|>newest")
-    ...     training = train(folder, 260, ["<|end|>"])
-    >>> training.learned.counts.tolist(), training.counted.n_documents
-    ([3, 3, 2], 2)
-    >>> train(texts=["low low lower", "newest"], vocab_size=260).learned.counts.tolist()
-    [3, 3, 2, 1]
-    """
-    recipe = Recipe(
-        vocab_size,
-        special_tokens,
-        special_tokens_at,
-        model,
-        alphabet,
-        pattern,
-        mark,
-        normalizer,
-        coverage,
-        byte_fallback,
-        unk_token,
-        from_,
-        tie_break,
-        score,
-        min_frequency,
-        max_words,
-        learner_options,
-    )
-    recipe, files, counts = prepare(recipe, inputs, texts)
-    source = recipe.source(files, text_field=text_field, skip_bad_lines=skip_bad_lines)
-    return train_recipe(recipe, source, counts, Engine(workers, progress, executor))
-
-
-def prepare(
-    recipe: Recipe, inputs: Files | None = None, texts: Iterable | None = None
-) -> tuple[Recipe, Sequence[Path | TextStream], Sequence[CorpusCounts]]:
+def prepare(recipe, inputs=None, texts=None):
     """Complete a recipe, and find the files or texts to learn from.
 
     Returns the recipe, the files or texts, and the counts if these are words files. What a recipe
@@ -13342,26 +13255,22 @@ def prepare(
     return recipe, files, counted
 
 
-def _with_settings(recipe: Recipe, settings: Mapping) -> Recipe:
+def _with_settings(recipe, settings):
     """Take from the settings of a words file what a recipe leaves open."""
     types = {"Split": Split, "Metaspace": Metaspace}
-    steps = []
-    for step in settings["pattern"]:
-        if not isinstance(step, str):
-            step = types[step[0]](*step[1:])
-        steps.append(step)
-    fields = {
-        "pattern": PATTERN_NAMES.get(tuple(steps), steps),
-        "special_tokens": [t for t in settings["special_tokens"] if t not in BYTE_TOKENS],
-        "normalizer": settings["normalizer"],
-    }
-    open_fields = {name: value for name, value in fields.items() if not getattr(recipe, name)}
-    return dataclasses.replace(recipe, **open_fields)
+    steps = [
+        step if isinstance(step, str) else types[step[0]](*step[1:]) for step in settings["pattern"]
+    ]
+    names = [name for name in settings["special_tokens"] if name not in BYTE_TOKENS]
+    return dataclasses.replace(
+        recipe,
+        pattern=recipe.pattern or PATTERN_NAMES.get(tuple(steps), steps),
+        special_tokens=recipe.special_tokens or names,
+        normalizer=recipe.normalizer or settings["normalizer"],
+    )
 
 
-def train_recipe(
-    recipe: Recipe, source: Source, counts: Sequence[CorpusCounts], engine: Engine
-) -> Training:
+def train_recipe(recipe, source, counts, engine):
     """Train by a complete recipe on the files of a source, or on the counts of words files."""
     timings = {}
     files = source.files
@@ -13379,7 +13288,7 @@ def train_recipe(
             functools.partial(compile_pretokenizing, source.pattern),
             functools.partial(compile_tables, FAMILIES[recipe.model].kind),
         ]
-        compile_side_by_side(jobs, engine, KERNELS.get(recipe.model))
+        compile_side_by_side(jobs, engine, KERNELS)
     with stage("scan") as timings["scan"]:
         counted = count(source, engine, counts, recipe.max_words)
         if not counts:
@@ -13389,7 +13298,6 @@ def train_recipe(
         learned = recipe.learn(counted.words, engine)
     with stage("vocabulary") as timings["vocabulary"]:
         tokenizer = Tokenizer.from_model(recipe.build(learned))
-    _warn_if_short(tokenizer.vocab, recipe.vocab_size)
     return Training(tokenizer, counted, learned, timings, files, recipe)
 
 
@@ -13429,13 +13337,12 @@ def train_bpe_from_counts(
     """
     recipe = complete(Recipe(vocab_size, special_tokens, **options))
     for token in recipe.special_tokens:
-        for word in counts:
-            if token.encode() in word:
-                raise InputError(
-                    f"the word {word!r} contains the special token {token!r}: cut texts there first"
-                )
+        words = [word for word in counts if token.encode() in word]
+        require(
+            not words,
+            f"words contain the special token {token!r}, as {words[:1]}: cut texts there first",
+        )
     model = recipe.build(recipe.learn(Words.from_counts(counts)))
-    _warn_if_short(model.vocab, vocab_size)
     return model.vocab, model.merges
 
 
@@ -14325,7 +14232,8 @@ def view(tokenizer: AnyModel, text: Text) -> View:
 #
 #     train corpus.txt --vocab-size 32k   ->   _train_command(["corpus.txt"], vocab_size=32000, …)
 #
-# Here `vocab_size` and its help are those of `train`. Messages name parameters `like_this`, and
+# Here `vocab_size` and its help are those of `train`. A parameter without a type is a string.
+# `main` makes the Engine, and passes it as `engine`. Messages name parameters `like_this`, and
 # `main` prints them as options. An InputError becomes one line on standard error, and the exit
 # status 2.
 
@@ -14341,9 +14249,7 @@ _ROW = regex.compile(r"^(\w+)  +(.+(?:\n  +.+)*)", regex.MULTILINE)
 _program = "python bpe_numba.py"  # the words by which a user calls it; `run` knows them
 
 
-def _train_command(
-    inputs: Sequence[str] = (), *, out: str = "model", template: str | None = None, **options
-) -> None:
+def _train_command(inputs: Sequence[str] = (), *, out="model", template=None, **options):
     """Learn a vocabulary from text.
 
     out       folder to write
@@ -14352,21 +14258,19 @@ def _train_command(
     $ train corpus.txt --vocab-size 32k --special-token "<|endoftext|>" --out model
     $ train "shards/*.jsonl.gz" --model unigram --vocab-size 16k --out unigram
     """
-    parameters = {}
-    for function in (train, transformers_config):
-        parameters |= inspect.signature(function).parameters
-    learner_options = {name: options[name] for name in options.keys() - parameters}
+    known = {"engine", *inspect.signature(train).parameters}
+    known |= inspect.signature(transformers_config).parameters.keys()
+    learner_options = {name: options[name] for name in options.keys() - known}
     recipe = call_with(Recipe, **options, learner_options=learner_options)
     recipe, files, counts = prepare(recipe, inputs or None)
     config = call_with(transformers_config, **options | {"special_tokens": recipe.special_tokens})
     if template is not None:  # checks it before the training
         template_processing(template, dict.fromkeys(recipe.special_tokens))
     check_writable(as_path(out))  # fails before the training
-    engine = call_with(Engine, **options)
     if Path(out, "tokenizer.json").exists():
         note(f"{out}: the model in this folder will be replaced")
-    source = call_with(recipe.source, files, **options)
-    training = train_recipe(recipe, source, counts, engine)
+    source = recipe.source(files, **options)
+    training = train_recipe(recipe, source, counts, options["engine"])
     with stage("save") as training.timings["save"]:
         model = training.tokenizer.model
         model.config |= config
@@ -14378,7 +14282,7 @@ def _train_command(
         print(f"{training.summary()}\n\nWritten to {out}\n\nNext:\n  {next_command}")
 
 
-def _count_command(inputs: Sequence[str], **options) -> None:
+def _count_command(inputs: Sequence[str], **options):
     """Count the pretokens of text, to train on them later or elsewhere.
 
     $ count corpus.txt --special-token "<|endoftext|>" --out words.npz
@@ -14391,9 +14295,7 @@ def _count_command(inputs: Sequence[str], **options) -> None:
         print(f"{tabulate_counts(counted)}\n\nWritten to {out}: {size}")
 
 
-def _encode_command(
-    model: str, inputs: Sequence[str], *, out: str = "-", no_special: bool = False, **options
-) -> None:
+def _encode_command(model, inputs: Sequence[str], *, out="-", no_special: bool = False, **options):
     """Turn text into token ids.
 
     no_special  treat special tokens in the text as ordinary text
@@ -14403,12 +14305,11 @@ def _encode_command(
     """
     if no_special:
         options["allowed_special"] = "none"
-    options["progress"] &= out != "-"
     tokenizer = call_with(open_model, model, **options)
     if tokenizer.pattern.warning:
         note(tokenizer.pattern.warning)
     with stage("compile"):
-        compile_side_by_side([tokenizer.compile_kernels], call_with(Engine, **options))
+        compile_side_by_side([tokenizer.compile_kernels], options["engine"])
     with stage("encode") as spent:
         encoded = call_with(encode_files, tokenizer, inputs, out, **options)
         spent.n_bytes = encoded.bytes
@@ -14421,7 +14322,7 @@ def _encode_command(
         print(f"{encoded}\n{spent.seconds:.2f} s: {rate:,.1f} MB/s, written to {written}")
 
 
-def _decode_command(model: str, tokens: str, **options) -> None:
+def _decode_command(model, tokens, **options):
     """Turn token ids into text.
 
     $ decode model tokens.npy --out corpus.again.txt
@@ -14431,19 +14332,13 @@ def _decode_command(model: str, tokens: str, **options) -> None:
     out = options["out"]
     with stage("decode"):
         call_with(decode_file, tokenizer, tokens, **options)
-    if options["progress"] and out != "-":
+    if options["progress"]:
         print(f"{number_of(os.path.getsize(out), 'byte')} of text, written to {out}")
 
 
 def _convert_command(
-    model: str,
-    *,
-    to: str,
-    out: str,
-    special_tokens: Sequence[str] = (),
-    template: str | None = None,
-    **options,
-) -> None:
+    model, *, to, out, special_tokens: Sequence[str] = (), template=None, **options
+):
     """Write a model in another format.
 
     to              the format: huggingface, gpt2 or tiktoken
@@ -14465,20 +14360,17 @@ def _convert_command(
         print(f"{len(tokenizer):,} tokens, {n_special} of them special, written to {out}")
 
 
-def _inspect_command(model: str, inputs: Sequence[str] = (), **options) -> None:
+def _inspect_command(model, inputs: Sequence[str] = (), **options):
     """Describe a vocabulary, and how a corpus uses it.
 
     $ inspect model
     $ inspect model corpus.txt
     """
-    options["engine"] = call_with(Engine, **options)
     print(call_with(inspect_model, model, inputs or None, **options))
 
 
-def _curve_command(
-    models: Sequence[str], *, corpus: Sequence[str] = (), plot: str | None = None, **options
-) -> None:
-    """Compute the number of tokens of a corpus for each size of the vocabulary.
+def _curve_command(models: Sequence[str], *, corpus: Sequence[str] = (), plot=None, **options):
+    """Count the tokens of a corpus for each size of the vocabulary.
 
     models  folders that `train` wrote; with a corpus, models of any format
     corpus  files, a folder or a glob; by default the corpus of the training
@@ -14487,16 +14379,13 @@ def _curve_command(
     $ curve model
     $ curve english code --plot curve.png --corpus held-out.txt
     """
-    options["engine"] = call_with(Engine, **options)
     report = call_with(curve, models, corpus or None, **options)
     if plot:
         report.plot(plot)
     print(report)
 
 
-def _compare_command(
-    models: Sequence[str], *, corpus: Sequence[str] = (), html: str | None = None, **options
-) -> None:
+def _compare_command(models: Sequence[str], *, corpus: Sequence[str] = (), html=None, **options):
     """Compare models on corpora.
 
     models  files or folders of any format
@@ -14506,7 +14395,6 @@ def _compare_command(
     $ compare model cl100k_base.tiktoken
     $ compare model other-model --corpus english.txt --corpus code.txt
     """
-    options["engine"] = call_with(Engine, **options)
     corpora = corpus or {"standard library": standard_library()}
     report = call_with(compare, models, corpora, **options)
     if html:
@@ -14515,13 +14403,8 @@ def _compare_command(
 
 
 def _view_command(
-    model: str,
-    text: Sequence[str] = (),
-    *,
-    beside: Sequence[str] = (),
-    html: str | None = None,
-    **options,
-) -> None:
+    model, text: Sequence[str] = (), *, beside: Sequence[str] = (), html=None, **options
+):
     """Show a text cut into tokens.
 
     text    the text; by default standard input
@@ -14532,11 +14415,9 @@ def _view_command(
     $ view model --beside other-model --html view.html < corpus.txt
     """
     if text and os.path.exists(text[0]):
-        require(
-            len(text) == 1,
-            f"{text[0]} exists, but one model is viewed (see `beside`): put the text in quotes",
+        note(
+            f"this is the name {text[0]}; for the file write < {text[0]}, for a model use `beside`"
         )
-        note(f"this is the name {text[0]}; for the file write < {text[0]}")
     data = os.fsencode(" ".join(text)) if text else sys.stdin.buffer.read()
     reports = []
     for name in (model, *beside):
@@ -14561,7 +14442,7 @@ _COMMANDS = {
 }
 
 
-def _whole_number(text: str) -> int:
+def _whole_number(text):
     """Read a whole number, which may be written as 10k, 2M or 10,000.
 
     >>> _whole_number("10k"), _whole_number("10_000"), _whole_number("2M")
@@ -14577,56 +14458,50 @@ def _whole_number(text: str) -> int:
 class _Parser(argparse.ArgumentParser):
     """A parser whose errors are one line."""
 
-    def error(self, message: str) -> None:
+    def error(self, message):
+        """Exit with an error; for an unknown option it names the one that is most similar."""
+        unknown = re.sub("unrecognized arguments: ([^ =]*).*", r"\1", message)
+        for similar in difflib.get_close_matches(unknown, self._option_string_actions, 1):
+            message += f"; did you mean {similar}?"
         self.exit(2, f"bpe_numba: {message}; see {self.prog} --help\n")
 
-    def refuse(self, unknown: str) -> None:
-        """Exit with an error that names the option most similar to an unknown one."""
-        message = f"unrecognized argument: {unknown}"
-        option = unknown.partition("=")[0]
-        for similar in difflib.get_close_matches(option, self._option_string_actions, 1):
-            message += f"; did you mean {similar}?"
-        self.error(message)
+
+def _doc(function):
+    """Return the docstring of a function; with -OO, Python has none."""
+    return inspect.getdoc(function) or ""
 
 
-def _add_argument(
-    command: argparse.ArgumentParser, parameter: inspect.Parameter, is_positional: bool, text: str
-) -> argparse.Action:
+def _add_argument(command, parameter, is_positional, text):
     """Add the command-line argument that sets a parameter."""
     name = parameter.name.rstrip("_")
     default = parameter.default
     kind = getattr(parameter.annotation, "__name__", str(parameter.annotation)).partition(" ")[0]
     is_many = kind == "Sequence[str]"
     is_required = default is parameter.empty
-    if is_many and is_positional:
-        command.set_defaults(rest=name)
-    text = text.replace("%", "%%")
+    option = name
     if is_many:
-        name = re.sub("(?<!u)s$", "", name)  # --special-token, but --corpus
-    last = name.split("_")[-1]
-    metavar = {"at": "WHERE", "break": "RULE"}.get(last, last.upper())
+        option = re.sub("(?<!u)s$", "", name)  # --special-token, but --corpus
+        text += "; may be repeated" * (not is_positional)
+    last = option.split("_")[-1]
+    settings = {"metavar": {"at": "WHERE", "break": "RULE"}.get(last, last.upper())}
     if is_positional:
-        nargs = None
         if is_many:
-            nargs = "+" if is_required else "*"
-        return command.add_argument(
-            parameter.name, help=text, metavar=metavar, nargs=nargs, default=default
-        )
+            settings["nargs"] = "+" if is_required else "*"
+        return command.add_argument(parameter.name, help=text, default=default, **settings)
     if kind == "bool":
         settings = {"action": "store_true"}
     elif is_many:
-        settings = {"action": "append", "default": [], "metavar": metavar}
-        text += "; may be repeated"
+        settings |= {"action": "append", "default": []}
     else:
         read = {"int": _whole_number, "float": float}.get(kind, str)
-        settings = {"type": read, "default": default, "required": is_required, "metavar": metavar}
+        settings |= {"type": read, "default": default, "required": is_required}
         if default not in (None, parameter.empty):
             text += f" (default: {default})"
-    option = "--" + name.replace("_", "-")
+    option = "--" + option.replace("_", "-")
     return command.add_argument(option, dest=parameter.name, help=text, **settings)
 
 
-def _add_arguments(command: _Parser, run: Callable, callees: Sequence[Callable]) -> dict[str, str]:
+def _add_arguments(command, run, callees):
     """Add the arguments of a command; returns {parameter: how the argument is written}.
 
     The arguments are its own parameters, and the parameters with defaults of the functions that it
@@ -14638,7 +14513,7 @@ def _add_arguments(command: _Parser, run: Callable, callees: Sequence[Callable])
     functions = [run, *callees, *learners]
     texts = {}
     for function in [Engine, Source, *functions[::-1]]:
-        rows = _ROW.findall(inspect.getdoc(function) or "")  # with -OO, Python has no docstrings
+        rows = _ROW.findall(_doc(function))
         texts |= {name: " ".join(text.split()) for name, text in rows}
     positional = inspect.getfullargspec(run).args
     flags = {}
@@ -14647,42 +14522,48 @@ def _add_arguments(command: _Parser, run: Callable, callees: Sequence[Callable])
             is_option = function is run or parameter.default is not parameter.empty
             if not is_option or name in _PYTHON_ONLY or name in flags:
                 continue
-            action = _add_argument(command, parameter, name in positional, texts.get(name, ""))
+            text = texts.get(name, "").replace("%", "%%")
+            action = _add_argument(command, parameter, name in positional, text)
             if function in learners:
                 action.default = argparse.SUPPRESS
             flags[name] = [*action.option_strings, action.metavar][0]
     return flags
 
 
-def _make_parser() -> _Parser:
-    """Make the parser of the command line from the signatures and docstrings of _COMMANDS."""
+def _make_parser(name):
+    """Make the parser of a command from signatures and docstrings."""
+    run, *callees = _COMMANDS[name]
+    examples = [f"  {_program} {line}" for line in _EXAMPLE.findall(_doc(run))]
+    command = _Parser(
+        prog=f"{_program} {name}",
+        description=_doc(run).partition("\n")[0],
+        epilog="\n".join(["examples:", *examples]),
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    command.run = run
+    command.flags = _add_arguments(command, run, callees)
+    command.add_argument(
+        "--quiet", dest="progress", action="store_false", help="no progress bars, no summary"
+    )
+    command.add_argument(
+        "--timings", action="store_true", help="print the time of each stage on standard error"
+    )
+    return command
+
+
+def _choose_command(arguments):
+    """Read the name of a command; returns its parser, and the arguments that follow the name."""
     parser = _Parser(prog=_program, description="Train and run subword tokenizers.")
     parser.add_argument("--version", action="version", version=f"bpe_numba {__version__}")
-    commands = parser.add_subparsers(required=True, metavar="COMMAND")
-    for name, (run, *callees) in _COMMANDS.items():
-        doc = inspect.getdoc(run) or ""
-        title = doc.partition("\n")[0]
-        examples = [f"  {_program} {line}" for line in _EXAMPLE.findall(doc)]
-        command = commands.add_parser(
-            name,
-            help=title,
-            description=title,
-            epilog="\n".join(["examples:", *examples]),
-            formatter_class=argparse.RawDescriptionHelpFormatter,
-            allow_abbrev=False,
-        )
-        flags = _add_arguments(command, run, callees)
-        command.set_defaults(run=run, flags=flags, refuse=command.refuse)
-        command.add_argument(
-            "--quiet", dest="progress", action="store_false", help="no progress bars, no summary"
-        )
-        command.add_argument(
-            "--timings", action="store_true", help="print the time of each stage on standard error"
-        )
-    return parser
+    commands = parser.add_subparsers(dest="name", metavar="COMMAND", required=True)
+    for name, (run, *_) in _COMMANDS.items():
+        commands.add_parser(name, help=_doc(run).partition("\n")[0], add_help=False)
+    chosen, arguments = parser.parse_known_args(arguments)
+    return _make_parser(chosen.name), arguments
 
 
-def _drop_unwritable_output() -> None:
+def _drop_unwritable_output():
     """Flush standard output.
 
     If that fails, drop the rest, since Python would try again at exit and print an error.
@@ -14693,7 +14574,7 @@ def _drop_unwritable_output() -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
-def _replace_closed_streams() -> None:
+def _replace_closed_streams():
     """Open the standard streams that the caller has closed, and let any name be printed."""
     for name in ("stdin", "stdout", "stderr"):
         if getattr(sys, name) is None:
@@ -14702,35 +14583,29 @@ def _replace_closed_streams() -> None:
         sys.stdout.reconfigure(errors="backslashreplace")  # names of files may have invalid bytes
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
+def main(arguments=None):
     """Run the command line and return its exit status: 0, or 2 for bad input."""
     _replace_closed_streams()
     start = time.perf_counter()
-    parsed, unknown = _make_parser().parse_known_args(arguments)
-    options = vars(parsed)
-    command = options.pop("run")
-    flags = options.pop("flags")
+    command, arguments = _choose_command(arguments)
+    options = vars(command.parse_intermixed_args(arguments))
     timings = options.pop("timings")
-    refuse = options.pop("refuse")
-    rest = options.pop("rest", None)
-    for word in unknown:
-        if not rest or word.startswith("-"):
-            refuse(word)
-        options[rest] = [*options[rest], word]  # argparse reads no inputs after an option
     TIMINGS.clear()
 
-    def say(message: object) -> None:
+    def say(message):
         """Print a message as one line, with the names of parameters replaced by options."""
         line = " ".join(str(message).splitlines())
-        line = re.sub(r"`(\w+)`", lambda name: flags.get(name[1], name[0]), line)
+        line = re.sub(r"`(\w+)`", lambda name: command.flags.get(name[1], name[0]), line)
         tqdm.write(f"bpe_numba: {line}", sys.stderr)  # keeps progress bars intact
 
     try:
         for name, value in options.items():
             require(value != "" or name == "mark", f"`{name}` is empty: is a variable not set?")
+        options["progress"] &= options.get("out") != "-"
+        options["engine"] = call_with(Engine, **options)
         with warnings.catch_warnings():
             warnings.showwarning = lambda message, *_: say(f"note: {message}")
-            command(**options)
+            command.run(**options)
         print(end="", flush=True)
         if timings:
             print(tabulate_timings(time.perf_counter() - start), file=sys.stderr)
@@ -14753,7 +14628,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 2
 
 
-def run() -> int:
+def run():
     """Run a command as a program.
 
     Its exit status is 130 after an interrupt, and 143 after SIGTERM.

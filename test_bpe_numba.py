@@ -787,8 +787,8 @@ def test_a_call_gets_its_parameters_and_no_other_option():
         return arguments, workers, out
 
     assert bpe.call_with(call, 5, workers=2, wrokers=3) == ((5,), 2, "a")
-    with pytest.raises(TypeError, match="vocab_size"):
-        bpe.call_with(bpe.Recipe, vocabsize=300)
+    with pytest.raises(TypeError, match="inputs"):
+        bpe.call_with(bpe.find_files, input="a.txt")
 
 
 def _die(item):
@@ -1023,7 +1023,7 @@ def test_files_written_together_take_their_names_together(tmp_path, monkeypatch)
             file.write(b"new")
         assert (tmp_path / "a").read_bytes() == b"old" and not targets
     assert targets == ["c", "b", "a"]
-    assert not bpe.UNFINISHED.temporary and not bpe.UNFINISHED.renames
+    assert not bpe.UNFINISHED
     assert [path.read_bytes() for path in sorted(tmp_path.rglob("?"))] == [b"new"] * 3
 
 
@@ -1041,7 +1041,7 @@ def test_threads_that_save_at_once_lose_no_file(tmp_path):
         sys.setswitchinterval(interval)
     folders = {folder.name: sorted(os.listdir(folder)) for folder in tmp_path.iterdir()}
     assert folders == {f"{t}-{k}": [*"abc"] for t in range(4) for k in range(100)}
-    assert not bpe.UNFINISHED.temporary and not bpe.UNFINISHED.renames
+    assert not bpe.UNFINISHED
 
 
 def test_a_signal_finishes_the_renaming_of_every_thread(tmp_path, monkeypatch):
@@ -1065,7 +1065,7 @@ def test_a_signal_finishes_the_renaming_of_every_thread(tmp_path, monkeypatch):
     for thread in threads:
         thread.start()
     begun.wait(10)
-    bpe.UNFINISHED.end()
+    bpe._end_files()
     ends = [[*files_in(tmp_path / name)] for name in "xy"], [*files_in(tmp_path)]
     ended.set()
     for thread in threads:
@@ -6468,7 +6468,8 @@ def test_help_has_two_examples_that_parse(name, command):
     assert all(len(line) <= 80 for line in output.splitlines() if line not in examples)
     for line in examples:
         words = re.split(" [<|] ", line.partition("bpe_numba.py ")[2])[0]
-        assert bpe._make_parser().parse_args(shlex.split(words)).flags
+        parser, arguments = bpe._choose_command(shlex.split(words))
+        assert parser.parse_intermixed_args(arguments) and parser.run
 
 
 @pytest.mark.parametrize("ids", [b"[72, 105]", b"72,105", b"72 105"])
@@ -6556,7 +6557,7 @@ def test_inputs_may_follow_an_option(command, model):
     curves = command("curve model --quiet model", cwd=model)
     assert curves.returncode == 0 and curves.stdout == command("curve model", cwd=model).stdout
     assert (
-        b"unrecognized argument: more" in command("decode model --quiet - more", cwd=model).stderr
+        b"unrecognized arguments: more" in command("decode model --quiet - more", cwd=model).stderr
     )
     assert b"--quiett; did you mean --quiet?" in command("inspect model --quiett", cwd=model).stderr
 
@@ -6806,7 +6807,7 @@ def test_a_signal_ends_a_command_with_one_line(
         assert process.returncode == -number and not [*tmp_path.glob("o.*")]
         return
     assert process.returncode == 128 + number, lines
-    assert lines[-1].endswith("nothing unfinished was written"), lines
+    assert lines[-1].endswith("no partial files were left"), lines
     assert not any("Traceback" in line for line in lines)
     assert not [*tmp_path.iterdir()]
 
@@ -6827,7 +6828,8 @@ def test_a_package_that_cannot_be_loaded_is_one_line(tmp_path):
     (tmp_path / "numba.py").write_text("raise OSError('no\\nmemory')\n")
     result = run("--version", PYTHONPATH=tmp_path)
     assert result.returncode == 2
-    assert result.stderr.startswith(b"bpe_numba: no packages") and result.stderr.count(b"\n") == 1
+    assert result.stderr.startswith(b"bpe_numba: a required package is missing, or memory ran out")
+    assert result.stderr.count(b"\n") == 1
 
 
 def test_standard_input_is_read(model, command, tmp_path):
@@ -6879,8 +6881,8 @@ assert len(bpe_numba.Words.from_counts({b"ab": 1}).digest) == 64  # by a small k
 try:
     with bpe_numba.atomic_write(pathlib.Path("ids.npy").absolute()):
         pass
-except bpe_numba.InputError as error:
-    print(error)
+except PermissionError as error:
+    print(error.filename)
 """
 
 
@@ -6904,7 +6906,7 @@ def test_kernels_compile_where_nothing_can_be_written(tmp_path):
     if b"may write anywhere" in result.stderr:
         pytest.skip("no way to give up the right to write anywhere")
     assert result.returncode == 0, result.stderr.decode()
-    assert f"{folder}: " in result.stdout.decode() and "ids.npy" not in result.stdout.decode()
+    assert result.stdout.decode() == f"{folder}/ids.npy\n"
 
 
 # ─── Research ─────────────────────────────────────────────────────────────────────────────────────
@@ -7920,7 +7922,7 @@ MANY_REFUSED_CALLS = {
     lambda here, size, special: bpe.train_bpe_from_counts({b"hello": 1}, size, special): [
         (255, [], "256"),
         (257, ["<a>", "<b>"], "258"),
-        (2**31, [], "too large"),
+        (2**31, [], "must be 256 .* to 16,777,216"),
         (300, ["<a>", "<a>"], "twice"),
         (300, [""], "not empty"),
         (300, ["x"], "single byte"),
@@ -8052,7 +8054,10 @@ MANY_REFUSED_CALLS = {
             ({"model": model, "alphabet": "characters", "vocab_size": 5}, "vocabulary has room for")
             for model in ("bpe", "wordpiece", "unigram")
         ),
-        ({"model": "unigram", "from_": "x"}, "only a BPE has merges that training can continue"),
+        (
+            {"model": "unigram", "from_": plain().model},
+            "only a BPE has merges that training can continue",
+        ),
         ({"from_": "no-such-model"}, "no such file"),
         ({"special_tokens_at": "second"}, "special_tokens_at"),
         ({"vocab_size": "300"}, "`vocab_size` must be of type int"),
@@ -8120,7 +8125,7 @@ REFUSED_COMMANDS = [
     ("count words.npz", ["words.npz", "zip archive"]),
     ("count nowhere.txt", ["nowhere.txt"]),
     ("convert a.tiktoken --to gpt2 --out o", ["a.tiktoken", "--pattern", "cl100k_base"]),
-    ("encode model text.txt --out text.txt/o.npy", ["text.txt: not a folder that can be written"]),
+    ("encode model text.txt --out text.txt/o.npy", ["text.txt/o.npy: Not a directory"]),
     ("train folder", ["folder", ".jsonl"]),
     ("train text.txt --pattern ''", ["--pattern is empty"]),
     ("train text.txt --min-frequency -1", ["--min-frequency is -1", "0 to "]),
@@ -8128,9 +8133,9 @@ REFUSED_COMMANDS = [
     ("train text.txt --workers 0", ["0 workers"]),
     ("train text.txt --workers lots", ["argument --workers: 'lots' is not", "such as 4"]),
     ("train text.txt --coverage 0.5", ["--coverage, --byte-fallback and --mark go with"]),
-    ("train text.txt --special-tokens '<a>'", ["--special-tokens; did you mean --special-token?"]),
-    ("train text.txt --vocab 300", ["unrecognized argument: --vocab; did you mean --vocab-size?"]),
-    ("train text.txt --vocb-size 3", ["--vocb-size; did you mean --vocab-size?", "train --help"]),
+    ("train text.txt --special-tokens '<a>'", ["did you mean --special-token?"]),
+    ("train text.txt --vocab 300", ["arguments: --vocab 300; did you mean --vocab-size?"]),
+    ("train text.txt --vocb-size 3", ["did you mean --vocab-size?", "train --help"]),
     *(
         (f"train text.txt --vocab-size {wrong}", [f"'{wrong}' is not a whole number"])
         for wrong in ("1kk", "1.5", "1.2345k")
@@ -8166,7 +8171,6 @@ REFUSED_COMMANDS = [
     ("decode model large.npy", ["id 100000"]),
     ("view model --plot=a.png", ["--plot=a.png"]),
     ("frain", ["frain"]),
-    ("view model model 'the cat'", ["one model is viewed (see --beside)"]),
     ("inspect model empty.txt", ["no text to look at in", "empty.txt"]),
     ("compare model --corpus empty.txt", ["no text to look at in", "empty.txt"]),
     ("curve bytes", ["bytes: no merge counts", "`train`", "--corpus"]),
