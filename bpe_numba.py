@@ -541,7 +541,7 @@ def note(text):
 
 def require_known(what, name, names):
     """Raise InputError, with the list of valid names, for a name that is not one of them."""
-    require(name in names, f"no {what} is named {name!r}; there are {', '.join(names)}")
+    require(name in names, f"no {what} is named {name!r}; there are {', '.join(names) or 'none'}")
 
 
 # What these annotated types accept. Any other type accepts itself.
@@ -10798,10 +10798,18 @@ Arrays = tuple[np.ndarray, np.ndarray]  # ids end to end, uint32[N], and their o
 # Rust reads a plus sign in a number, too.
 _BYTE_TOKEN = re.compile(r"\A<0x([+\dA-Fa-f][\dA-Fa-f])>\Z", re.ASCII)
 _CLEANUP = {
-    f" {text}": text
-    for text in (".", "?", "!", ",", "' ", "n't", "'m", "do not", "'s", "'ve", "'re")
+    " .": ".",
+    " ?": "?",
+    " !": "!",
+    " ,": ",",
+    " ' ": "'",
+    " n't": "n't",
+    " 'm": "'m",
+    " do not": " don't",
+    " 's": "'s",
+    " 've": "'ve",
+    " 're": "'re",
 }
-_CLEANUP |= {" ' ": "'", " do not": " don't"}
 
 
 def _decode_wordpiece(token, is_first, prefix, cleanup):
@@ -10857,9 +10865,7 @@ _DECODERS = {
 }
 
 
-def decoded_tokens(
-    vocab: Mapping[int, bytes], decoder: Sequence[dict]
-) -> tuple[Mapping[int, bytes], Mapping[int, bytes]]:
+def decoded_tokens(vocab, decoder):
     """Decode each token by the steps of a decoder, as the first of a text and as a later one.
 
     If the text that the `tokenizers` package decodes is UTF-8, the joined results equal it.
@@ -10885,14 +10891,14 @@ def decoded_tokens(
         as_first = _call_step("decoder", _DECODERS, step, as_first, True)
         if not are_joined or step["type"] == "Replace":
             as_later = _call_step("decoder", _DECODERS, step, as_later, False)
-        are_joined = are_joined or step["type"] in ("ByteFallback", "Fuse")
-    return _encoded_by_id(vocab, as_first), _encoded_by_id(vocab, as_later)
-
-
-def _encoded_by_id(ids, texts):
-    """Map ids to the bytes of texts."""
-    tokens = [text.encode("utf-8", "surrogateescape") for text in texts]
-    return dict(zip(ids, tokens, strict=True))
+        are_joined |= step["type"] in ("ByteFallback", "Fuse")
+    return [
+        {
+            key: text.encode("utf-8", "surrogateescape")
+            for key, text in zip(vocab, texts, strict=True)
+        }
+        for texts in (as_first, as_later)
+    ]
 
 
 def _decodes_separately(step, tokens):
@@ -10905,15 +10911,6 @@ def _decodes_separately(step, tokens):
         case {"type": "Strip", "content": str(content), "start": 1, "stop": 0}:
             return content.isascii() and all(tokens)
     return False
-
-
-def _with_room(ids, n, n_more):
-    """Return an array of ids, or a longer copy of its first n ids if it lacks room for more."""
-    if n + n_more <= len(ids):
-        return ids
-    longer = np.empty(2 * (n + n_more), np.uint32)
-    longer[:n] = ids[:n]
-    return longer
 
 
 def surround(ids, offsets, before, after, max_length=None):
@@ -10931,13 +10928,30 @@ def surround(ids, offsets, before, after, max_length=None):
         require(room >= 0, f"`max_length` {max_length} has no room for the special tokens")
         is_kept = np.arange(len(ids)) < np.repeat(offsets[:-1] + room, np.diff(offsets))
         ids = ids[is_kept]
-        offsets = np.append(0, np.cumsum(is_kept))[offsets]
+        offsets = _add_up(is_kept)[offsets]
     longer = np.insert(ids, np.repeat(offsets, len(row)), np.tile(row, len(offsets)))
-    ids = longer[len(after) : len(longer) - len(before)]
-    return ids, offsets + len(row) * np.arange(len(offsets))
+    offsets = offsets + len(row) * np.arange(len(offsets))
+    return longer[len(after) : len(longer) - len(before)], offsets
 
 
-def split_ids(ids: np.ndarray, offsets: np.ndarray) -> list[list[int]]:
+def pad_ids(ids, offsets, min_length, pad_id, pad_left):
+    """Make a matrix with the ids of a text in each row, and one that tells where it has ids.
+
+    >>> pad_ids(np.array([5, 6, 7]), np.array([0, 2, 3]), 0, 9, True)[0]
+    array([[5, 6],
+           [9, 7]], dtype=uint32)
+    """
+    sizes = np.diff(offsets)
+    columns = np.arange(sizes.max(initial=min_length))
+    if pad_left:
+        columns = columns[::-1]
+    is_id = columns < sizes[:, None]
+    rows = np.full(is_id.shape, pad_id, np.uint32)
+    rows[is_id] = ids
+    return rows, is_id
+
+
+def split_ids(ids, offsets):
     """Return the ids of each text as a list.
 
     >>> split_ids(np.array([5, 6, 7]), np.array([0, 2, 2, 3]))
@@ -11003,7 +11017,8 @@ class _Encoder:
             state = np.full(2, seed % 2**64, np.uint64)
         for n_before, texts, opening in parts:
             flat, _ = pretokenizer.apply(self.scan, texts, opening)
-            ids = _with_room(ids, n, len(flat.text))
+            if n + len(flat.text) > len(ids):
+                ids.resize(2 * (n + len(flat.text)), refcheck=False)
             # A text in several parts has its end written several times, the last time for good.
             stops = offsets[n_before + 1 :]
             if sampling:
@@ -11024,15 +11039,14 @@ class _Encoder:
 def _unknown_letter(model, flat, start):
     """Build the error for a word that begins at `start` and has a letter without a token."""
     stop = start + flat.scanned[start:].tobytes().index(END)
-    letters = flat.text[start:stop].tobytes()
-    if model.alphabet == "characters":
-        letters = map(ord, letters.decode("utf-8", "surrogateescape"))
+    encoding = "latin-1" if model.alphabet == "bytes" else "utf-8"
+    letters = flat.text[start:stop].tobytes().decode(encoding, "surrogateescape")
+    unknown = [letter for letter in letters if ord(letter) not in model.letters]
     name = "a word"
-    unknown = [letter for letter in letters if letter not in model.letters]
     if unknown:
-        name = f"the character {chr(unknown[0])!r}"
+        name = f"the character {unknown[0]!r}"
         if model.alphabet == "bytes":
-            name = f"the byte 0x{unknown[0]:02X}"
+            name = f"the byte 0x{ord(unknown[0]):02X}"
     return InputError(f"{name} is not in the vocabulary, which has no unknown token")
 
 
@@ -11169,8 +11183,6 @@ class Tokenizer:
                 tokens[model.special_tokens[text]] = self._normalizer.normalize(text.encode())
         self._decoded = decoded_tokens(tokens, model.decoder_steps)
         self._prepared = {}  # by special tokens
-        for allowed in ("all", "none"):
-            self._prepare(allowed)
         self._idle = []  # encoders that no thread is using
         self._origin = None  # the file, or the tokenizer of another library, that was loaded
 
@@ -11401,17 +11413,19 @@ class Tokenizer:
         """
         transformers = import_optional("transformers")
         origin = self._origin
-        config = origin.with_name("tokenizer_config.json") if isinstance(origin, Path) else None
-        if config and config.is_file() and origin.name in _HUB_VOCABULARIES:
-            original = transformers.AutoTokenizer.from_pretrained(origin.parent)
-        elif hasattr(origin, "backend_tokenizer"):
+        if hasattr(origin, "backend_tokenizer"):
             original = copy.deepcopy(origin)
+        elif (
+            getattr(origin, "name", None) in _HUB_VOCABULARIES
+            and origin.with_name("tokenizer_config.json").is_file()
+        ):
+            original = transformers.AutoTokenizer.from_pretrained(origin.parent)
         else:
             original = transformers.PreTrainedTokenizerFast(
                 tokenizer_object=self.to_huggingface(), **self.config
             )
-        swapped = _swapped(_FastTexts, original, self)
-        swapped._current()  # raises InputError for what this module does not support
+        swapped = _swapped(_FastTexts, type(original), vars(original))
+        swapped._current()  # now, since copies of it take some time
         return swapped
 
     def as_tiktoken(self, name: str = "bpe_numba"):
@@ -11427,7 +11441,7 @@ class Tokenizer:
         encoding = self._origin
         if not hasattr(encoding, "_mergeable_ranks"):
             encoding = self.to_tiktoken(name)
-        return _swapped(_EncodingBatches, encoding, self)
+        return _swapped(_EncodingBatches, type(encoding), vars(encoding) | {"_ours": self})
 
     def token_to_id(self, token: bytes | str) -> int | None:
         """Look up the id of a token, or None."""
@@ -11517,7 +11531,6 @@ class Tokenizer:
         >>> Tokenizer({b: bytes([b]) for b in range(256)}, []).encode_to_numpy("Hi")
         array([ 72, 105], dtype=uint32)
         """
-        _text_size(text)
         return self.encode_texts([text], allowed_special, **options)[0]
 
     def _take_encoder(self):
@@ -11527,7 +11540,7 @@ class Tokenizer:
         except IndexError:
             return _Encoder(self.model, self._tables, self.pattern, self._cache_size)
 
-    @interruptible
+    @checked
     def encode_texts(
         self,
         texts: Sequence[Text],
@@ -11556,13 +11569,14 @@ class Tokenizer:
         """
         sampling = self._sampling(alpha, seed)
         pretokenizer, source = self._prepare(allowed_special)
+        n_expected = sum(map(_text_size, texts))
         parts = self._parts(texts, source, opening)
-        encoder = self._take_encoder()
         offsets = np.zeros(len(texts) + 1, np.int64)
+        encoder = self._take_encoder()
         try:
             if carry is not None:
                 encoder.scratch[SUM] = carry[0]
-            ids = encoder.encode(pretokenizer, parts, sum(map(len, texts)), offsets, sampling)
+            ids = encoder.encode(pretokenizer, parts, n_expected, offsets, sampling)
             if carry is not None:
                 carry[0] = encoder.scratch[SUM]
         finally:
@@ -11633,18 +11647,12 @@ class Tokenizer:
         return self._sample_tables, float(alpha), seed
 
     def encode_batch(
-        self,
-        texts: Iterable[Text],
-        allowed_special: Allowed = "all",
-        *,
-        add_special_tokens: bool = False,
-        threads: int | None = None,
-        **options: object,
+        self, texts: Iterable[Text], allowed_special: Allowed = "all", **options: object
     ) -> list[list[int]]:
         """Encode each text as a list of ids.
 
-        threads  for large batches; by default one for each core
-        options  max_length, alpha and seed, as in `encode_texts`
+        options  threads, for large batches; by default one for each core. And add_special_tokens,
+                 max_length, alpha and seed, as in `encode_texts`
 
         >>> Tokenizer({b: bytes([b]) for b in range(256)}, []).encode_batch(["Hi", "", "!"])
         [[72, 105], [], [33]]
@@ -11652,7 +11660,6 @@ class Tokenizer:
         >>> [len(ids) for ids in tokenizer.encode_batch(["abab"] * 9, alpha=0.5)]
         [3, 2, 2, 2, 2, 3, 3, 4, 2]
         """
-        options |= {"add_special_tokens": add_special_tokens, "threads": threads}
         return split_ids(*self.encode_batch_to_numpy(texts, allowed_special, **options))
 
     @checked
@@ -11661,11 +11668,9 @@ class Tokenizer:
         texts: Iterable[Text],
         allowed_special: Allowed = "all",
         *,
-        add_special_tokens: bool = False,
-        max_length: int | None = None,
-        alpha: float | None = None,
         seed: int = 0,
         threads: int | None = None,
+        **options: object,
     ) -> Arrays:
         """Encode all texts, with the options of `encode_batch`.
 
@@ -11679,35 +11684,25 @@ class Tokenizer:
             not isinstance(texts, Text),
             "encode_batch takes a list of texts: use encode for one text",
         )
-
-        options = {
-            "add_special_tokens": add_special_tokens,
-            "max_length": max_length,
-            "alpha": alpha,
-        }
+        engine = Engine(threads)
 
         def encode(job):
             batch, n_before = job
             return self.encode_texts(batch, allowed_special, seed=seed + n_before, **options)
 
-        n_expected = 0
-        if isinstance(texts, (list, tuple)):
-            n_expected = sum(map(_text_size, texts))
-            if Engine(threads).n_workers == 1 or n_expected <= PART_BYTES:
-                return encode((texts, 0))  # without a copy of the ids
+        if isinstance(texts, (list, tuple)) and (
+            engine.n_workers == 1 or sum(map(_text_size, texts)) <= PART_BYTES
+        ):
+            return encode((texts, 0))  # without a copy of the ids
         batches, counted = itertools.tee(_batched_by_size(texts, _text_size, PART_BYTES))
         n_before = itertools.accumulate(map(len, counted), initial=0)
         jobs = zip(batches, n_before, strict=False)
-        ids = np.empty(n_expected, np.uint32)
-        sizes = [np.zeros(1, np.int64)]
-        n = 0
-        for part, offsets in Engine(threads).map(encode, jobs, threads=True):
-            ids = _with_room(ids, n, len(part))
-            ids[n : n + len(part)] = part
-            n += len(part)
+        ids = bytearray()  # it grows without copies, which would take a tenth of the time
+        sizes = []
+        for part, offsets in engine.map(encode, jobs, threads=True):
+            ids += part.data
             sizes.append(np.diff(offsets))
-        ids.resize(n, refcheck=False)  # a copy would take a tenth of the time of a large text
-        return ids, np.cumsum(np.concatenate(sizes))
+        return np.frombuffer(ids, np.uint32), _add_up(np.concatenate([[], *sizes]))
 
     @checked
     def encode_batch_padded(
@@ -11739,14 +11734,8 @@ class Tokenizer:
         ids, offsets = self.encode_batch_to_numpy(
             texts, allowed_special, max_length=max_length, **options
         )
-        lengths = np.diff(offsets)
-        columns = np.arange(lengths.max(initial=min_length))
-        if pad_left:
-            columns = columns[::-1]
-        is_id = columns < lengths[:, None]
-        rows = np.full(is_id.shape, pad_id, np.uint32)
-        rows[is_id] = ids
-        return rows, lengths
+        rows, _ = pad_ids(ids, offsets, min_length, pad_id, pad_left)
+        return rows, np.diff(offsets)
 
     def encode_iterable(
         self,
@@ -11761,11 +11750,10 @@ class Tokenizer:
         tokens allow no cut.
         """
         _, source = self._prepare(allowed_special)
-        chunks = [iterable] if isinstance(iterable, Text) else iterable
         carry = np.zeros(1, np.uint64)
         before, after = self.model.added_ids if add_special_tokens else ([], [])
         yield from before
-        for data, opening, _ in source.cut(map(_text_bytes, chunks), WINDOW_BYTES):
+        for data, opening, _ in source.cut(map(_text_bytes, iterable), WINDOW_BYTES):
             yield from self.encode_texts([data], allowed_special, opening, carry)[0].tolist()
         yield from after
 
@@ -11793,7 +11781,6 @@ class Tokenizer:
 
         Processes that are forked later have them, too.
         """
-        self._sampling(alpha, 0)
         with contextlib.suppress(InputError):  # a small vocabulary may not have these letters
             self.encode_texts([b"one two", b"\xff"], alpha=alpha)
 
@@ -11822,10 +11809,8 @@ class Tokenizer:
             isinstance(allowed_special, Collection) and not isinstance(allowed_special, str),
             f"allowed_special is 'all', 'none' or a list of tokens, not {allowed_special!r}",
         )
-        for token in allowed_special:
-            if token not in self.special_tokens:  # only now, since there may be thousands to name
-                names = ", ".join(self.special_tokens) or "it has none"
-                raise InputError(f"{token!r} is not a special token of this tokenizer: {names}")
+        for token in {*allowed_special}.difference(self.special_tokens):
+            require_known("special token", token, self.special_tokens)
         return allowed_special
 
     @interruptible
@@ -11838,7 +11823,7 @@ class Tokenizer:
         ids = _id_array(ids)
         text, unknown = _join_tokens(ids, self._token_bytes)
         if unknown >= 0:
-            self.id_to_token(int(ids[unknown]))
+            self.id_to_token(int(ids[unknown]))  # raises InputError
         text = text.tobytes()
         if len(ids) and self.model.decoder_steps and not continues:
             as_first, as_later = self._decoded
@@ -11907,22 +11892,18 @@ def _unpickle(pickled, config):
 # which a mixin replaces some methods. What a mixin does not support, it leaves to the library.
 
 
-def _swapped(mixin, original, ours):
-    """Make a copy of an object whose class has the methods of `mixin`, and then those it had."""
-    owner = type(original)
+def _swapped(mixin, owner, fields):
+    """Make an object that has the methods of `mixin` and then those of `owner`, a class."""
     made = object.__new__(type(owner.__name__, (mixin, owner), {}))
-    vars(made).update(vars(original), _ours=ours)
+    vars(made).update(fields)
     return made
 
 
 class _Swapped:
-    """The base of mixins: objects are pickled as those of the library."""
+    """The base of mixins: objects are pickled as those of the library, with `_ours`."""
 
     def __reduce__(self):
-        mixin, owner = type(self).__bases__
-        plain = object.__new__(owner)
-        vars(plain).update(vars(self), _ours=None)
-        return _swapped, (mixin, plain, self._ours)
+        return _swapped, (*type(self).__bases__, {"_ours": self._ours}), self.__getstate__()
 
 
 class _EncodingBatches(_Swapped):
@@ -11933,14 +11914,13 @@ class _EncodingBatches(_Swapped):
         return self.encode_batch(text, num_threads=num_threads, disallowed_special=())
 
     def encode_batch(self, text, **options):
-        """Encode texts; those with special tokens here only if all of these are allowed."""
+        """Encode texts without special tokens here; others are left to the library."""
         texts = list(text)
         with contextlib.suppress(InputError):
             disallowed = options.get("disallowed_special", "all")
             require(set(map(type, texts)) == {str} and disallowed in ("all", ()), _LEFT)
             ids, offsets = self._ours.encode_batch_to_numpy(texts)
-            special_ids = [*self._ours.special_tokens.values()]
-            if options.get("allowed_special") == "all" or not np.isin(ids, special_ids).any():
+            if not np.isin(ids, [*self._ours.special_tokens.values()]).any():
                 return split_ids(ids, offsets)
         return super().encode_batch(texts, **options)
 
@@ -11975,65 +11955,56 @@ class _FastTexts(_Swapped):
         return super().add_tokens(*arguments, **options)
 
     def _current(self):
-        """Return the Tokenizer of the library's tokenizer, whose tokens or template may be new."""
+        """Return the Tokenizer of the library's tokenizer, whose tokens or template may be new.
+
+        Returns None if the library gives tokens or padding a type other than 0.
+        """
         state = self.backend_tokenizer.post_processor.__getstate__()
         if state != self._state:
             self._state = state
             self._ours = None
             one = super().__call__("a", return_token_type_ids=True)
-            self._has_types = any(one["token_type_ids"])
-            with warnings.catch_warnings():  # the notes are about what is obeyed here
-                warnings.simplefilter("ignore")
-                self._ours = Tokenizer.from_model(load_model(self))
-        require(self._ours and not self.split_special_tokens, _LEFT)
+            if not any(one["token_type_ids"]) and not self.pad_token_type_id:
+                with warnings.catch_warnings(action="ignore"):  # they tell what is obeyed here
+                    self._ours = Tokenizer.from_model(load_model(self))
         return self._ours
 
     def __call__(self, text=None, *others, **options):
-        """Encode a text or a list of texts."""
+        """Encode a text or a list of texts here; all else is left to the library."""
         library = functools.partial(super().__call__, text, *others, **options)
-        is_one = type(text) not in (list, tuple)
-        texts = [text] if is_one else text
-        if set(map(type, texts)) == {str} and not others and options.keys() <= _FAST_OPTIONS:
+        is_batch = isinstance(text, (list, tuple)) and set(map(type, text)) == {str}
+        if (is_batch or isinstance(text, str)) and not others and options.keys() <= _FAST_OPTIONS:
             with contextlib.suppress(InputError):
-                return self._encode_here(texts, is_one, library, **options)
+                return self._encode_here(text, library, **options)
         return library()
 
-    def _encode_here(
-        self, texts, is_one, library, add_special_tokens=True, return_tensors=None, **limits
-    ):
-        """Encode texts; raises InputError for what is left to the library."""
-        encoder = self._current()
+    def _encode_here(self, text, library, add_special_tokens=True, return_tensors=None, **limits):
+        """Encode a text or texts; raises InputError for what is left to the library."""
+        texts = [text] if isinstance(text, str) else text
         padding, truncation, max_length, _ = self._get_padding_truncation_strategies(**limits)
-        values = {"token_type_ids": 0, "attention_mask": 1}
-        values = {name: values[name] for name in values if name in self.model_input_names}
         options = {"add_special_tokens": add_special_tokens}
         if truncation.value != "do_not_truncate":
             require(self.truncation_side == "right" and truncation.value != "only_second", _LEFT)
             options["max_length"] = max_length
+        require(self._current() and not self.split_special_tokens, _LEFT)
+        ids, offsets = self._ours.encode_batch_to_numpy(texts, **options)
+        values = {"token_type_ids": 0, "attention_mask": 1}
+        values = {name: values[name] for name in values if name in self.model_input_names}
         if padding.value == "do_not_pad":
-            ids = encoder.encode_batch(texts, **options)
-            masks = {name: [[values[name]] * len(row) for row in ids] for name in values}
+            rows = split_ids(ids, offsets)
+            masks = {name: [[values[name]] * len(row) for row in rows] for name in values}
         else:
+            width = max_length if padding.value == "max_length" else 0
             is_left = self.padding_side == "left"
-            ids, lengths = encoder.encode_batch_padded(
-                texts,
-                min_length=max_length if padding.value == "max_length" else 0,
-                pad_id=self.pad_token_id,
-                pad_left=is_left,
-                **options,
-            )
-            width = ids.shape[1]
-            require(padding.value != "max_length" or width == max_length, _LEFT)
-            columns = np.arange(width)[:: -1 if is_left else 1]
-            mask = (columns < lengths[:, None]).astype(np.int64)
-            ids = ids.astype(np.int64)
-            masks = {name: mask * values[name] for name in values}
-        data = {"input_ids": ids, **masks}
-        if isinstance(ids, np.ndarray) and return_tensors not in ("np", "pt"):
+            rows, is_id = pad_ids(ids, offsets, width, self.pad_token_id, is_left)
+            require(rows.shape[1] == width or padding.value == "longest", _LEFT)
+            rows = rows.astype(np.int64)
+            masks = {name: is_id * values[name] for name in values}
+        data = {"input_ids": rows, **masks}
+        if isinstance(rows, np.ndarray) and return_tensors not in ("np", "pt"):
             data = {name: matrix.tolist() for name, matrix in data.items()}
-        require(not self._has_types and not self.pad_token_type_id, _LEFT)
-        self._eventual_warn_about_too_long_sequence(max(ids, key=len), max_length, True)
-        if is_one and return_tensors is None:
+        self._eventual_warn_about_too_long_sequence(max(rows, key=len), max_length, True)
+        if isinstance(text, str) and return_tensors is None:
             data = {name: rows[0] for name, rows in data.items()}
         return import_optional("transformers").BatchEncoding(
             data, _LateEncodings(library), return_tensors, n_sequences=1
@@ -12042,15 +12013,14 @@ class _FastTexts(_Swapped):
 
 def _id_array(ids):
     """Make an array of ids, uint32; raises ValueError if one cannot be an id."""
-    if isinstance(ids, np.ndarray):
-        is_list = ids.ndim == 1 and ids.dtype.kind in "iu"
-        shown = f"{ids.dtype} of shape {ids.shape}"
-        require(is_list, f"ids are a one-dimensional array of whole numbers, not {shown}")
-        if ids.dtype == np.uint32 or not ids.size or (ids.min() >= 0 and ids.max() < MAX_ID):
-            return np.require(ids, np.uint32, ["C", "W"])
-        ids = ids.tolist()
+    is_list = isinstance(ids, np.ndarray) and ids.ndim == 1 and ids.dtype.kind in "iu"
+    if is_list and (
+        ids.dtype == np.uint32 or (ids.min(initial=0) >= 0 and ids.max(initial=0) < MAX_ID)
+    ):
+        return np.require(ids, np.uint32, ["C", "W"])
     try:
-        return np.frombuffer(array("I", list(ids)), np.uint32)
+        ids = [*ids]
+        return np.frombuffer(array("I", ids), np.uint32)
     except (OverflowError, TypeError) as error:
         raise InputError(
             f"{reprlib.repr(ids)} is not a list of ids ({error}): {_ID_RANGE}"
@@ -12067,34 +12037,10 @@ def _id_array(ids):
 #     a.npy.json    {"tokens": 3, "documents": 1, "bytes": 3, "dtype": "uint16", "model": its
 #                   digest, …}
 #
-# A .bin file has no header, a .bin file for llm.c has one of 1,024 bytes, and a .txt file has
-# decimal numbers, with a document on each line. With `append`, each document ends with a token. A
-# document index holds the offsets of the documents, here 0 and 3. The files have
-# temporary names, and are renamed together when all are complete.
-
-LLMC_HEADER_BYTES = 1024
-# The first numbers of llm.c's files for GPT-2 and for Llama 3.
-LLMC_SIGNS = {"uint16": [20240520, 1], "uint32": [20240801, 7]}
-# Layouts by the suffix of the file. Standard output, pipes and devices get text.
-_LAYOUTS = {".npy": "npy", ".bin": "bin", ".txt": "text"}
-
-
-def _header(layout, dtype, n):
-    """Make the header of a file of n numbers.
-
-    It has the same size for any n, since NumPy pads it for growth.
-    """
-    if layout == "npy":
-        file = io.BytesIO()
-        np.lib.format.write_array_header_1_0(
-            file, {"descr": dtype.str, "fortran_order": False, "shape": (n,)}
-        )
-        return file.getvalue()
-    if layout == "llm.c":
-        require(n < 2**31, f"{n:,} tokens are too many for a file of llm.c: write several files")
-        numbers = np.array([*LLMC_SIGNS[dtype.name], n], "<i4")
-        return numbers.tobytes().ljust(LLMC_HEADER_BYTES, b"\0")
-    return b""
+# A .bin file has no header, and a .txt file has decimal numbers, with a document on each line; so
+# have standard output, pipes and devices. With `append`, each document ends with a token. A
+# document index holds the offsets of the documents, here 0 and 3. The files have temporary names,
+# and are renamed together when all are complete.
 
 
 class Encoded(NamedTuple):
@@ -12129,31 +12075,28 @@ class _EncodedBlock(NamedTuple):
     repeats_end: bool
 
 
-def _encode_blocks(tokenizer, dtype, end_id, options, carry, source, blocks):
+def _encode_blocks(tokenizer, options, added_ids, end_id, dtype, source, blocks):
     """Encode blocks as ids of this dtype, since uint16 halves the data that workers send.
 
     Without an end id, documents are texts: files or lines of JSON. With one, a document ends after
     each such id, and one is inserted at the end of every text that does not end with it.
 
-    options  of `encode_texts`; each block has a seed of its own
+    options    of `encode_texts`; each block has a seed of its own
+    added_ids  the ids before and after each text
     """
     encoded = []
     for block in blocks:
         texts = source.texts(block)
         begins = block.opening == BEGINS
-        goes_on = block.next_opening != BEGINS  # the text goes on in the next block
+        ends_there = block.next_opening == BEGINS  # or the text goes on in the next block
         seed = options["seed"] + (block.number << 32)
         ids, offsets = tokenizer.encode_texts(
-            texts, opening=block.opening, carry=carry, **options | {"seed": seed}
+            texts, opening=block.opening, **options | {"seed": seed}
         )
-        ends = offsets[1:]
-        if options["add_special_tokens"]:
-            before, after = tokenizer.model.added_ids
-            n_before = len(before) * (not begins)
-            ids = ids[n_before : len(ids) - len(after) * goes_on]
-            ends = ends - n_before
-        if goes_on:
-            ends = ends[:0]
+        if any(added_ids):
+            before, after = added_ids
+            ids, offsets = surround(ids, offsets, before * begins, after * ends_there)
+        ends = offsets[1:] if ends_there else offsets[:0]
         repeats_end = False
         if end_id is not None:
             repeats_end = not begins and 0 in ends[:1]
@@ -12195,37 +12138,36 @@ def _as_lines(ids, ends):
 
 
 @contextlib.contextmanager
-def _array_writer(path, dtype, layout="auto"):
+def _array_writer(path, dtype):
     """Write arrays to a file or to standard output; yields the function that writes the next."""
-    require_known("`layout`", layout, ("auto", "llm.c"))
-    if layout == "auto":
-        is_pipe = path == STANDARD_STREAM or (path.exists() and not path.is_file())
-        require(
-            path.suffix in _LAYOUTS or is_pipe,
-            f"{path}: name a .npy file, a .bin file for numbers alone, or a .txt file",
-        )
-        layout = _LAYOUTS.get(path.suffix, "text")
-    require(layout != "llm.c" or path.suffix == ".bin", f"{path}: name a .bin file for llm.c")
-    dtype = np.dtype(dtype).newbyteorder("<")
+    is_pipe = path == STANDARD_STREAM or (path.exists() and not path.is_file())
+    require(
+        path.suffix in (".npy", ".bin", ".txt") or is_pipe,
+        f"{path}: name a .npy file, a .bin file for numbers alone, or a .txt file",
+    )
     n = 0
+
+    def write_header():
+        # It has the same size for any n, since NumPy pads it for growth.
+        if path.suffix == ".npy":
+            file.seek(0)
+            fields = {"descr": np.dtype(dtype).str, "fortran_order": False, "shape": (n,)}
+            np.lib.format.write_array_header_1_0(file, fields)
 
     def write(numbers, ends=()):
         """Write the next array; documents end at `ends` in it."""
         nonlocal n
         n += len(numbers)
-        if layout == "text":
-            file.write(_as_lines(numbers, ends))
-        else:
+        if path.suffix in (".npy", ".bin"):
             file.write(np.ascontiguousarray(numbers, dtype).data)
+        else:
+            file.write(_as_lines(numbers, ends))
         file.flush()  # if the disk is full, fail now, before other files have taken their names
 
     with _open_output(path) as file:
-        file.write(_header(layout, dtype, 0))
+        write_header()
         yield write
-        header = _header(layout, dtype, n)
-        if header:  # standard output has none, and cannot seek
-            file.seek(0)
-            file.write(header)
+        write_header()
 
 
 def _name_outputs(out, val_fraction):
@@ -12248,27 +12190,28 @@ def _hold_out(block, first, fraction):
            fraction) are held out: document d if floor((d + 1) * fraction) is greater than floor(d *
            fraction). So the choice depends only on the order of the documents
     """
+    if fraction is None:
+        return [(block.ids, block.ends)]
     billionths = round(fraction * 10**9)  # whole numbers avoid rounding
     documents = np.arange(first, first + len(block.ends) + 2)
     is_held_out = np.diff(documents * billionths // 10**9) > 0
     # The last document goes on in the next block, so it has a length, but no end here.
     lengths = np.diff(block.ends, prepend=0, append=len(block.ids))
-    parts = []
-    for is_chosen in (~is_held_out, is_held_out):
-        ids = block.ids[np.repeat(is_chosen, lengths)]
-        chosen_lengths = lengths[:-1][is_chosen[:-1]]
-        parts.append((ids, np.cumsum(chosen_lengths)))
-    return parts
+    return [
+        (block.ids[np.repeat(is_chosen, lengths)], np.cumsum(lengths[:-1][is_chosen[:-1]]))
+        for is_chosen in (~is_held_out, is_held_out)
+    ]
 
 
-def _require_other_files(outputs, inputs):
-    """Raise InputError if a file would be both read and written."""
+def _check_outputs(outputs, inputs):
+    """Raise InputError if a file would be both read and written, or written twice."""
+    taken = {path.resolve() for path in inputs if path.is_file()}  # a device or a pipe may be both
     for path in outputs:
-        if path.is_file():  # a device or a pipe may be both
-            require(
-                path.resolve() not in map(Path.resolve, inputs),
-                f"{path}: is an input and would be overwritten; choose another",
-            )
+        file = path.resolve()
+        require(
+            file not in taken, f"{path}: is an input, or would be written twice; choose another"
+        )
+        taken.add(file)
 
 
 def _join_documents(blocks, start_id, end_id):
@@ -12299,12 +12242,20 @@ def _join_documents(blocks, start_id, end_id):
 
 
 def _write_descriptions(paths, totals, encoded):
-    """Describe each file of ids in a file next to it.
+    """Describe each file of ids in a file next to it; raises InputError if one has no documents.
 
     totals   the numbers of tokens and documents of each, int64[2, 2]
     encoded  the description of both together
     """
+    if not encoded.tokens:
+        note(f"{paths[0]}: no ids, since there is no text to encode")
     for path, (n_tokens, n_documents) in zip(paths, totals.tolist(), strict=False):
+        require(
+            n_documents or len(paths) == 1,
+            f"of {number_of(encoded.documents, 'document')} `val_fraction` holds out "
+            f"{totals[1, 1]}: documents are files, lines of .jsonl files, and texts before the "
+            "token of `append`; choose another `val_fraction`",
+        )
         description = encoded._asdict() | {"tokens": n_tokens, "documents": n_documents}
         if len(paths) > 1:
             del description["bytes"]  # they are not known for each file
@@ -12323,7 +12274,6 @@ def encode_files(
     append: str | None = None,
     prepend: str | None = None,
     add_special_tokens: bool = False,
-    layout: str = "auto",
     val_fraction: float | None = None,
     document_index: PathName | None = None,
     alpha: float | None = None,
@@ -12353,8 +12303,6 @@ def encode_files(
     prepend          special token that begins every document; it is not written twice
     add_special_tokens  put the tokens of the model's post_processor, such as [CLS] and [SEP],
                      before and after each file, line or row
-    layout           auto, which is that of the name of the file; or llm.c, a .bin file with a
-                     header of 1,024 bytes
     val_fraction     share of documents to hold out, as with nanoGPT: 0.0005 holds out the last of
                      every 2,000, in the order of reading. The second file has `val` in its name
                      where the first has `train`
@@ -12382,6 +12330,7 @@ def encode_files(
     array([ 72, 105,  33], dtype=uint16)
     """
     tokenizer = open_model(tokenizer)
+    model = tokenizer.model
     paths = _name_outputs(out, val_fraction)
     id_type = _id_type(tokenizer.vocab_size - 1, dtype)
     engine = Engine(workers, progress, executor)
@@ -12389,42 +12338,35 @@ def encode_files(
     outputs = [*paths, *map(_sidecar, paths)]
     index_writer = contextlib.nullcontext(len)  # `len` takes an array, and writes nothing
     if document_index is not None:
-        index = as_path(document_index)
         require(val_fraction is None, "`document_index` does not go with `val_fraction`")
-        require(
-            index.resolve() not in map(Path.resolve, outputs),
-            f"{index} would be written twice: give `document_index` another name",
-        )
-        outputs.append(index)
-        index_writer = _array_writer(index, np.int64)
-    _require_other_files(outputs, source.files)
-    if tokenizer.model.sums_in_single and not all(map(source.is_json, source.files)):
+        outputs.append(as_path(document_index))
+        index_writer = _array_writer(outputs[-1], np.int64)
+    _check_outputs(outputs, source.files)
+    if model.sums_in_single and not all(map(source.is_json, source.files)):
         engine = Engine(1, progress)  # the blocks of a text need the sums of those before them
-    tokenizer._allowed({append, prepend} - {None})
-    end_id = tokenizer.special_tokens.get(append)
-    start_id = tokenizer.special_tokens.get(prepend)
+    for token in {append, prepend} - {None}:
+        require_known("special token", token, model.special_tokens)
+    end_id = model.special_tokens.get(append)
+    added_ids = model.added_ids if add_special_tokens else ([], [])
     tokenizer.compile_kernels(alpha)
-    carry = np.zeros(1, np.uint64)
     options = {
         "allowed_special": allowed_special,
-        "add_special_tokens": add_special_tokens,
+        "carry": np.zeros(1, np.uint64),
         "alpha": alpha,
         "seed": seed,
     }
-    work = functools.partial(_encode_blocks, tokenizer, id_type, end_id, options, carry)
+    work = functools.partial(_encode_blocks, tokenizer, options, added_ids, end_id, id_type)
     totals = np.zeros((2, 2), np.int64)  # the numbers of tokens and documents of each file
     n_bytes = 0
     with written_together(), contextlib.ExitStack() as stack, index_writer as write_index:
-        writers = [stack.enter_context(_array_writer(path, id_type, layout)) for path in paths]
+        writers = [stack.enter_context(_array_writer(path, id_type)) for path in paths]
         write_index(np.zeros(1, np.int64))
         bar = stack.enter_context(engine.progress_bar("encode", source.total_bytes, "B"))
         tasks = stack.enter_context(contextlib.closing(source.map(engine, work)))
         blocks = itertools.chain.from_iterable(tasks)
-        for block in _join_documents(blocks, start_id, end_id):
+        for block in _join_documents(blocks, model.special_tokens.get(prepend), end_id):
             write_index(block.ends + totals[0, 0])
-            parts = [(block.ids, block.ends)]
-            if val_fraction is not None:
-                parts = _hold_out(block, totals[:, 1].sum(), val_fraction)
+            parts = _hold_out(block, totals[:, 1].sum(), val_fraction)
             for write, total, (ids, ends) in zip(writers, totals, parts, strict=False):
                 write(ids, ends)
                 total += len(ids), len(ends)
@@ -12432,14 +12374,6 @@ def encode_files(
             bar.update(block.n_read)
         source.check_unchanged()
         encoded = Encoded(*totals.sum(0).tolist(), n_bytes, id_type.name, tokenizer.digest, append)
-        if not encoded.tokens:
-            note(f"{paths[0]}: no ids, since there is no text to encode")
-        if val_fraction is not None and not totals[:, 1].all():
-            raise InputError(
-                f"of {number_of(encoded.documents, 'document')} `val_fraction` holds out "
-                f"{totals[1, 1]}: documents are files, lines of .jsonl files, and texts before the "
-                "token of `append`; choose another `val_fraction`"
-            )
         _write_descriptions(paths, totals, encoded)
     return encoded
 
@@ -12460,26 +12394,16 @@ def read_ids(path: PathName, dtype: str | None = None) -> np.ndarray:
     """
     path = as_path(path)
     require(path.suffix in (".npy", ".bin"), f"{path}: ids are read from .npy and .bin files")
-    n_bytes = path.stat().st_size
     description = _read_beside(_sidecar(path))
     with expecting_whole("array of ids", path):
         if path.suffix == ".npy":
             ids = np.lib.format.open_memmap(path, mode="r")
         else:
-            header = np.fromfile(path, "<i4", 3).tolist()
             dtype = description.get("dtype", dtype)
-            start = 0
-            for name, sign in LLMC_SIGNS.items():
-                if header[:2] == sign:
-                    size = np.dtype(name).itemsize * header[2]
-                    if n_bytes == LLMC_HEADER_BYTES + size:
-                        dtype = name
-                        start = LLMC_HEADER_BYTES
-            require(dtype in LLMC_SIGNS, "are its numbers uint16 or uint32? Set `dtype`")
-            numbers = np.dtype(dtype).newbyteorder("<")
-            ids = np.zeros(0, numbers)
-            if n_bytes > start:  # an empty file cannot be mapped
-                ids = np.memmap(path, numbers, "r", start)
+            require(dtype in ("uint16", "uint32"), "are its numbers uint16 or uint32? Set `dtype`")
+            ids = np.zeros(0, dtype)
+            if path.stat().st_size:  # an empty file cannot be mapped
+                ids = np.memmap(path, dtype, "r")
         require(
             ids.ndim == 1 and ids.dtype.kind in "iu",
             f"numbers of type {ids.dtype} and shape {ids.shape} are not token ids",
@@ -12502,20 +12426,13 @@ def _read_id_batches(path, dtype):
         for start in range(0, len(ids), BLOCK_BYTES):
             yield ids[start : start + BLOCK_BYTES]
         return
-    ids = []
     is_file = path != STANDARD_STREAM
     with open(path, "rb") if is_file else contextlib.nullcontext(sys.stdin.buffer) as file:
-        for number, line in enumerate(file, 1):
+        for lines in _batched_by_size(file, len, BLOCK_BYTES):
             try:
-                ids += map(int, line.translate(_LIST_AS_SPACES).split())
-            except ValueError:
-                raise InputError(
-                    f"{path}, line {number}: token ids must be whole numbers"
-                ) from None
-            if len(ids) > BLOCK_BYTES:
-                yield ids
-                ids = []
-    yield ids
+                yield [*map(int, b"".join(lines).translate(_LIST_AS_SPACES).split())]
+            except ValueError as error:
+                raise InputError(f"{path}: token ids must be whole numbers: {error}") from None
 
 
 @checked
@@ -12540,7 +12457,7 @@ def decode_file(
     'Hi'
     """
     tokenizer = open_model(tokenizer)
-    _require_other_files([Path(out)], [Path(tokens)])
+    _check_outputs([Path(out)], [Path(tokens)])
     description = _read_beside(_sidecar(Path(tokens)))
     if description.get("model", tokenizer.digest) != tokenizer.digest:
         note(f"{tokens}: another model wrote these ids, or this one has changed since")

@@ -4999,7 +4999,7 @@ def test_what_a_model_decides_is_computed_once():
     chosen.append("<b>")  # what was prepared is not that of the list, but of its tokens
     assert tokenizer.encode("<a><b>", chosen) == [256, 257]
     assert tokenizer.encode("<a><b>", []) == [*b"<a><b>"]
-    with refusal("'<c>' is not a special token"):
+    with refusal("no special token is named '<c>'"):
         tokenizer.encode("<a>", {"<a>", "<c>"})
 
 
@@ -5782,6 +5782,8 @@ def test_ids_do_not_depend_on_workers_and_blocks(workers, corpus, tokenizer, tmp
 
 
 STARTED = ["a b<|end|>c d<s>", "<s>a b<|end|><s><|end|>b", "", "<|end|>a", " ", "c d e <|end|> f "]
+# Blocks without ids; the rest of the last but one and the last are one task.
+STARTED += [" " * 9 + "a", " " * 99, "a<|end|>" + " " * 9 + "b", "a b<|end|>" + " " * 1600, "c"]
 
 
 def with_starts_and_ends(tokenizer, text, start, end):
@@ -5843,30 +5845,6 @@ def test_added_tokens_stand_around_each_text_in_a_file(block_bytes, tmp_path, mo
     assert np.load(tmp_path / "o.npy").tolist() == [*expected]
 
 
-@pytest.mark.parametrize(
-    "texts",
-    [
-        ["a b<|end|>" + " " * 99, "  "],
-        ["a<|end|>  b" + " " * 99],
-        [" " * 50] * 2,
-        ["a b<|end|>" + " " * 1600, "c"],  # the rest of the first and the second are one task
-    ],
-)
-@pytest.mark.parametrize("block_bytes", [5, 20, 1000])
-def test_an_end_is_not_doubled_where_the_rest_has_no_ids(tmp_path, monkeypatch, texts, block_bytes):
-    monkeypatch.setattr(bpe, "BLOCK_BYTES", block_bytes)
-    tokenizer = bpe.Tokenizer(BYTE_VOCAB, [], ["<|end|>"], "whitespace-split")
-    for k, text in enumerate(texts):
-        (tmp_path / f"{k}.txt").write_text(text)
-    outputs = {"out": tmp_path / "a.npy", "document_index": tmp_path / "i.npy"}
-    bpe.encode_files(tokenizer, tmp_path, **outputs, append="<|end|>", workers=1)
-    words = "".join(text.replace(" ", "").removesuffix("<|end|>") + "<|end|>" for text in texts)
-    ids = tokenizer.encode(words)
-    assert np.load(tmp_path / "a.npy").tolist() == ids
-    ends = [k + 1 for k, id in enumerate(ids) if id == 256]
-    assert np.load(tmp_path / "i.npy").tolist() == [0, *ends]
-
-
 def test_without_an_end_documents_are_texts(tokenizer, corpus, tmp_path):
     folder, documents_of = corpus
     outputs = {"out": tmp_path / "o.bin", "document_index": tmp_path / "i.bin"}
@@ -5897,17 +5875,6 @@ def test_documents_are_held_out_evenly(tokenizer, tmp_path, monkeypatch, fractio
     descriptions = [read_json(Path(f"{path}.json")) for path in paths]
     assert [description["tokens"] for description in descriptions] == list(map(len, expected))
     assert descriptions[1]["documents"] == math.floor(2100 * exact)
-
-
-@pytest.mark.parametrize("dtype, sign", [("uint16", (20240520, 1)), ("uint32", (20240801, 7))])
-def test_files_for_llmc_have_its_header(tokenizer, tmp_path, dtype, sign):
-    (tmp_path / "a.txt").write_text("some text")
-    bpe.encode_files(tokenizer, tmp_path / "a.txt", tmp_path / "a.bin", layout="llm.c", dtype=dtype)
-    ids = tokenizer.encode("some text")
-    assert np.fromfile(tmp_path / "a.bin", "<i4", 256).tolist() == [*sign, len(ids), *[0] * 253]
-    assert np.fromfile(tmp_path / "a.bin", dtype, offset=1024).tolist() == ids
-    (tmp_path / "a.bin.json").unlink()
-    assert bpe.read_ids(tmp_path / "a.bin").tolist() == ids
 
 
 def test_ids_are_lines_of_numbers_in_a_text_file(tokenizer, tmp_path, monkeypatch):
@@ -7972,7 +7939,9 @@ MANY_REFUSED_CALLS = {
         ({}, "ab\ud83d", r"U\+D83D at index 2"),
     ],
     lambda _, text: bpe.Tokenizer({0: b"a"}, []).sample(text): [("~b", "the byte 0x7E is not in")],
-    lambda here, chosen: plain().encode("<c>", chosen): [(["<c>"], "'<c>' is not a special token")],
+    lambda here, chosen: plain().encode("<c>", chosen): [
+        (["<c>"], "no special token is named '<c>'")
+    ],
     lambda here, texts: plain().encode_batch(texts): [("one text", "list of texts")],
     lambda here, ids: plain().decode(ids): [
         *(([1, id], re.escape(repr(id))) for id in (257, -1, "a", 2**70)),
@@ -7987,8 +7956,6 @@ MANY_REFUSED_CALLS = {
     ): [
         ("train.bin", {"val_fraction": 0.1}, "of 1 document .* holds out 0: documents are files"),
         ("o.bin", {"val_fraction": 0.1}, "with 'train' in it"),
-        ("a.npy", {"layout": "llm.c"}, r"a \.bin file for llm\.c"),
-        ("b.bin", {"layout": "x"}, r"there are auto, llm\.c"),
     ],
     lambda here, name: bpe.read_ids(here / name): [
         (name, f"{name}: has 10 ids") for name in ("ids.bin", "ids.npy")
@@ -8159,11 +8126,11 @@ REFUSED_COMMANDS = [
     ("encode model text.txt --out o.npy --document-index o.npy", ["o.npy", "twice"]),
     ("encode model text.txt --encoding gpt2", ["omit --encoding"]),
     *(
-        (f"encode model odd.bin --out {out}", ["is an input and would be overwritten"])
+        (f"encode model odd.bin --out {out}", ["is an input, or would be written twice"])
         for out in ("odd.bin", "link.npy")
     ),
-    ("decode model large.npy --out large.npy", ["is an input and would be overwritten"]),
-    ("decode model text.txt", ["text.txt, line 1", "ids"]),
+    ("decode model large.npy --out large.npy", ["is an input, or would be written twice"]),
+    ("decode model text.txt", ["text.txt: token ids must be whole numbers"]),
     ("decode model bad.npy", ["bad.npy: not a whole array of ids"]),
     ("decode model odd.bin --dtype uint16", ["odd.bin", "array"]),
     ("decode model odd.bin", ["odd.bin", "--dtype"]),
