@@ -2773,11 +2773,13 @@ MAX_ENDS = 2 * BATCH_BYTES  # in one batch, with some reserve
 # The state of a lane is a row of `lanes`, int64[LANES, ENDS + 2 * MAX_ENDS], with these columns. It
 # is one array, since Python takes 0.13 µs to pass each array to a kernel.
 #
-#     FIRST       where its first pretoken begins       N_ENDS      how many ends it has found
 #     POSITION    how far it has read                   LAST        how far it has to read
-#     ENTRY       the entry that led there              ENDS …      the ends
-#     AHEAD       the entry after the bytes in `marks`
-FIRST, POSITION, ENTRY, AHEAD, N_ENDS, LAST, ENDS = range(7)
+#     ENTRY       the entry that led there              N_ENDS      how many ends it has found
+#     AHEAD       the entry after the bytes in `marks`  FIRST       where its first pretoken begins
+#                                                       ENDS …      the ends
+#
+# So pretoken k of a lane begins at lanes[lane, FIRST + k], and ends at lanes[lane, ENDS + k].
+POSITION, ENTRY, AHEAD, LAST, N_ENDS, FIRST, ENDS = range(7)
 
 
 class Scan(NamedTuple):
@@ -2802,10 +2804,7 @@ def _add_end(k, end, lanes):
 @inline_kernel
 def _last_end(k, lanes):
     """Return where the last pretoken of lane k ended; before that, where its first one begins."""
-    end = lanes[k, FIRST]
-    if lanes[k, N_ENDS]:
-        end = lanes[k, ENDS + lanes[k, N_ENDS] - 1]
-    return end
+    return lanes[k, FIRST + lanes[k, N_ENDS]]
 
 
 @inline_kernel
@@ -2829,49 +2828,41 @@ def _add_ends_of_entry(k, text, table, lanes):
         _add_end(k, lanes[k, POSITION] - back, lanes)
     if valid and second_back:
         _add_end(k, lanes[k, POSITION] - second_back, lanes)
-    lanes[k, ENTRY] = entry & ROW_MASK
+    lanes[k, ENTRY] = entry
     return valid
 
 
 @inline_kernel
-def _run_lane(k, text, until, table, lanes):
-    """Move lane k to `until` or beyond; returns False if the text is not UTF-8."""
-    entries = table.table
-    ends = lanes[k, ENDS:]
-    valid = True
-    while valid and lanes[k, POSITION] < until and lanes[k, N_ENDS] < MAX_ENDS:
-        position = u64(lanes[k, POSITION])
-        entry = u32(lanes[k, ENTRY])
-        n = u64(lanes[k, N_ENDS])
-        for _ in range(min(until - lanes[k, POSITION], MAX_ENDS)):
-            entry = entries[u64(entry & ROW_MASK) | u64(text[position])]
-            position += u64(1)
-            if entry & RARE_MASK:
-                break
-            back = u64(entry & BACK_MASK)
-            ends[n] = position - back
-            n += u64(back != 0)
-        lanes[k, POSITION] = position
-        lanes[k, ENTRY] = entry
-        lanes[k, N_ENDS] = n
-        if entry & RARE_MASK:
-            valid = _add_ends_of_entry(k, text, table, lanes)
-    return valid
+def _next_entry(entry, text, position, table):
+    """Look up the entry for the byte at a position."""
+    return table[u64(entry & ROW_MASK) | u64(text[position])]
 
 
 @inline_kernel
-def _read_together(text, start, count, table, lanes, marks):
-    """Read `count` bytes in each lane, from `start` bytes after its position on, and mark the ends.
+def _read_alone(k, text, count, table, lanes, marks):
+    """Read the next `count` bytes of lane k: see `_read_together`."""
+    position = u64(lanes[k, POSITION])
+    row = u64(k * MARK_ROW)
+    entry = u32(lanes[k, ENTRY])
+    for i in range(count):
+        entry = _next_entry(entry, text, position + u64(i), table)
+        marks[row + u64(i)] = u8(entry)
+    lanes[k, AHEAD] = entry
+
+
+@inline_kernel
+def _read_together(text, count, table, lanes, marks):
+    """Read the next `count` bytes of each lane, and mark the ends.
 
     The lower byte of each entry goes to `marks`, and the last entry of each lane to AHEAD. `marks`
     is flat, so that its address takes a single register for all lanes: the loop has none to spare.
     """
-    p0 = u64(lanes[0, POSITION] + start)
-    p1 = u64(lanes[1, POSITION] + start)
-    p2 = u64(lanes[2, POSITION] + start)
-    p3 = u64(lanes[3, POSITION] + start)
-    p4 = u64(lanes[4, POSITION] + start)
-    p5 = u64(lanes[5, POSITION] + start)
+    p0 = u64(lanes[0, POSITION])
+    p1 = u64(lanes[1, POSITION])
+    p2 = u64(lanes[2, POSITION])
+    p3 = u64(lanes[3, POSITION])
+    p4 = u64(lanes[4, POSITION])
+    p5 = u64(lanes[5, POSITION])
     e0 = u32(lanes[0, ENTRY])
     e1 = u32(lanes[1, ENTRY])
     e2 = u32(lanes[2, ENTRY])
@@ -2880,12 +2871,12 @@ def _read_together(text, start, count, table, lanes, marks):
     e5 = u32(lanes[5, ENTRY])
     for k in range(count):
         i = u64(k)
-        e0 = table[u64(e0 & ROW_MASK) | u64(text[p0 + i])]
-        e1 = table[u64(e1 & ROW_MASK) | u64(text[p1 + i])]
-        e2 = table[u64(e2 & ROW_MASK) | u64(text[p2 + i])]
-        e3 = table[u64(e3 & ROW_MASK) | u64(text[p3 + i])]
-        e4 = table[u64(e4 & ROW_MASK) | u64(text[p4 + i])]
-        e5 = table[u64(e5 & ROW_MASK) | u64(text[p5 + i])]
+        e0 = _next_entry(e0, text, p0 + i, table)
+        e1 = _next_entry(e1, text, p1 + i, table)
+        e2 = _next_entry(e2, text, p2 + i, table)
+        e3 = _next_entry(e3, text, p3 + i, table)
+        e4 = _next_entry(e4, text, p4 + i, table)
+        e5 = _next_entry(e5, text, p5 + i, table)
         marks[i] = u8(e0)
         marks[i + u64(MARK_ROW)] = u8(e1)
         marks[i + u64(2 * MARK_ROW)] = u8(e2)
@@ -2901,8 +2892,8 @@ def _read_together(text, start, count, table, lanes, marks):
 
 
 @inline_kernel
-def _add_marked_ends(k, start, count, lanes, marks):
-    """Append the ends in the first `count` marks of lane k, which has read them after `start`.
+def _add_marked_ends(k, count, lanes, marks):
+    """Append the ends in the first `count` marks of lane k, which has read them.
 
     A mark is the lower byte of an entry. Below RARE_STEP it is the distance back to an end, or 0.
     Such ends are written eight at a time, and the surplus is overwritten later. So no branch
@@ -2912,7 +2903,7 @@ def _add_marked_ends(k, start, count, lanes, marks):
     n = u64(lanes[k, N_ENDS])
     for group in range(0, count, 64):
         row = u64(k * MARK_ROW + group)
-        position = u64(lanes[k, POSITION] + start + group + 1)  # after the first byte of the group
+        position = u64(lanes[k, POSITION] + group + 1)  # after the first byte of the group
         is_read = ALL_ONES >> u64(64 - min(count - group, 64))
         marked = bytes_from(marks, row, u8(1)) & is_read
         if bytes_from(marks, row, u8(RARE_STEP)) & is_read:  # two pretokens end at a byte
@@ -2938,46 +2929,50 @@ def _add_marked_ends(k, start, count, lanes, marks):
 
 
 @inline_kernel
-def _run_all_lanes(text, count, table, lanes, marks):
-    """Move all lanes over `count` bytes each, or up to an UNRESOLVED or INVALID_UTF8 entry.
+def _run_lanes(first, stop, text, table, lanes, marks):
+    """Move the lanes from `first` to `stop`, one or all, until one reaches its last byte.
 
-    First the entries are read, and the lower byte of each is kept; then 64 of these are compared at
-    once to find the ends. That takes three quarters of the time of a loop that writes an end at
-    every byte. Returns whether the lanes stopped at such an entry. If so, the ends that the last
-    entry of each lane tells are still to be added.
+    First the entries of some bytes are read, and the lower byte of each is kept; then 64 of these
+    are compared at once to find the ends. That takes three quarters of the time of a loop that
+    writes an end at every byte. Returns False if the text is not UTF-8.
     """
-    start = i64(0)
-    is_rare = False
-    while start < count and not is_rare:
-        n = min(count - start, MARKED_BYTES)
-        _read_together(text, start, n, table, lanes, marks)
-        n_plain = n  # bytes before the first rare entry of any lane
-        for k in range(LANES):
+    valid = True
+    most = i64(MARKED_BYTES)
+    count = most
+    while valid and count > 0:
+        count = most
+        for k in range(first, stop):
+            count = min(count, lanes[k, LAST] - lanes[k, POSITION], MAX_ENDS - lanes[k, N_ENDS])
+        count = max(count, i64(0))
+        if stop > first + 1:
+            _read_together(text, count, table.table, lanes, marks)
+        else:
+            _read_alone(first, text, count, table.table, lanes, marks)
+        n_plain = count  # bytes before the first UNRESOLVED or INVALID_UTF8 entry of any lane
+        for k in range(first, stop):
             for group in range(0, n_plain, 64):
                 rare = bytes_from(marks, k * MARK_ROW + group, u8(INVALID_UTF8))
                 if rare:
                     n_plain = min(n_plain, group + i64(lowest_bit(rare)))
-        is_rare = n_plain < n
-        mask = i64(ROW_MASK)
-        if is_rare:  # all lanes stop behind this byte
-            n = n_plain + 1
-            mask = i64(-1)
-            _read_together(text, start, n, table, lanes, marks)
-        for k in range(LANES):
-            _add_marked_ends(k, start, n_plain, lanes, marks)
-            lanes[k, ENTRY] = lanes[k, AHEAD] & mask
-        start += n
-    for k in range(LANES):
-        lanes[k, POSITION] += start
-    return is_rare
+        most = n_plain + 1  # or the bytes are read again, and the last entry is the rare one
+        if most >= count:
+            most = i64(MARKED_BYTES)
+            for k in range(first, stop):
+                _add_marked_ends(k, n_plain, lanes, marks)
+                lanes[k, POSITION] += count
+                lanes[k, ENTRY] = lanes[k, AHEAD]
+                if n_plain < count:
+                    valid = _add_ends_of_entry(k, text, table, lanes) and valid
+    return valid
 
 
 @inline_kernel
 def _share_lanes(text, stop, table, lanes):
     """Share the next batch among the lanes; returns the number of lanes that are used.
 
-    Lanes begin where pretokens must end. A single lane is used for few bytes, inside of a long
-    pretoken, and where such positions are missing.
+    Lanes begin where pretokens must end. The next character reveals that, so a lane reads it, too.
+    A single lane is used for few bytes, inside of a long pretoken, and where such positions are
+    missing.
     """
     position = lanes[0, POSITION]
     stop = min(stop, position + BATCH_BYTES)
@@ -2991,27 +2986,11 @@ def _share_lanes(text, stop, table, lanes):
         if start < 0:
             n_lanes = 1
             break
-        lanes[k - 1, LAST] = start
+        lanes[k - 1, LAST] = start + (_decode_character(text, start, start + 4) & 7)
         lanes[k, FIRST] = lanes[k, POSITION] = start
         lanes[k, ENTRY] = lanes[k, N_ENDS] = 0
     lanes[n_lanes - 1, LAST] = stop
     return n_lanes
-
-
-@inline_kernel
-def _run_side_by_side(text, table, lanes, marks):
-    """Move all lanes until one reaches its last byte; returns False if the text is not UTF-8."""
-    valid = True
-    count = i64(LANE_BYTES)
-    while valid and count > 0:
-        count = i64(BATCH_BYTES)
-        for k in range(LANES):
-            count = min(count, lanes[k, LAST] - lanes[k, POSITION])
-        is_rare = _run_all_lanes(text, count, table.table, lanes, marks)
-        for k in range(LANES):
-            if is_rare:
-                valid = _add_ends_of_entry(k, text, table, lanes) and valid
-    return valid
 
 
 @inline_kernel
@@ -3034,13 +3013,8 @@ def _scan_batch(text, stop, table, lanes, marks):
         lanes[0, N_ENDS] = 0
         n_lanes = _share_lanes(text, stop, table, lanes)
         valid = True
-        if n_lanes > 1:
-            valid = _run_side_by_side(text, table, lanes, marks)
-        for k in range(n_lanes):
-            last = lanes[k, LAST]
-            if k < n_lanes - 1:  # the next character reveals the end there
-                last += _decode_character(text, last, last + 4) & 7
-            valid = valid and _run_lane(k, text, last, table, lanes)
+        for k in range(n_lanes + 1):  # all lanes together, and then each to its last byte
+            valid = valid and _run_lanes(max(k - 1, 0), k or n_lanes, text, table, lanes, marks)
         if not valid:
             text = text.copy()
             _mark_invalid(text, lanes[0, FIRST], stop)
@@ -8302,8 +8276,7 @@ def _encode_words(workspace, text, scanned, meanings, at):
     if len(entries) < workspace.max_entries:
         most_words = len(entries) // 2
     n = workspace.lanes[0, N_ENDS]
-    bounds = workspace.lanes[0, LAST:]  # word k is text[bounds[k] : bounds[k + 1]]
-    bounds[0] = workspace.lanes[0, FIRST]
+    bounds = workspace.lanes[0, FIRST:]  # word k is text[bounds[k] : bounds[k + 1]]
     k = n_keyed = base = workspace.n_encoded
     is_full = _is_full(workspace, words, most_words, room)
     _settle(text, bounds[k], scratch, tables, ids, at)
