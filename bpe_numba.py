@@ -38,7 +38,7 @@ Sections, in the order in which the data passes through them
     Scanning        flat text, in which END stands where a text ends -> the ends of its pretokens
     Special tokens  flat text -> flat text with END over each special token; where a text may be cut
     Normalizing     flat text -> flat text in a normal form, in lower case, without accents
-    Pretokenizing   texts -> one flat text, ready for the last step of a pattern
+    Pretokenizing   texts -> parts -> one flat text, ready for the last step of a pattern
     Reading         files, folders, globs, standard input -> blocks that are scanned independently
     Words           blocks -> Words, counted by several workers in hash tables of byte strings
     Learning        Words -> merges of the best pairs, or of pairs that a caller chooses; serial
@@ -4006,6 +4006,12 @@ def _named_normalizer(normalizer):
 #     texts  ->  special tokens  ->  normalizer  ->  special tokens     ->  steps  ->  scan
 #                become END                          of normalized text    write END
 #                                                    become END            between pretokens
+#
+# A long text is first cut into parts, which have the same pretokens as the whole.
+
+MAX_PART_BYTES = 1 << 28  # text without a position where it can be cut
+WINDOW_BYTES = 1 << 16  # the first text that is searched for a cut
+PAIR_BYTES = 8  # two characters in UTF-8, which decide whether a pretoken ends between them
 
 
 class Pretokenizer:
@@ -4023,6 +4029,8 @@ class Pretokenizer:
     def __init__(self, pattern, special_tokens=(), flags=MappingProxyType({}), normalizer=None):
         self.pattern = pattern
         self.normalizer = normalizer or Normalizer()
+        self._special_tokens = special_tokens
+        self._flags = flags
         first = dict(special_tokens)
         second = {
             token: first.pop(token)
@@ -4074,6 +4082,91 @@ class Pretokenizer:
             flat = flat.rewritten(_cut_at_special, self.normalized)
         return self.pattern.apply(scan, flat, opening), original
 
+    @functools.cached_property
+    def _cutting(self):
+        """The margin of a window, see `find_cut`, and the last arguments of `_find_cut`."""
+        arrays = self.normalizer.cut_arrays(self.pattern)
+        if self.normalizer and self.normalized:
+            # some special tokens are found only in normalized text: it is never cut
+            arrays = Pattern("none").cut_arrays
+        longest = max((len(token.encode()) for token in self._special_tokens), default=0)
+        return PAIR_BYTES + longest, (*arrays, _special_table(self._special_tokens, self._flags))
+
+    @interruptible
+    def find_cut(self, read, start, size, by_lines=False, where=None):
+        """Find where the part of a text ends that begins at `start`, after `size` bytes or more.
+
+        read      (position, size) -> a window of the text, which is shorter where the text ends
+        by_lines  cut only after a line
+        where     the name of a text that may not have longer parts than MAX_PART_BYTES
+
+        Returns the position, which may lie behind the end of the text, and how the next part
+        begins; see Block.
+        """
+        # The special tokens and characters on both sides determine whether a cut is valid. So a
+        # window is searched without a margin on each side, and windows overlap by a pair of
+        # characters.
+        margin, arguments = self._cutting
+        position = start + size
+        while not where or position - start <= MAX_PART_BYTES:
+            window_start = max(start, position - margin)
+            first = position - window_start
+            window = read(window_start, first + WINDOW_BYTES + margin)
+            last = len(window) - margin
+            if by_lines:
+                cut = window.find(b"\n", first) + 1
+                opening = BEGINS
+            else:
+                text = _with_padding(window.replace(BYTES[END], BYTES[INVALID_BYTE]))
+                cut, opening = _find_cut(text, first, last, *arguments)
+            if cut > 0:
+                return window_start + cut, opening
+            if last < first + WINDOW_BYTES:
+                return window_start + len(window), BEGINS
+            position = window_start + last - PAIR_BYTES
+        raise InputError(
+            f"{where}: {MAX_PART_BYTES >> 20} MB of text without a place where it can be cut: "
+            "add line breaks, or name another pattern or a special token"
+        )
+
+    def find_parts(self, read, size, opening=BEGINS, by_lines=False, where=None):
+        """Cut a text into parts of `size` bytes or slightly more; see `find_cut`.
+
+        Yields where each part begins and ends, how it begins, and how the next part does. The last
+        position may lie behind the end of the text.
+        """
+        start = 0
+        while read(start, 1):
+            stop, next_opening = self.find_cut(read, start, size, by_lines, where)
+            yield start, stop, opening, next_opening
+            start = stop
+            opening = next_opening
+
+    def cut(self, chunks, size, by_lines=False, where="the text"):
+        """Cut a text that comes in chunks, as `find_parts` does.
+
+        Yields each part, how it begins, and how the next part does. Memory holds a chunk, a part
+        and a window; or a whole document, where the pattern allows no cut.
+        """
+        data = bytearray()  # the text that is read, and not yet yielded
+        n_before = 0
+        chunks = iter(chunks)
+
+        def read(position, n):
+            position -= n_before
+            while len(data) < position + n:
+                chunk = next(chunks, None)
+                if chunk is None:
+                    break
+                data.extend(chunk)
+            return bytes(data[position : position + n])
+
+        for start, stop, *openings in self.find_parts(read, size, BEGINS, by_lines, where):
+            part = bytes(memoryview(data)[: stop - start])
+            del data[: stop - start]
+            n_before = stop
+            yield part, *openings
+
 
 # ─── Reading ──────────────────────────────────────────────────────────────────────────────────────
 #
@@ -4092,11 +4185,8 @@ SUFFIXES = (".txt", ".jsonl", ".ndjson", ".parquet")  # of the files that are ta
 PACKED_SUFFIXES = (".gz", ".xz", ".bz2", ".zst")  # after one of SUFFIXES
 BLOCK_BYTES = 1 << 22  # text that is read and scanned at once
 PART_BYTES = 1 << 20  # text that is encoded at once: it fits into the caches of a core
-MAX_BLOCK_BYTES = 1 << 28  # text without a position where it can be cut
-WINDOW_BYTES = 1 << 16  # the first text that is searched for a cut
 HEAD_BYTES = 1 << 12  # the head of a file, which reveals its type
 MAX_NAMED_LINES = 5  # bad lines of a file that are named one by one
-PAIR_BYTES = 8  # two characters in UTF-8, which decide whether a pretoken ends between them
 STANDARD_STREAM = Path("-")
 
 Files = PathName | Iterable[PathName]  # files, folders, globs, or - for standard input
@@ -4121,7 +4211,7 @@ _SIGNS = {
 }
 
 
-def standard_library() -> list[Path]:
+def standard_library():
     """List the source files of Python's standard library in a fixed order.
 
     Installed packages are left out, and so are tests with source files in other encodings than
@@ -4154,11 +4244,11 @@ def find_files(inputs: Files) -> list[Path]:
     for path in map(as_path, inputs):
         name = str(path)
         if os.path.isdir(name):
-            group = []
-            for folder, _, names in os.walk(path, onerror=_fail):
-                group += (Path(folder, file) for file in names)
             group = sorted(
-                file for file in group if _is_corpus(file.relative_to(path)) and file.is_file()
+                file
+                for folder, _, names in os.walk(path, onerror=_fail)
+                for file in map(Path(folder).joinpath, names)
+                if _is_corpus(file.relative_to(path)) and file.is_file()
             )
             require(group, f"{name}: no text in this folder: no name ends in {', '.join(SUFFIXES)}")
         elif name == "-" or os.path.exists(name):  # False for a text that cannot be a path
@@ -4173,7 +4263,7 @@ def find_files(inputs: Files) -> list[Path]:
     return files
 
 
-def as_path(name: PathName) -> Path:
+def as_path(name):
     """Make a Path; raises InputError for other types, and for an empty name.
 
     Python takes an empty name for the current folder.
@@ -4234,7 +4324,7 @@ _UNPACKERS = {"gzip": gzip.open, "xz": lzma.open, "bzip2": bz2.open, "zstandard"
 
 
 @contextlib.contextmanager
-def expecting_whole(kind: str, where: object) -> Iterator[None]:
+def expecting_whole(kind, where):
     """In a block, turn all errors of a damaged file, or a file of another kind, into InputError."""
     try:
         yield
@@ -4261,7 +4351,7 @@ def _read_chunks(path, size):
             file = _UNPACKERS[file_type](raw) if file_type in _UNPACKERS else raw
             while chunk := file.read(size):
                 position += len(chunk)
-                if file is not raw and raw.seekable():
+                if raw.seekable():
                     position = raw.tell()
                 yield chunk, position
 
@@ -4302,19 +4392,17 @@ class Block(NamedTuple):
     number: int = 0  # of all blocks before it
 
     @property
-    def n_bytes(self) -> int:
+    def n_bytes(self):
         """The number of bytes on the disk."""
         return self.stop - self.start
 
     def read(self):
         """Return the bytes, which are read from the file if they are not in memory."""
-        if self.data is not None:
-            return self.data
-        data = _read_part(self.path, self.start, self.n_bytes)
-        require(len(data) == self.n_bytes, f"{self.path}: has changed while it was read")
-        return data
+        if self.data is None:
+            return _read_part(self.path, self.start, self.n_bytes)
+        return self.data
 
-    def count_lines_before(self) -> int:
+    def count_lines_before(self):
         """Count the lines before the block, for a message that needs their number."""
         n_lines = self.n_before
         if self.data is None:
@@ -4366,15 +4454,8 @@ class TextStream(NamedTuple):
     def __str__(self):
         return "texts in memory"
 
-    def blocks(self, size: int) -> Iterator[Block]:
-        """Gather texts into blocks of about this size."""
-        lists = (item if isinstance(item, (list, tuple)) else [item] for item in self.texts)
-        texts = map(_text_bytes, itertools.chain.from_iterable(lists))
-        for batch in _batched_by_size(texts, len, size):
-            yield Block(Path(str(self)), 0, sum(map(len, batch)), data=batch)
 
-
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass
 class Source:
     """The texts to read, and how to read them; worker processes get it, too.
 
@@ -4407,36 +4488,19 @@ class Source:
     normalizer: Sequence[dict] = ()
     skip_bad_lines: bool = False
 
-    # the states of the files before they are read, and the files that may not be text
-    _states: dict[Path, os.stat_result] = dataclasses.field(default_factory=dict, init=False)
-    _doubtful: list[Path] = dataclasses.field(default_factory=list, init=False)
-    n_bad_lines: Counter[Path] = dataclasses.field(default_factory=Counter, init=False)
-
     def __post_init__(self):
-        fields = vars(self)  # the class is frozen
         if not any(isinstance(file, TextStream) for file in self.files):
-            fields["files"] = find_files(self.files)
+            self.files = find_files(self.files)
         if not isinstance(self.pattern, Pattern):
-            fields["pattern"] = Pattern(self.pattern)
-
-    @property
-    def _numbers(self):
-        return {token: number for number, token in enumerate(self.special_tokens)}
+            self.pattern = Pattern(self.pattern)
+        self._states = {}  # of the files before they are read
+        self._has_doubt = False  # whether a file that may not be text was named
 
     @functools.cached_property
     def pretokenizer(self) -> Pretokenizer:
         """The Pretokenizer of these texts; special tokens are numbered in their order."""
-        return Pretokenizer(self.pattern, self._numbers, self.flags, Normalizer(self.normalizer))
-
-    @functools.cached_property
-    def _cut_arguments(self):
-        """The last arguments of `_find_cut`, for text before normalization."""
-        normalizer = self.pretokenizer.normalizer
-        arrays = normalizer.cut_arrays(self.pattern)
-        if normalizer and self.pretokenizer.normalized:
-            # some special tokens are found only in normalized text: it is never cut
-            arrays = Pattern("none").cut_arrays
-        return *arrays, _special_table(self._numbers, self.flags)
+        numbers = {token: number for number, token in enumerate(self.special_tokens)}
+        return Pretokenizer(self.pattern, numbers, self.flags, Normalizer(self.normalizer))
 
     __repr__ = brief_repr
 
@@ -4494,17 +4558,16 @@ class Source:
 
     def blocks(self) -> Iterator[Block]:
         """Cut all files into blocks of about `block_bytes` that can be processed in any order."""
-        number = 0
         # All files are examined first, so a bad file fails before hours of work.
-        for path, cut in [(path, self._examine(path)) for path in self.files]:
-            for block in cut(path):
-                yield block._replace(number=number)
-                number += 1
+        examined = [(path, self._examine(path)) for path in self.files]
+        blocks = itertools.chain.from_iterable(cut(path) for path, cut in examined)
+        for number, block in enumerate(blocks):
+            yield block._replace(number=number)
 
     def _examine(self, path):
         """Check the head of a file, if it can be read twice; returns what cuts it into blocks."""
         if isinstance(path, TextStream):
-            return functools.partial(TextStream.blocks, size=self.block_bytes)
+            return self._text_blocks
         if _is_stream(path):
             return self._stream_blocks
         self._states.setdefault(path, path.stat())
@@ -4542,11 +4605,11 @@ class Source:
             )
         elif _plain_name(path).endswith((".csv", ".tsv")):
             doubt = "a table is read as text, with its separators"
-        if doubt and not self._doubtful and not self.is_json(path):
-            self._doubtful.append(path)
+        if doubt and not self._has_doubt and not self.is_json(path):
+            self._has_doubt = True
             note(f"{path}: {doubt}")
 
-    def check_unchanged(self) -> None:
+    def _check_unchanged(self):
         """Raise InputError if a file changed while it was read: text may be lost or read twice.
 
         A file that has only grown, such as a log, was read up to its former end, and a warning says
@@ -4569,7 +4632,7 @@ class Source:
         task_bytes  the least number of bytes in a task, so that several small files are one task
 
         Each task gets a source without files, since each block names its file. Warnings name the
-        first lines that were skipped, and count those of each file.
+        first lines that were skipped, and `n_bad_lines` counts those of each file.
         """
 
         def size_of(block):
@@ -4577,8 +4640,7 @@ class Source:
 
         work = functools.partial(_run_task, work, dataclasses.replace(self, files=()))
         tasks = _batched_by_size(self.blocks(), size_of, task_bytes or self.block_bytes)
-        n_bad_lines = self.n_bad_lines
-        n_bad_lines.clear()
+        self.n_bad_lines = n_bad_lines = Counter()
         with contextlib.closing(engine.map(work, tasks, self.suits_threads(engine))) as results:
             for result, bad_lines in results:
                 for path, message in bad_lines:
@@ -4589,100 +4651,26 @@ class Source:
         for path, n in n_bad_lines.items():
             if n > MAX_NAMED_LINES:
                 note(f"skipped in all: {n:,} lines of {path}")
+        self._check_unchanged()
+
+    def _text_blocks(self, stream):
+        """Gather texts in memory into blocks."""
+        lists = (item if isinstance(item, (list, tuple)) else [item] for item in stream.texts)
+        texts = map(_text_bytes, itertools.chain.from_iterable(lists))
+        for batch in _batched_by_size(texts, len, self.block_bytes):
+            yield Block(Path(str(stream)), 0, sum(map(len, batch)), data=batch)
 
     def _file_blocks(self, path):
         """Cut a file into blocks, which workers read themselves."""
-        start = 0
         size = self._states[path].st_size
-        opening = BEGINS
-        read = functools.partial(_read_part, path)
         is_json = self.is_json(path)
         read_texts = _read_lines if is_json else None
-        while start < size:
-            cut = self.find_cut(read, start + self.block_bytes, is_json)
-            stop, next_opening = cut or (size, BEGINS)
-            _require_cut(path, stop - start)
-            yield Block(path, start, stop, opening, next_opening, None, 0, read_texts, [])
-            start = stop
-            opening = next_opening
-
-    @interruptible
-    def find_cut(self, read: Callable, start: int, is_json: bool) -> tuple[int, int] | None:
-        """Find the first position from `start` on where text may be cut; None if there is none.
-
-        `read(position, size)` returns a window of the text. Returns the position, and how the text
-        after it begins (see Block).
-        """
-        # The special tokens and characters on both sides determine whether a cut is valid. So a
-        # window is searched without a margin on each side, and windows overlap by a pair of
-        # characters.
-        margin = PAIR_BYTES + max((len(token.encode()) for token in self.special_tokens), default=0)
-        while True:
-            window_start = max(0, start - margin)
-            first = start - window_start
-            window = read(window_start, first + WINDOW_BYTES + margin)
-            last = len(window) - margin
-            if is_json:
-                cut = window.find(b"\n", first) + 1
-                next_opening = BEGINS
-            else:
-                text = _with_padding(window.replace(BYTES[END], BYTES[INVALID_BYTE]))
-                cut, next_opening = _find_cut(text, first, last, *self._cut_arguments)
-            if cut > 0:
-                return window_start + cut, next_opening
-            if last < first + WINDOW_BYTES:  # the text ends there
-                return None
-            start = window_start + last - PAIR_BYTES
-
-    def cut_text(
-        self, text: memoryview, size: int, opening: int
-    ) -> Iterator[tuple[memoryview, int]]:
-        """Cut a text in memory into parts of `size` bytes or slightly more.
-
-        Yields each part, and how it begins. Parts are longer where the pattern allows no cut.
-        """
-
-        def read(position, n):
-            return bytes(text[position : position + n])
-
-        start = 0
-        while start < len(text):
-            stop, next_opening = self.find_cut(read, start + size, False) or (len(text), BEGINS)
-            yield text[start:stop], opening
-            start = stop
-            opening = next_opening
-
-    def cut(
-        self, chunks: Iterable[bytes], size: int, is_json: bool = False, where: object = "the text"
-    ) -> Iterator[tuple[bytes, int, int]]:
-        """Cut a text that comes in chunks into parts of `size` bytes or slightly more; see Block.
-
-        Yields each part, its `opening` and its `next_opening`. Memory holds a chunk, a part and a
-        window; or a whole document, where the pattern allows no cut.
-        """
-        data = bytearray()  # the text that is read, and not yet yielded
-        chunks = iter(chunks)
-        opening = BEGINS
-        cut = True
-
-        def read(position, n):
-            _require_cut(where, position)
-            while len(data) < position + n:
-                chunk = next(chunks, None)
-                if chunk is None:
-                    break
-                data.extend(chunk)
-            return bytes(data[position : position + n])
-
-        while cut:
-            cut = self.find_cut(read, size, is_json)
-            stop, next_opening = cut or (len(data), BEGINS)
-            _require_cut(where, stop)
-            part = bytes(memoryview(data)[:stop])
-            del data[:stop]
-            if part:
-                yield part, opening, next_opening
-            opening = next_opening
+        read = functools.partial(_read_part, path)
+        parts = self.pretokenizer.find_parts(read, self.block_bytes, BEGINS, is_json, path)
+        for start, stop, *openings in parts:
+            if start >= size:  # the file has grown
+                break
+            yield Block(path, start, min(stop, size), *openings, None, 0, read_texts, [])
 
     def _stream_blocks(self, path):
         """Read a file that can be read only from its beginning; its text is put into the blocks."""
@@ -4695,13 +4683,14 @@ class Source:
         def read():
             nonlocal stop
             for chunk, position in _read_chunks(path, self.block_bytes):
-                if not stop and path not in self._states:
+                if not stop:
                     self._check_head(path, chunk[:HEAD_BYTES])
                 stop = position
                 yield chunk
 
-        for data, opening, next_opening in self.cut(read(), self.block_bytes, is_json, path):
-            yield Block(path, start, stop, opening, next_opening, data, n_lines, read_texts, [])
+        parts = self.pretokenizer.cut(read(), self.block_bytes, is_json, path)
+        for data, *openings in parts:
+            yield Block(path, start, stop, *openings, data, n_lines, read_texts, [])
             start = stop
             n_lines += data.count(b"\n")
 
@@ -4709,15 +4698,6 @@ class Source:
 def _run_task(work, source, blocks):
     """Do work(source, blocks) in a worker; also returns the bad lines that were skipped."""
     return work(source, blocks), [line for block in blocks for line in block.bad_lines]
-
-
-def _require_cut(where, n_bytes):
-    """Raise InputError for text that cannot be cut and has too many bytes."""
-    if n_bytes > MAX_BLOCK_BYTES:
-        raise InputError(
-            f"{where}: {MAX_BLOCK_BYTES >> 20} MB of text without a place where it can be cut: "
-            "add line breaks, or name another pattern or a special token"
-        )
 
 
 def _row_groups(path):
@@ -5415,7 +5395,6 @@ def count(
             if max_words:
                 totals[2:5] += counter.drop_rarest(max_words)
             bar.update(n_bytes)
-    source.check_unchanged()
     totals[5] += source.n_bad_lines.total()
     n_documents, n_bytes, *others = totals.tolist()
     return CorpusCounts(counter.words(), n_documents, n_bytes, special_tokens, *others)
@@ -5423,9 +5402,9 @@ def count(
 
 def compile_pretokenizing(pattern: Pattern) -> None:
     """Compile the kernels that cut texts before they are scanned, or load them from the disk."""
-    source = Source([], pattern, ["<>"])
-    source.pretokenizer.apply(_new_scan(), [b"one<>two"])
-    source.find_cut(lambda position, size: b"one<>two", 1, False)
+    pretokenizer = Pretokenizer(pattern, {"<>": 0})
+    pretokenizer.apply(_new_scan(), [b"one<>two"])
+    pretokenizer.find_cut(lambda position, n: b"one<>two", 0, 1)
 
 
 def compile_counting(pattern: Pattern) -> None:
@@ -6426,7 +6405,7 @@ def _compile_score(score):
     """
     if score is _likelihood and COMPILES:
         with contextlib.suppress(RuntimeError):  # no folder for the cache is writable
-            return numba.cfunc(_SCORE_TYPE, cache=True)(score), 4
+            return numba.cfunc(_SCORE_TYPE, cache=True, error_model="numpy")(score), 4
     try:
         function = inspect.unwrap(score)  # Numba may have compiled it already
         n = function.__code__.co_argcount - len(function.__defaults__ or ())
@@ -11445,7 +11424,7 @@ class Tokenizer:
         """
         ids = None
         if _text_size(text) <= SHORT_BYTES:
-            pretokenizer, _ = self._prepare(allowed_special)
+            pretokenizer = self._prepare(allowed_special)
             data = pretokenizer.apply_to_text(text)
             if data is not None and len(data) <= SHORT_BYTES and END not in data:
                 encoder = self._take_encoder()
@@ -11541,9 +11520,9 @@ class Tokenizer:
         Returns the ids of the texts end to end, uint32[N], and their offsets, int64[T + 1].
         """
         sampling = self._sampling(alpha, seed)
-        pretokenizer, source = self._prepare(allowed_special)
+        pretokenizer = self._prepare(allowed_special)
         n_expected = sum(map(_text_size, texts))
-        parts = self._parts(texts, source, opening)
+        parts = self._parts(texts, pretokenizer, opening)
         offsets = np.zeros(len(texts) + 1, np.int64)
         encoder = self._take_encoder()
         try:
@@ -11559,7 +11538,7 @@ class Tokenizer:
             return surround(ids, offsets, *added_ids, max_length)
         return ids, offsets
 
-    def _parts(self, texts, source, opening):
+    def _parts(self, texts, pretokenizer, opening):
         """Gather short texts into parts of about PART_BYTES, and cut long ones if possible.
 
         Yields the number of texts before each part, its texts, and how the first one begins.
@@ -11574,8 +11553,12 @@ class Tokenizer:
                 if short:
                     yield n_before, [*map(_text_bytes, short)], opening
                     opening = BEGINS
-                for part, begins in source.cut_text(_view_utf8(last), PART_BYTES, opening):
-                    yield n_before + len(short), [part], begins
+                text = _view_utf8(last)
+                parts = pretokenizer.find_parts(
+                    lambda start, n, text=text: bytes(text[start : start + n]), PART_BYTES, opening
+                )
+                for start, stop, begins, _ in parts:
+                    yield n_before + len(short), [text[start:stop]], begins
             n_before += len(batch)
             opening = BEGINS
 
@@ -11722,11 +11705,11 @@ class Tokenizer:
         Memory is bounded. But a whole document is held if the pattern or the flags of special
         tokens allow no cut.
         """
-        _, source = self._prepare(allowed_special)
+        pretokenizer = self._prepare(allowed_special)
         carry = np.zeros(1, np.uint64)
         before, after = self.model.added_ids if add_special_tokens else ([], [])
         yield from before
-        for data, opening, _ in source.cut(map(_text_bytes, iterable), WINDOW_BYTES):
+        for data, opening, _ in pretokenizer.cut(map(_text_bytes, iterable), WINDOW_BYTES):
             yield from self.encode_texts([data], allowed_special, opening, carry)[0].tolist()
         yield from after
 
@@ -11758,10 +11741,7 @@ class Tokenizer:
             self.encode_texts([b"one two", b"\xff"], alpha=alpha)
 
     def _prepare(self, allowed_special):
-        """Make what depends on the allowed special tokens, or find what was made before.
-
-        Returns the Pretokenizer that finds them, and a Source that cuts texts in memory.
-        """
+        """Make the Pretokenizer that finds the allowed special tokens, or take it from before."""
         key = allowed_special
         if not isinstance(key, str):
             key = frozenset(self._allowed(key))
@@ -11769,7 +11749,7 @@ class Tokenizer:
             allowed = self._allowed(key)
             special = {t: token_id for t, token_id in self.special_tokens.items() if t in allowed}
             pretokenizer = Pretokenizer(self.pattern, special, self.model.flags, self._normalizer)
-            self._prepared[key] = pretokenizer, self.source((), allowed)
+            self._prepared[key] = pretokenizer
         return self._prepared[key]
 
     def _allowed(self, allowed_special):
@@ -12345,7 +12325,6 @@ def encode_files(
                 total += len(ids), len(ends)
             n_bytes += block.n_bytes
             bar.update(block.n_read)
-        source.check_unchanged()
         encoded = Encoded(*totals.sum(0).tolist(), n_bytes, id_type.name, tokenizer.digest, append)
         _write_descriptions(paths, totals, encoded)
     return encoded
@@ -13238,8 +13217,8 @@ def train_bpe_from_counts(
 
 # ─── Research ─────────────────────────────────────────────────────────────────────────────────────
 #
-# Tokenizers, corpora, Learned -> reports: dataclasses of plain arrays. As strings they are tables
-# in Markdown. A corpus is counted first. Then each unique word is encoded once, by the model
+# Tokenizers, corpora, Learned -> reports: plain arrays by name. As strings they are tables in
+# Markdown. A corpus is counted first. Then each unique word is encoded once, by the model
 # without its normalizer and pattern, and its tokens are weighted with the count of the word. For a
 # model that merges only "ab", the corpus "ab\nab\nabc" gives
 #
@@ -13278,11 +13257,8 @@ class Table(NamedTuple):
         for values in zip(self.header, *self.rows, strict=True):
             cells = [_cell(value, values[0]).replace("|", "\\|") for value in values]  # ends a cell
             width = max(map(_cell_width, cells))
-            rule = "-" * width
             on_right = str not in map(type, values[1:])
-            if on_right:
-                rule = rule[1:] + ":"
-            cells.insert(1, rule)
+            cells.insert(1, "-" * (width - on_right) + ":" * on_right)
             columns.append([_fill(cell, width, on_right) for cell in cells])
         lines = (f"| {' | '.join(row)} |" for row in zip(*columns, strict=True))
         return "\n".join([self.title, "", *lines])
@@ -13358,8 +13334,8 @@ def tabulate_counts(counted, title="Pretokens"):
     return Table(title, ("what", "value"), rows)
 
 
-class Report:
-    """The base of all results of research: a dataclass of plain arrays.
+class Report(SimpleNamespace):
+    """The base of all results of research, whose attributes are plain arrays.
 
     As a string it is its `tables` in Markdown. `report.tables()[0].to_pandas()` is a DataFrame.
     """
@@ -13385,7 +13361,7 @@ tr:first-child { font-weight: bold }
 """
 
 
-def write_page(path: PathName, *reports: Report | View) -> None:
+def write_page(path, *reports):
     """Write reports as one page of HTML, which needs no other file.
 
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -13447,8 +13423,7 @@ def open_model(
               published one
     pattern   the pattern of a rank file, or of GPT-2's two files
     """
-    if isinstance(model, Training):
-        return model.tokenizer
+    model = getattr(model, "tokenizer", model)
     if isinstance(model, Tokenizer):
         return model
     with stage("load"):
@@ -13469,32 +13444,22 @@ def _by_name(items):
 
 
 class EncodedWords(NamedTuple):
-    """The unique words of a corpus, encoded: word w became ids[offsets[w] : offsets[w + 1]]."""
+    """The unique pretokens of a corpus, encoded: word w became ids[offsets[w] : offsets[w + 1]]."""
 
     words: list[bytes]
     counts: np.ndarray  # int64[W]
     ids: np.ndarray  # uint32[N]
     offsets: np.ndarray  # int64[W + 1]
     n_bytes: int = 0  # of text, without special tokens
-    lone: EncodedWords | None = None  # the words between white space
+    n_words: int | None = None  # between white space, with repetitions
 
     @property
     def n_tokens(self) -> int:
         """The number of tokens of the corpus."""
         return int(np.dot(np.diff(self.offsets), self.counts))
 
-    @property
-    def n_words(self) -> int:
-        """The number of words, with repetitions."""
-        return int(self.counts.sum())
-
-    @property
-    def single(self) -> float:
-        """The share of words that are one token."""
-        return float(np.dot(np.diff(self.offsets) == 1, self.counts)) / self.n_words
-
-    def frequencies(self, n_ids: int) -> np.ndarray:
-        """Count the occurrences of each id in the corpus, int64[n_ids]."""
+    def frequencies(self, n_ids: int = 0) -> np.ndarray:
+        """Count the occurrences of each id in the corpus: int64[n_ids], or as long as needed."""
         # Sums in float64 are exact below 2**53.
         weights = np.repeat(self.counts, np.diff(self.offsets))
         return np.bincount(self.ids, weights, n_ids).astype(np.int64)
@@ -13514,18 +13479,17 @@ def encode_corpus(
     *,
     text_field: str | None = None,
     engine: Engine | None = None,
-    lone: bool = True,
+    has_words: bool = True,
 ) -> EncodedWords:
-    """Count the words of a corpus, and encode each once; raises InputError if it has none.
+    """Count the pretokens of a corpus, and encode each once; raises InputError if it has none.
 
-    inputs  files, folders or globs
-    lone    also encode the words between white space, each as a text of its own; this is not done
-            for a corpus that can be read only once
+    inputs     files, folders or globs
+    has_words  also count the words between white space, if the corpus can be read again
 
     Also text_field, as in a Source; and an Engine.
 
-    Bytes are those of the text before normalization. The words are pretokens. If the pattern takes
-    whole texts, they are parts of texts between which no token can lie.
+    Bytes are those of the text before normalization. If the pattern takes whole texts, these may be
+    cut where no token can lie.
 
     >>> tokenizer = Tokenizer({b: bytes([b]) for b in range(256)} | {256: b"ab"}, [(b"a", b"b")])
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -13538,14 +13502,14 @@ def encode_corpus(
     with stage("scan") as spent:
         counted = count(source, engine)
         spent.n_bytes = counted.n_bytes
+        n_words = None
+        if has_words and source.total_bytes is not None:
+            by_spaces = dataclasses.replace(source, pattern="whitespace-split", normalizer=())
+            n_words = count(by_spaces, engine).n_pretokens
     require(len(counted.words.counts), f"no text to look at in {_name_some(source.files)}")
     with stage("encode"):
         encoded = encode_words(tokenizer._by_word, counted.words)
-        lone_words = None
-        if lone and source.total_bytes is not None:
-            source = dataclasses.replace(source, pattern="whitespace-split", normalizer=())
-            lone_words = encode_words(tokenizer, count(source, engine).words)
-    return encoded._replace(n_bytes=counted.n_bytes, lone=lone_words)
+    return encoded._replace(n_bytes=counted.n_bytes, n_words=n_words)
 
 
 RENYI_ORDER = 2.5  # Zouhar et al. found the best agreement with BLEU for this order
@@ -13554,17 +13518,13 @@ RENYI_ORDER = 2.5  # Zouhar et al. found the best agreement with BLEU for this o
 def measure(model: Model, encoded: EncodedWords) -> dict[str, float]:
     """Compute the usual measures of a model on a corpus; V is the number of ids of text.
 
-    Those of words between white space are missing for a corpus that can be read only once. With p
-    the relative frequencies of the ids, the greatest first:
+    Fertility is missing for a corpus that can be read only once. With p the relative frequencies of
+    the ids, the greatest first:
 
     bytes per token          of text: Gallé, "Investigating the Effectiveness of Byte Pair Encoding"
                              (2019)
     fertility                tokens per word between white space: Rust et al., "How Good is Your
                              Tokenizer?" (2021)
-    fertility, lone words    the same, if each word is a text of its own: there ` word` lacks its
-                             space
-    STRR, lone words         the share of words that are one token: Nayeem et al., "Beyond
-                             Fertility" (2025)
     average rank             sum p[k] * (k + 1): Limisiewicz et al., "Tokenization Impacts
                              Multilingual Language Modeling" (2023)
     Shannon entropy          -sum p * log2 p, in bits per token: Shannon (1948)
@@ -13582,18 +13542,15 @@ def measure(model: Model, encoded: EncodedWords) -> dict[str, float]:
     [7, 1.714, 1.286]
     """
     n = encoded.n_tokens
-    lone = encoded.lone
     ids = set(model.ordinary)
     if model.unk_token and not model.byte_fallback:
         ids.add(model.ids[model.unk_token.encode()])
-    p = np.sort(encoded.frequencies(max(ids) + 1)[list(ids)])[::-1] / n
+    p = np.sort(encoded.frequencies())[::-1] / n
     p = p[p > 0]
     renyi_entropy = float(np.log2(np.sum(p**RENYI_ORDER)) / (1 - RENYI_ORDER))
     measures = {"tokens": n, "bytes per token": encoded.n_bytes / n}
-    if lone:
-        measures["fertility"] = n / lone.n_words
-        measures["fertility, lone words"] = lone.n_tokens / lone.n_words
-        measures["STRR, lone words"] = lone.single
+    if encoded.n_words:
+        measures["fertility"] = n / encoded.n_words
     return measures | {
         "average rank": float(np.dot(p, np.arange(1, len(p) + 1))),
         "Shannon entropy": float(-np.sum(p * np.log2(p))),
@@ -13715,18 +13672,20 @@ def find_glitches(learned, ids, frequencies):
     return sorted(glitches.values(), key=lambda glitch: -glitch.made)
 
 
-@dataclasses.dataclass(eq=False, repr=False)
 class Inspection(Report):
-    """The tokens of a vocabulary, and how a corpus uses them. See `inspect_model`."""
+    """The tokens of a vocabulary, and how a corpus uses them. See `inspect_model`.
 
-    title: str
-    tokens: dict[int, bytes]  # id -> decoded bytes, without special tokens
-    kinds: Counter[str]  # the numbers of tokens by kind
-    unreachable: dict[int, list[int]]  # see `unreachable_tokens`
-    # see `measure`; empty without a corpus
-    measures: dict[str, float] = dataclasses.field(default_factory=dict)
-    frequencies: np.ndarray | None = None  # int64    of each id in the corpus
-    glitches: list[Glitch] | None = None  # only with a corpus and merge counts
+    tokens       {id: decoded bytes}, without special tokens
+    kinds        {kind: the number of its tokens}
+    unreachable  see `unreachable_tokens`
+    measures     see `measure`; empty without a corpus
+    frequencies  of each id in the corpus, int64[V]; None without a corpus
+    glitches     a list of Glitch; None without a corpus or merge counts
+    """
+
+    measures = MappingProxyType({})
+    frequencies = None
+    glitches = None
 
     def tables(self) -> list[Table]:
         n_tokens = len(self.tokens)
@@ -13764,7 +13723,6 @@ def inspect_model(
     tokenizer: AnyModel,
     inputs: object = None,
     *,
-    learned: Learned | None = None,
     encoding: str | None = None,
     pattern: str | None = None,
     text_field: str | None = None,
@@ -13772,10 +13730,9 @@ def inspect_model(
 ) -> Inspection:
     """Describe a vocabulary, and how a corpus uses it.
 
-    tokenizer   a Tokenizer, the result of `train`, or the path of a model
+    tokenizer   a Tokenizer, or the path of a model. The result of `train` and the folder of a BPE
+                that it wrote have counts of merges, too, which tell candidates for glitch tokens
     inputs      files, folders or globs. None: the vocabulary alone
-    learned     the merges and their counts, which candidates for glitch tokens need; by default
-                those of the training, or those in the folder of a model that `train` wrote
 
     Also encoding and pattern, as in open_model; text_field, as in a Source; and an Engine.
 
@@ -13789,7 +13746,7 @@ def inspect_model(
     given = tokenizer
     tokenizer = open_model(given, encoding=encoding, pattern=pattern)
     model = tokenizer.model
-    learned, _ = _find_history(given, model) or (learned, None)
+    history = _find_history(given, model)
     _, decoded = tokenizer._decoded
     tokens = {token_id: decoded[token_id] for token_id in model.ordinary if decoded[token_id]}
     require(tokens, "the model has only special tokens: there is nothing to inspect")
@@ -13798,13 +13755,14 @@ def inspect_model(
     )
     kinds = Counter(map(_classify, tokens.values()))
     with stage("search"):
-        report = Inspection(title, tokens, kinds, unreachable_tokens(tokenizer))
+        unreachable = unreachable_tokens(tokenizer)
+    report = Inspection(title=title, tokens=tokens, kinds=kinds, unreachable=unreachable)
     if inputs is not None:
         encoded = encode_corpus(tokenizer, inputs, text_field=text_field, engine=engine)
         report.measures = measure(model, encoded)
         report.frequencies = encoded.frequencies(tokenizer.vocab_size)
-        if learned:
-            report.glitches = find_glitches(learned, model.ids, report.frequencies)
+        if history:
+            report.glitches = find_glitches(history[0], model.ids, report.frequencies)
     return report
 
 
@@ -13813,17 +13771,15 @@ def inspect_model(
 _SIZES = (512, *(1000 << k for k in range(15)))  # the sizes of vocabularies that tables show
 
 
-@dataclasses.dataclass(eq=False, repr=False)
 class Curve(Report):
     """The number of tokens of training corpora for every size of the vocabulary. See `curve`.
 
-    columns  name -> four arrays[M + 1], before the first merge and after each one: the size of the
+    columns  {name: four arrays[M + 1]}, before the first merge and after each one: the size of the
              vocabulary without special tokens, the tokens of the corpus, bytes per token, and the %
              of tokens that 1,000 more would save
     """
 
-    title: str
-    columns: dict[str, tuple[np.ndarray, ...]]
+    title = "Tokens of the corpus by the size of the vocabulary, without special tokens"
 
     def tables(self) -> list[Table]:
         tables = []
@@ -13917,7 +13873,7 @@ def curve(
     for name, model in _by_name(models).items():
         if corpus:
             tokenizer = open_model(model)
-            encoded = encode_corpus(tokenizer, corpus, lone=False, **options)
+            encoded = encode_corpus(tokenizer, corpus, has_words=False, **options)
             n_tokens = tokens_by_size(tokenizer.model, encoded.frequencies(tokenizer.vocab_size))
             n_letters = len(tokenizer.model.letters)
             n_bytes = encoded.n_bytes
@@ -13934,8 +13890,7 @@ def curve(
         saved = np.full(len(n_tokens), np.nan)
         saved[:-1000] = 100 - 100 * n_tokens[1000:] / n_tokens[:-1000]
         columns[name] = sizes, n_tokens, n_bytes / n_tokens, saved
-    title = "Tokens of the corpus by the size of the vocabulary, without special tokens"
-    return Curve(title, columns)
+    return Curve(columns=columns)
 
 
 # compare
@@ -13943,18 +13898,18 @@ def curve(
 COMPARED_WORDS = 10_000  # the most frequent ones
 
 
-@dataclasses.dataclass(eq=False, repr=False)
 class Comparison(Report):
-    """Several models, compared on the same corpora. See `compare`."""
+    """Several models, compared on the same corpora. See `compare`.
 
-    title: str
-    models: list[str]
-    corpora: list[str]
-    n_tokens: np.ndarray  # int64[models, corpora]
-    bytes_per_token: np.ndarray  # float64[models, corpora]
-    # The share of words, weighted by counts, that all models split at the same positions.
-    same: float
-    differences: list[tuple]  # words split differently: (word, count, [its pieces by each model])
+    models           their names
+    corpora          their names
+    n_tokens         int64[models, corpora]
+    bytes_per_token  float64[models, corpora]
+    same             the share of words, weighted by counts, that all models split alike
+    differences      words split differently: a list of (word, count, [its pieces by each model])
+    """
+
+    title = "Models compared"
 
     def tables(self) -> list[Table]:
         rates = [*zip(self.models, *self.bytes_per_token.T, strict=True)]
@@ -14002,7 +13957,7 @@ def compare(
     tokenizers = {name: open_model(model) for name, model in _by_name(tokenizers).items()}
     corpora = _by_name(corpora)
     require(tokenizers and corpora, "a comparison needs at least one model and one corpus")
-    special_tokens = set().union(*(tokenizer.special_tokens for tokenizer in tokenizers.values()))
+    special_tokens = set().union(*map(attrgetter("special_tokens"), tokenizers.values()))
     files = [file for inputs in corpora.values() for file in find_files(inputs)]
     source = Source(files, r"\s?\S+", sorted(special_tokens), text_field)
     with stage("words"):
@@ -14010,13 +13965,12 @@ def compare(
         in_order = sorted(sorted(counts), key=counts.get, reverse=True)
         words = [word for word in in_order if word.decode("utf-8", "replace").strip()]
         words = words[:COMPARED_WORDS]
+    options = {"text_field": text_field, "engine": engine}
     sizes = []
     splits = []  # for each model, the pieces of each word
     for tokenizer in tokenizers.values():
         for inputs in corpora.values():
-            encoded = encode_corpus(
-                tokenizer, inputs, text_field=text_field, engine=engine, lone=False
-            )
+            encoded = encode_corpus(tokenizer, inputs, has_words=False, **options)
             sizes.append((encoded.n_bytes, encoded.n_tokens))
         splits.append([_pieces(tokenizer, ids) for ids in tokenizer.encode_batch(words, "none")])
     n_bytes, n_tokens = np.array(sizes).T.reshape(2, len(tokenizers), len(corpora))
@@ -14025,15 +13979,14 @@ def compare(
         if len({tuple(map(len, tokens)) for tokens in pieces}) > 1:
             differences.append((word, counts[word], pieces))
     n_different = sum(n for _, n, _ in differences)
-    same = 1 - n_different / max(sum(counts[word] for word in words), 1)
+    same = 1 - n_different / max(sum(map(counts.get, words)), 1)
     return Comparison(
-        "Models compared",
-        [*tokenizers],
-        [*corpora],
-        n_tokens,
-        n_bytes / n_tokens,
-        same,
-        differences,
+        models=[*tokenizers],
+        corpora=[*corpora],
+        n_tokens=n_tokens,
+        bytes_per_token=n_bytes / n_tokens,
+        same=same,
+        differences=differences,
     )
 
 
@@ -14060,29 +14013,25 @@ def decode_each(tokenizer, ids):
     return tokens
 
 
-@dataclasses.dataclass(eq=False, repr=False)
-class View:
-    """A text cut into tokens. See `view`."""
+class View(SimpleNamespace):
+    """A text cut into tokens. See `view`.
 
-    title: str
-    ids: np.ndarray  # uint32[N]
-    tokens: list[bytes]
+    ids     uint32[N]
+    tokens  the decoded bytes of each
+    """
 
     def text(self, width: int = WIDTH) -> str:
         """Write tokens between bars, and their ids below."""
         lines = []
-        position = width
+        is_new = True
         for token, number in zip(self.tokens, map(str, self.ids), strict=True):
             shown = readable(token)
             size = max(_cell_width(shown), len(number))
-            if position + size >= width:
+            if is_new or len(lines[-1]) + size >= width:
                 lines += ["", ""]
-                position = 0
             lines[-2] += _fill(shown, size) + "|"
             lines[-1] += number.ljust(size + 1)
-            position += size + 1
-            if token.endswith(b"\n"):
-                position = width
+            is_new = token.endswith(b"\n")
         return "\n".join([*map(str.rstrip, lines), self.title])
 
     __str__ = __repr__ = text
@@ -14111,7 +14060,7 @@ def view(tokenizer: AnyModel, text: Text) -> View:
     tokenizer = open_model(tokenizer)
     ids = tokenizer.encode_to_numpy(data)
     title = f"{number_of(len(data), 'byte')}, {number_of(len(ids), 'token')}"
-    return View(title, ids, decode_each(tokenizer, ids.tolist()))
+    return View(title=title, ids=ids, tokens=decode_each(tokenizer, ids.tolist()))
 
 
 # ─── Command line ─────────────────────────────────────────────────────────────────────────────────
@@ -14129,7 +14078,7 @@ def view(tokenizer: AnyModel, text: Text) -> View:
 
 # Parameters that are not options: some are set by --no-special, --quiet and --workers, the others
 # exist only in Python.
-_PYTHON_ONLY = {"allowed_special", "progress", "executor", "options", "learned", "engine", "texts"}
+_PYTHON_ONLY = {"allowed_special", "progress", "executor", "options", "engine", "texts"}
 # A line of a docstring with a command, without the program's name.
 _EXAMPLE = re.compile(r"^ *\$ (.+)", re.MULTILINE)
 # A row of a docstring with a parameter and its help.
