@@ -512,8 +512,6 @@ with contextlib.suppress(MemoryError):
 # SIGINT ends the program at once: its handler removes the unfinished files, writes one line and
 # exits.
 
-PROFILE_VARIABLE = "BPE_NUMBA_PROFILE"  # names the only stage that Scalene records
-
 
 class InputError(ValueError):
     """Invalid input: the message names the file, line or option, and the remedy.
@@ -662,8 +660,8 @@ def _end_files():
 def written_together():
     """Rename all files that `atomic_write` writes in a block when the block succeeds.
 
-    The file that is finished first takes its name last, so it should be the one that decides how
-    the others are read. A signal during the renaming lets it finish.
+    Files are renamed in reverse: write the file that readers look for first, and it appears last. A
+    signal during the renaming lets it finish.
     """
     if getattr(_THREAD, "group", None) is not None:
         yield
@@ -737,10 +735,7 @@ def check_writable(folder):
 
 
 def atomic_write_all(folder, files):
-    """Write files that belong together, {name: content}.
-
-    The first one decides how the others are read.
-    """
+    """Write files that belong together, {name: content}, the one that readers look for first."""
     with written_together():
         for name, content in files.items():
             with atomic_write(folder / name) as file:
@@ -785,7 +780,7 @@ def stage(name):
     (True, 5)
     """
     profiler = None
-    if os.environ.get(PROFILE_VARIABLE) == name:
+    if os.environ.get("BPE_NUMBA_PROFILE") == name:
         profiler = import_optional("scalene.scalene_profiler")
         profiler.start()
         # Scalene charges its start, some 0.2 s, to this line, and profile.sh leaves it out
@@ -903,8 +898,8 @@ def _begin_workers(n, threads):
     """Start worker processes or threads; raises InputError if the system cannot start all.
 
     It cannot without /dev/shm, in a daemonic process, or under a low `ulimit`. A pool of processes
-    that reaches a limit while it starts would wait for ever. So threads try first how many can
-    start: they count as processes do.
+    that reaches a limit while it starts would wait for ever. So threads are tried first, which
+    count against the same limit.
     """
     pool = None
     all_started = threading.Event()
@@ -941,8 +936,8 @@ def _kill_workers(pool):
 def _next_result(pool, running):
     """Wait for the first of the running futures, remove it, and return its result.
 
-    A pool waits for ever if one of its workers is killed while it sends a result, as 1 of 40 killed
-    workers was. So the pool is killed as soon as one of its workers has died.
+    A pool hangs if a worker dies while it sends a result, as 1 of 40 killed workers did. So the
+    pool is killed as soon as one of its workers has died.
     """
     while not wait([running[0]], timeout=1).done:
         if any(process.exitcode for process in _processes_of(pool)):
@@ -12614,7 +12609,7 @@ class Recipe(_Options):
     def metaspace(self) -> Metaspace | None:
         """The step that writes the mark.
 
-        The mark ▁ stands for a space; any other mark stands where a word begins.
+        The mark ▁ replaces a space; any other mark comes before each word.
         """
         if not self.mark:
             return None
@@ -12728,19 +12723,25 @@ def complete(recipe):
     require_known("`special_tokens_at`", recipe.special_tokens_at, SPECIAL_TOKENS_AT)
     family = FAMILIES[recipe.model]
     parameters = inspect.signature(family.learn).parameters.keys()
-    for name in {"tie_break", "score", "min_frequency"} - parameters:
-        value = getattr(recipe, name)
-        require(value == getattr(Recipe, name), f"`{name}` {value!r} is not for this kind of model")
-    for name in recipe.learner_options.keys() - parameters:
-        raise InputError(f"`{name}` is no option of `train`, nor of the family {recipe.model}")
+    of_learners = ("tie_break", "score", "min_frequency")
+    chosen = {name for name in of_learners if getattr(recipe, name) != getattr(Recipe, name)}
+    for name in (chosen | recipe.learner_options.keys()) - parameters:
+        raise InputError(f"`{name}` is no option of `train` with the family {recipe.model}")
     recipe = _with_checked_names(recipe)
-    if recipe.from_ is not None:
-        return _complete_from(recipe)
-    return _complete_new(recipe, family)
+    if recipe.from_ is None:
+        recipe, n_least = _complete_new(recipe, family)
+    else:
+        recipe, n_least = _complete_from(recipe)
+    require(
+        n_least <= recipe.vocab_size <= MAX_ID,
+        f"`vocab_size` is {recipe.vocab_size}: with this alphabet, these special tokens or this "
+        f"model it must be {n_least} to {MAX_ID:,}",
+    )
+    return recipe
 
 
 def _complete_new(recipe, family):
-    """Fill in the open fields of the recipe of a new model."""
+    """Fill in the open fields of the recipe of a new model; returns it and the least vocab_size."""
     alphabet = recipe.alphabet or family.alphabet
     require_known("alphabet", alphabet, ALPHABETS)
     defaults = {"mark": "", "coverage": 1.0}
@@ -12786,17 +12787,11 @@ def _complete_new(recipe, family):
         special_tokens=special_tokens,
         unk_token=unk_token,
     )
-    n_fixed = n_letters + len(special_tokens) + len(recipe.byte_tokens)
-    require(
-        n_fixed <= recipe.vocab_size <= MAX_ID,
-        f"`vocab_size` is {recipe.vocab_size}: it must be {n_fixed} (the {alphabet} and the "
-        f"special tokens) to {MAX_ID:,}",
-    )
-    return recipe
+    return recipe, n_letters + len(special_tokens) + len(recipe.byte_tokens)
 
 
 def _complete_from(recipe):
-    """Fill in the open fields of a recipe that continues a model."""
+    """Fill in the open fields of a recipe that continues a model; returns it and the least size."""
     base = recipe.from_
     if not isinstance(base, Model):
         base = load_model(base)
@@ -12815,12 +12810,7 @@ def _complete_from(recipe):
     base = dataclasses.replace(
         base, pattern=pattern, merges=merges, scores=None, ignore_merges=False
     )
-    require(
-        len(base.vocab) < recipe.vocab_size <= MAX_ID,
-        f"the model already has {len(base.vocab):,} tokens: `vocab_size` must be larger, up to "
-        f"{MAX_ID:,}",
-    )
-    return dataclasses.replace(
+    recipe = dataclasses.replace(
         recipe,
         from_=base,
         special_tokens=special_tokens,
@@ -12830,6 +12820,7 @@ def _complete_from(recipe):
         normalizer=base.normalizer,
         alphabet=base.alphabet,
     )
+    return recipe, len(base.vocab) + 1
 
 
 def words_of_model(model: Model, words: Words) -> Words:
@@ -13148,7 +13139,7 @@ def train_recipe(recipe, source, counts, engine):
             source = recipe.source()
         else:
             _warn_of_source(source)
-        # To learn from one word also tells wrong options before the scan.
+        # learning from one word also reveals bad options early
         jobs = [
             functools.partial(compile_counting, source.pattern),
             functools.partial(
@@ -14153,12 +14144,10 @@ def _encode_command(model, inputs: Sequence[str], *, out="-", no_special: bool =
         encoded = call_with(encode_files, tokenizer, inputs, out, **options)
         spent.n_bytes = encoded.bytes
     if options["progress"]:
-        paths = _name_outputs(out, options["val_fraction"])
-        written = " and ".join(map(str, paths))
-        if paths[1:]:
-            written += f" ({_read_beside(_sidecar(paths[1]))['tokens']:,} of the tokens)"
         rate = encoded.bytes / spent.seconds / 1e6
-        print(f"{encoded}\n{spent.seconds:.2f} s: {rate:,.1f} MB/s, written to {written}")
+        print(f"{encoded}\n{spent.seconds:.2f} s: {rate:,.1f} MB/s")
+        for path in _name_outputs(out, options["val_fraction"]):
+            print(f"{_read_beside(_sidecar(path))['tokens']:,} tokens, written to {path}")
 
 
 def _decode_command(model, tokens, **options):

@@ -1079,7 +1079,7 @@ def test_only_the_named_stage_is_profiled(monkeypatch):
     profiler = SimpleNamespace(**notes)
     monkeypatch.setitem(sys.modules, "scalene", SimpleNamespace(scalene_profiler=profiler))
     monkeypatch.setitem(sys.modules, "scalene.scalene_profiler", profiler)
-    monkeypatch.setenv(bpe.PROFILE_VARIABLE, "learn")
+    monkeypatch.setenv("BPE_NUMBA_PROFILE", "learn")
     for name in ("scan", "learn", "save"):
         with bpe.stage(name):
             calls.append(name)
@@ -6535,7 +6535,7 @@ def test_the_share_that_is_held_out_is_told(command, model):
     options = f"--append '{END}' --val-fraction 0.1 --out train.bin"
     done = command(f"encode model text.txt {options}", cwd=model)
     n = len(bpe.read_ids(model / "val.bin"))
-    assert f"train.bin and val.bin ({n:,} of the tokens)" in done.stdout.decode()
+    assert f"{n:,} tokens, written to val.bin" in done.stdout.decode()
 
 
 def test_advice_fits_the_place(command, model):
@@ -6678,7 +6678,7 @@ def test_a_family_of_its_own_file_trains_and_encodes_in_spawned_workers(tmp_path
     assert trained.returncode == 0 and b"bytes/token" in trained.stdout, trained.stderr
     assert b"fewest.py encode model -" in trained.stdout
     refused = python(*command, "bpe", **options)
-    assert b"--longest is no option of `train`, nor of the family bpe" in refused.stderr
+    assert b"--longest is no option of `train` with the family bpe" in refused.stderr
     used = python("use.py", **options)
     assert b"99 texts" in used.stdout, used.stderr
     vocab = read_json(tmp_path / "model" / "tokenizer.json")["model"]["vocab"]
@@ -7891,7 +7891,7 @@ MANY_REFUSED_CALLS = {
     lambda here, size, special: bpe.train_bpe_from_counts({b"hello": 1}, size, special): [
         (255, [], "256"),
         (257, ["<a>", "<b>"], "258"),
-        (2**31, [], "must be 256 .* to 16,777,216"),
+        (2**31, [], "must be 256 to 16,777,216"),
         (300, ["<a>", "<a>"], "twice"),
         (300, [""], "not empty"),
         (300, ["x"], "single byte"),
@@ -8013,12 +8013,12 @@ MANY_REFUSED_CALLS = {
             {"alphabet": "characters", "byte_fallback": True, "unk_token": "?!"},
             "nothing is unknown",
         ),
-        ({"model": "unigram", "tie_break": "ids"}, "`tie_break` 'ids' is not for this kind"),
+        ({"model": "unigram", "tie_break": "ids"}, "`tie_break` is no option"),
         ({"score": "best"}, "no `score` is named 'best'"),
         ({"score": lambda count: count}, "2, 4 or 5 numbers, not 1"),
         ({"score": lambda count, size: len(bpe)}, "cannot be compiled: "),
         ({"normalizer": ["nfx"]}, "no normalizer is named 'nfx'"),
-        ({"longest": 3}, "`longest` is no option of `train`, nor of the family bpe"),
+        ({"longest": 3}, "`longest` is no option of `train` with the family bpe"),
         *(
             ({"model": model, "alphabet": "characters", "vocab_size": 5}, "vocabulary has room for")
             for model in ("bpe", "wordpiece", "unigram")
