@@ -235,10 +235,11 @@ if not COMPILES:
 #
 # A kernel is a function that Numba compiles at its first call and caches on the disk. The cache
 # does not notice changes in other files, which is one reason why there is only one module. There
-# are four decorators:
+# are five decorators:
 #
 #     @kernel               # called from Python and from kernels; compiled for its arguments' types
-#     @inline_kernel        # called by kernels alone: its code is copied into each caller
+#     @inner_kernel         # called by kernels alone: a call from Python would end the process
+#     @inline_kernel        # also called by kernels alone: its code is copied into each caller
 #     @struct               # a class of arrays and numbers: one argument, which can be changed
 #     @_intrinsic(plain)    # emits one instruction; `plain` does the same in Python
 #
@@ -262,23 +263,26 @@ def _compiler(cache, **options):
            they compile one kernel for different types at the same time. So a kernel that several
            others call with different types is not kept
     """
+    # A cfunc wrapper is for kernels in variables. Wrappers take a sixth of the time of compiling.
+    options.update(nogil=True, no_cfunc_wrapper=True)
 
     def compile_lazily(function: Callable) -> Callable:
         """Compile a function when it is called for the first time."""
         if not COMPILES:
             return function
         try:
-            return numba.njit(nogil=True, cache=cache, **options)(function)
+            return numba.njit(cache=cache, **options)(function)
         except RuntimeError:  # no folder for the cache is writable, or the source is in no file
             if function.__module__ == __name__:
                 UNSAVED.add(function.__name__)
-            return numba.njit(nogil=True, **options)(function)
+            return numba.njit(**options)(function)
 
     return compile_lazily
 
 
 kernel = _compiler(cache=True)
-inline_kernel = _compiler(cache=False, forceinline=True)
+inner_kernel = _compiler(cache=True, no_cpython_wrapper=True)
+inline_kernel = _compiler(cache=False, no_cpython_wrapper=True, forceinline=True)
 
 
 def _struct_type(module, name, fields):
@@ -1207,7 +1211,7 @@ def _decode_character(text, position, stop):
     return code_point << 3 | size
 
 
-@kernel
+@inner_kernel
 def _character_before(text, start, stop):
     """Decode the last character of text[start : stop], as `_decode_character` does."""
     begin = stop - 1
@@ -1285,7 +1289,7 @@ def _trie_slot(key, edges):
     return slot
 
 
-@inline_kernel
+@_compiler(cache=False, forceinline=True)  # Python may call it, too
 def trie_child(node, byte, edges):
     """Look up the node that an edge leads to; -1 if the edge does not exist."""
     edge = edges[_trie_slot(u64(node) << u64(8) | u64(byte), edges)]
@@ -1293,26 +1297,18 @@ def trie_child(node, byte, edges):
 
 
 @kernel
-def _grow_edges(edges):
-    """Copy all edges into a table twice as large."""
-    larger = np.zeros(2 * len(edges), np.uint64)
-    for edge in edges:
-        if edge:
-            larger[_trie_slot(edge >> CHILD_BITS, larger)] = edge
-    return larger
+def _fill_trie(text, ends, ids, edges, values):
+    """Add tokens that lie end to end to an empty trie; returns the number of nodes.
 
-
-@kernel
-def _build_trie(text, ends, ids):
-    """Make the edges and the values of a trie from tokens that lie end to end."""
-    edges = np.zeros(64, np.uint64)
-    values = np.full(len(text), -1, np.int32)
+    text    uint8[…]: the tokens
+    ends    int64[V]: where each one ends
+    ids     int32[V]
+    edges, values: as in a Trie; `edges` is all 0 and `values` all -1, and both have enough room
+    """
     n_nodes = 1
     start = 0
     for t in range(len(ids)):
         node = i64(0)
-        while 2 * (n_nodes + ends[t] - start) >= len(edges):
-            edges = _grow_edges(edges)
         for k in range(start, ends[t]):
             key = u64(node) << u64(8) | u64(text[k])
             slot = _trie_slot(key, edges)
@@ -1323,15 +1319,26 @@ def _build_trie(text, ends, ids):
         if values[node] < 0:
             values[node] = ids[t]
         start = ends[t]
-    return edges, values[:n_nodes].copy()
+    return n_nodes
+
+
+def _trie_arrays(tokens):
+    """Make the edges and the values of a trie."""
+    ends = np.cumsum(np.fromiter(map(len, tokens.values()), np.int64, len(tokens)))
+    text = _with_padding(b"".join(tokens.values()))
+    require(len(text) < CHILD_MASK, "a vocabulary of 2**28 bytes or more cannot be searched")
+    ids = np.fromiter(tokens, np.int32, len(tokens))
+    n_nodes = len(text)
+    for _ in range(2):  # the first time counts the nodes, so that the tables have the right size
+        edges = np.zeros(1 << (2 * n_nodes).bit_length(), np.uint64)
+        values = np.full(n_nodes, -1, np.int32)
+        n_nodes = _fill_trie(text, ends, ids, edges, values)
+    return edges, values
 
 
 def make_trie(tokens: Mapping[int, bytes]) -> Trie:
     """Make a trie of tokens, {id: bytes}; if several have the same bytes, the first one counts."""
-    ends = np.cumsum(np.fromiter(map(len, tokens.values()), np.int64, len(tokens)))
-    text = _with_padding(b"".join(tokens.values()))
-    require(len(text) < CHILD_MASK, "a vocabulary of 2**28 bytes or more cannot be searched")
-    return Trie(*_build_trie(text, ends, np.fromiter(tokens, np.int32, len(tokens))))
+    return Trie(*_trie_arrays(tokens))
 
 
 # ─── Steps ────────────────────────────────────────────────────────────────────────────────────────
@@ -2665,7 +2672,7 @@ class FlatText(NamedTuple):
         return FlatText(text, scanned, meanings)
 
 
-@kernel
+@inner_kernel
 def _add_padding(text, n):
     """Write END over the PADDING after n bytes; returns the text."""
     for k in range(n, n + PADDING):
@@ -2673,7 +2680,7 @@ def _add_padding(text, n):
     return text[: n + PADDING]
 
 
-@kernel
+@inner_kernel
 def _mark_invalid(text, start, stop):
     """Write INVALID_BYTE over each invalid byte of text[start : stop], except END."""
     position = start
@@ -2995,7 +3002,7 @@ def _begin_scan(text, lanes):
     return len(text) - PADDING + 1
 
 
-@kernel
+@inner_kernel
 def _scan_batch(text, stop, table, lanes, marks):
     """Scan the next batch, and leave its ends in lane 0; returns the text.
 
@@ -3123,7 +3130,8 @@ def _write_spaces(text, scanned, meanings, mark, scheme, opening):
 class _SpecialTable:
     """Special tokens, by number."""
 
-    trie: Trie
+    edges: np.ndarray  # uint64[H]     a Trie of their numbers
+    values: np.ndarray  # int32[K]
     ids: np.ndarray  # int64[S]
     sizes: np.ndarray  # int64[S]      in bytes
     leads: np.ndarray  # bool[256]     whether a token begins with this byte
@@ -3176,7 +3184,7 @@ def _special_table(ids, flags, normalizer=None):
         words = _code_points_matching(r"[\p{Alphabetic}\p{M}\p{Nd}\p{Pc}\p{Join_Control}]")
         char_kinds = WORD * words + SPACE * _code_points_matching(r"\p{White_Space}")
     return _SpecialTable(
-        make_trie(dict(enumerate(tokens))),
+        *_trie_arrays(dict(enumerate(tokens))),
         np.array([ids[name] for name in tokens.values()], np.int64),
         np.fromiter(map(len, tokens), np.int64),
         np.isin(np.arange(256), list(first_bytes)),
@@ -3188,11 +3196,11 @@ def _special_table(ids, flags, normalizer=None):
     )
 
 
-@kernel
+@inner_kernel
 def _special_at(text, position, special):
     """Find the longest special token at a position; returns its number, or -1."""
-    edges = special.trie.edges
-    values = special.trie.values
+    edges = special.edges
+    values = special.values
     stop = len(text) - PADDING
     node = i64(0)
     number = i64(-1)
@@ -3207,7 +3215,7 @@ def _special_at(text, position, special):
     return number
 
 
-@kernel
+@inner_kernel
 def _find_byte(text, position, stop, byte):
     """Find the first such byte at or after a position, or `stop`: compare 64 bytes together."""
     while position + 64 <= stop:
@@ -3220,7 +3228,7 @@ def _find_byte(text, position, stop, byte):
     return position
 
 
-@kernel
+@inner_kernel
 def _next_special(text, position, special):
     """Find the first special token at or after a position; returns its start, or the text's end."""
     leads = special.leads
@@ -3237,25 +3245,25 @@ def _next_special(text, position, special):
     return stop
 
 
-@kernel
+@inner_kernel
 def _kind_before(text, position, char_kinds):
     """Look up the kind of the character that ends at a position; 0 at the start of a text."""
     return char_kinds[_character_before(text, i64(0), position) >> 3] if position > 0 else u8(0)
 
 
-@kernel
+@inner_kernel
 def _kind_after(text, position, char_kinds):
     """Look up the kind of the character that begins at a position; 0 at the end of a text."""
     return char_kinds[_decode_character(text, position, position + 4) >> 3]
 
 
-@kernel
+@inner_kernel
 def _is_beside(kind, text, start, end, char_kinds):
     """Check whether a character of this kind is next to text[start : end]."""
     return (_kind_before(text, start, char_kinds) | _kind_after(text, end, char_kinds)) & kind > 0
 
 
-@kernel
+@inner_kernel
 def _with_spaces(text, first, start, end, flags, char_kinds):
     """Extend text[start : end] over the white space around it, as flags say; returns its ends.
 
@@ -3324,7 +3332,7 @@ def _count_parts(scanned):
     return int(np.count_nonzero(np.diff(np.flatnonzero(scanned == END), prepend=-1) > 1))
 
 
-@kernel
+@inner_kernel
 def _last_special_end(text, position, special):
     """Find the last position where a special token that begins before a position may end; or 0."""
     end = i64(0)
@@ -4035,6 +4043,7 @@ class Pretokenizer:
         if not self.normalizer and not first:  # one search is enough
             first, second = second, first
         self.special = _special_table(first, flags)
+        self._has_special = bool(first)
         self.normalized = None
         if second:
             self.normalized = _special_table(second, flags, self.normalizer)
@@ -4070,8 +4079,9 @@ class Pretokenizer:
 
         Returns the flat text, and the flat text before normalization.
         """
-        flat = FlatText.join(texts, [BEGINS] * len(texts))
-        original = flat.rewritten(_cut_at_special, self.special)
+        original = FlatText.join(texts, [BEGINS] * len(texts))
+        if self._has_special:  # or the kernel need not be compiled
+            original = original.rewritten(_cut_at_special, self.special)
         flat = self.normalizer.apply(original, opening)
         if self.normalized:
             flat = flat.rewritten(_cut_at_special, self.normalized)
@@ -4999,7 +5009,7 @@ class _WordTable:
     n_long_bytes: int = 0
 
 
-@kernel
+@inner_kernel
 def _new_entries(n):
     entries = _on_huge_pages(np.empty((n, 4), np.uint64))
     entries[:] = 0
@@ -5012,14 +5022,14 @@ def _new_word_table(n_entries, n_long_bytes):
     )
 
 
-@kernel
+@inner_kernel
 def _mix(low, high):
     """Hash two numbers of 64 bits; the upper bits of the hash are the good ones."""
     x = (low ^ (high * u64(0x9E3779B97F4A7C15))) * u64(0xD6E8FEB86659FD93)
     return (x ^ (x >> u64(32))) * u64(0xD6E8FEB86659FD93)
 
 
-@kernel
+@inner_kernel
 def _hash_key(low, high):
     """Hash two numbers of 64 bits with a seed.
 
@@ -5031,13 +5041,13 @@ def _hash_key(low, high):
     return (low ^ (high * seed)) * seed
 
 
-@kernel
+@inner_kernel
 def _home_slot(low, high, n_entries):
     """Return the slot in which the search for a key begins. `n_entries` is a power of two."""
     return _hash_key(low, high) >> (u64(64) - count_bits(u64(n_entries - 1)))
 
 
-@kernel
+@inner_kernel
 def _hash_long(text, start, size):
     """Hash the bytes of a long word."""
     hashed = u64(size)
@@ -5064,7 +5074,7 @@ def _word_key(text, start, size):
 KEYS = 128  # keys made at once, before any is looked up: they fit into the L1 cache
 
 
-@kernel
+@inner_kernel
 def _word_keys(text, start, ends, n, entries, keys):
     """Write the keys and the home slots of up to KEYS words that lie end to end.
 
@@ -5124,7 +5134,7 @@ def _store_key(table, entries, long_words, slot, low, high, text, start):
     table.n_long_bytes = _copy_bytes(text, start, start + size, long_words, first)
 
 
-@kernel
+@inner_kernel
 def _resize(table, n_entries):
     """Move all words into a table of `n_entries` entries."""
     entries = table.entries
@@ -5395,11 +5405,10 @@ def count(
     return CorpusCounts(counter.words(), n_documents, n_bytes, special_tokens, *others)
 
 
-def compile_pretokenizing(pattern: Pattern) -> None:
+def compile_pretokenizing(source: Source) -> None:
     """Compile the kernels that cut texts before they are scanned, or load them from the disk."""
-    pretokenizer = Pretokenizer(pattern, {"<>": 0})
-    pretokenizer.apply(_new_scan(), [b"one<>two"])
-    pretokenizer.find_cut(lambda position, n: b"one<>two", 0, 1)
+    source.pretokenizer.apply(_new_scan(), [b"one"])
+    source.pretokenizer.find_cut(lambda position, size: b"one", 0, 1)
 
 
 def compile_counting(pattern: Pattern) -> None:
@@ -5689,7 +5698,7 @@ def _size_of_pair(a, b, symbols):
     return symbols[a + 1].start - symbols[a].start + symbols[b + 1].start - symbols[b].start
 
 
-@kernel
+@inner_kernel
 def _precedes(pair, other, learner):
     """Tell whether `pair` goes before `other`, of equal count: compare the left symbols first."""
     pairs = learner.pairs
@@ -5741,7 +5750,7 @@ def _goes_first(score, count, pair, other, learner):
     return count > other.count if count != other.count else _precedes(pair, other.pair, learner)
 
 
-@kernel
+@inner_kernel
 def _push(pair, score, learner):
     """Push a pair onto the heap: it moves up from the end while it goes before its parent."""
     child = learner.heap_size
@@ -5768,7 +5777,7 @@ def _push_if_due(number, pair, learner):
         _push(number, score, learner)
 
 
-@kernel
+@inner_kernel
 def _sift_down(pair, score, count, learner):
     """Put a pair at the free root of the heap, and move it down while a child goes before it."""
     heap = learner.heap
@@ -5789,7 +5798,7 @@ def _sift_down(pair, score, count, learner):
     heap[parent].pair = pair
 
 
-@kernel
+@inner_kernel
 def _pop(learner):
     """Remove the first pair of the heap; the last one takes its place and moves down."""
     learner.heap_size -= 1
@@ -5797,7 +5806,7 @@ def _pop(learner):
     _sift_down(last.pair, last.score, last.count, learner)
 
 
-@kernel
+@inner_kernel
 def _push_due_pairs(first, learner):
     """Push the pairs from number `first` on, unless their scores are below the threshold."""
     pairs = learner.pairs
@@ -5809,7 +5818,7 @@ def _push_due_pairs(first, learner):
             _push_if_due(number, pairs[number], learner)
 
 
-@kernel
+@inner_kernel
 def _refill_heap(learner):
     """Set the threshold to half of the greatest score, and make the heap of the pairs above it.
 
@@ -5844,7 +5853,7 @@ def _find_pair(left, right, slots, pairs):
     return slot
 
 
-@kernel
+@inner_kernel
 def _reserve_pairs(n, learner):
     """Make room for n more pairs."""
     learner.pairs = pairs = _reserve(learner.pairs, learner.n_pairs + n)
@@ -5858,7 +5867,7 @@ def _reserve_pairs(n, learner):
         learner.slots = slots
 
 
-@kernel
+@inner_kernel
 def _pair_number(left, right, learner):
     """Look up a pair, which gets a record if it never occurred.
 
@@ -5885,7 +5894,7 @@ def _find_symbol(symbol, position, cells):
     return position
 
 
-@kernel
+@inner_kernel
 def _list_occurrences(pair, learner):
     """List the positions of a pair, ascending, with stale ones."""
     cells = learner.cells
@@ -5918,7 +5927,7 @@ def _count_neighbour(x, count, neighbours, distinct, n_distinct):
     return n_distinct
 
 
-@kernel
+@inner_kernel
 def _replace(pair, c, occurrences, learner):
     """Write c over a pair, drop stale occurrences, and count the neighbours.
 
@@ -5988,7 +5997,7 @@ def _left_to_right(x, side, symbol):
     return (x, symbol) if side == LEFT else (symbol, x)
 
 
-@kernel
+@inner_kernel
 def _add_new_pairs(side, c, n_distinct, positions, learner):
     """Add the pairs of symbol c, at these positions, and its neighbours on one side.
 
@@ -6089,7 +6098,7 @@ def _add_first_pairs(learner):
     learner.n_occurrences = stop
 
 
-@kernel
+@inner_kernel
 def _new_symbol(a, b, learner):
     """Add the symbol that joins a and b; returns its number."""
     symbols = learner.symbols
@@ -6114,7 +6123,7 @@ def _new_symbol(a, b, learner):
     return c
 
 
-@kernel
+@inner_kernel
 def _link_pairs(learner):
     """Put new pairs into the lists of their two symbols."""
     learner.links = _reserve(learner.links, 2 * learner.n_pairs)
@@ -6128,7 +6137,7 @@ def _link_pairs(learner):
     learner.n_linked = learner.n_pairs
 
 
-@kernel
+@inner_kernel
 def _push_again(symbol, learner):
     """Push the pairs of a symbol whose total has changed, as scores may rise; unlink rare ones."""
     pairs = learner.pairs
@@ -6149,7 +6158,7 @@ def _push_again(symbol, learner):
         k = after
 
 
-@kernel
+@inner_kernel
 def _apply_merge(number, learner):
     """Merge a pair everywhere.
 
@@ -6264,7 +6273,7 @@ def _count_pair(left, right, learner):
     return int(max(learner.pairs[pair].count, 0)) if pair >= 0 else 0
 
 
-@kernel
+@inner_kernel
 def _change_count(left, right, change, learner):
     """Change the count of a pair at the place of a split."""
     if left == WORD_END or right == WORD_END:
@@ -7719,7 +7728,7 @@ def _merge_short(n, merges, bloom, scratch, ids, at):
     return min(n, i64(last) + 1)
 
 
-@kernel
+@inner_kernel
 def _heap_push(heap, size, item):
     """Add an item to a heap of `size` items, which has the least on top."""
     child = size
@@ -7729,7 +7738,7 @@ def _heap_push(heap, size, item):
     heap[child] = item
 
 
-@kernel
+@inner_kernel
 def _heap_pop(heap, size):
     """Remove the least of `size` items, and return it."""
     least = heap[0]
@@ -7757,7 +7766,7 @@ def _queue_merge(left, right, merges, bloom, symbols, entries, heap, size):
     return size + 1
 
 
-@kernel
+@inner_kernel
 def _merge_long(n, tables, alpha, state, ids, at):
     """Merge as `_merge_short` does, but in n log n steps for a word of n letters.
 
@@ -7817,7 +7826,7 @@ def _merge_long(n, tables, alpha, state, ids, at):
     return n_left
 
 
-@kernel
+@inner_kernel
 def _random(state):
     """Draw a float64 in [0, 1): the upper 53 bits of SplitMix64 (Steele, Lea and Flood 2014).
 
@@ -8048,25 +8057,23 @@ def exact_pattern(model: Model) -> str:
 
 
 def _kernel_of_kind(name):
-    """Make a function for kernels that calls a kernel of a kind of model, the field `name` of Kind.
+    """Make a function for kernels that finds a kernel of a kind of model, the field `name` of Kind.
 
-    The Numba type of the fourth argument, the tables, decides the kind when the caller is
-    compiled. So no loop tests for the kind, and only the kinds in use are compiled.
+    The Numba type of the tables decides the kind when the caller is compiled. So no loop tests for
+    the kind, and only the kinds in use are compiled.
     """
 
-    def call(*arguments):
-        kind = next(kind for kind in KINDS.values() if kind.tables_type is type(arguments[3]))
-        return getattr(kind, name)(*arguments)
+    def find(tables):
+        kind = next(kind for kind in KINDS.values() if kind.tables_type is type(tables))
+        return getattr(kind, name)
 
-    @overload(call, jit_options={"nogil": True, "forceinline": True})
-    def choose(*arguments):
-        tables = type(arguments[3])
-        chosen = next(
-            getattr(kind, name) for kind in KINDS.values() if kind.tables_type.numba_type is tables
-        )
-        return lambda *arguments: chosen(*arguments)
+    @overload(find)
+    def choose(tables):
+        kind = next(kind for kind in KINDS.values() if kind.tables_type.numba_type is type(tables))
+        chosen = getattr(kind, name)
+        return lambda tables: chosen
 
-    return call
+    return find
 
 
 _segment = _kernel_of_kind("segment")
@@ -8092,7 +8099,7 @@ def _sample_words(text, scanned, meanings, tables, alpha, state, ids, at, id_sto
         if scanned[end] != END:
             continue
         if start < end:
-            n = _sample(text, start, end - start, tables, alpha, state, ids, at)
+            n = _sample(tables)(text, start, end - start, tables, alpha, state, ids, at)
             if n < 0:
                 return -1 - start
             at += n
@@ -8152,7 +8159,7 @@ class _Workspace:
     id_stops: np.ndarray  # int64[T]   where the ids of each text end
 
 
-@kernel
+@inner_kernel
 def _renew_cache(workspace):
     """Make the cache up to four times as large; at its limit, or with a full pool, empty it."""
     words = workspace.words
@@ -8225,7 +8232,7 @@ def _write_end(workspace, meanings, ids, at):
     return at
 
 
-@kernel
+@inner_kernel
 def _encode_words(workspace, text, scanned, meanings, at):
     """Write the ids of a batch of words, from word number `n_encoded` on, until the cache is full.
 
@@ -8253,7 +8260,7 @@ def _encode_words(workspace, text, scanned, meanings, at):
     bounds = workspace.lanes[0, FIRST:]  # word k is text[bounds[k] : bounds[k + 1]]
     k = n_keyed = base = workspace.n_encoded
     is_full = _is_full(workspace, words, most_words, room)
-    _settle(text, bounds[k], scratch, tables, ids, at)
+    _settle(tables)(text, bounds[k], scratch, tables, ids, at)
     while k < n and not is_full and at >= 0:
         if k >= n_keyed:
             base = k
@@ -8278,7 +8285,7 @@ def _encode_words(workspace, text, scanned, meanings, at):
         begin = bounds[k]
         k += 1
         if scanned[begin] == END:
-            _settle(text, begin, scratch, tables, ids, at)
+            _settle(tables)(text, begin, scratch, tables, ids, at)
             at = _write_end(workspace, meanings, ids, at)
             if workspace.n_ends < len(meanings):  # the sum of the last text may be carried on
                 scratch[SUM] = 0
@@ -8297,7 +8304,7 @@ def _encode_words(workspace, text, scanned, meanings, at):
         size = bounds[k] - begin
         n_ids = i64(0)
         if not _is_dropped(text, begin, bounds[k], class_of, dropped):
-            n_ids = _segment(text, begin, size, tables, scratch, ids, at)
+            n_ids = _segment(tables)(text, begin, size, tables, scratch, ids, at)
         if n_ids >= 0 and size <= longest and not scratch[IS_UNSURE]:
             _store_key(words, entries, long_words, slot, low, high, text, begin)
             _store_ids(workspace, entries, slot, pool, high >= LONG, n_ids, ids, at)
@@ -8994,7 +9001,7 @@ def unigram_tables(model: Model) -> UnigramTables:
     )
 
 
-@kernel
+@inner_kernel
 def _write_path(text, start, size, tables, last, counts, ids, at):
     """Write the ids of the path that ends with the edge last[size]; returns their number.
 
@@ -9121,7 +9128,7 @@ def _find_path(text, start, size, tables, total, alpha, state):
     return last, sums[size], is_unsure, seconds[size]
 
 
-@inline_kernel
+@kernel
 def sample_unigram(text, start, size, tables, alpha, state, ids, at):
     """Cut a word at random: a path has a probability proportional to exp(alpha * score).
 
@@ -9447,6 +9454,8 @@ def _require_same(model, other):
         if ours != theirs:
             name = field.removesuffix("_steps")
             raise InputError(f"it cannot represent the {name} {ours!r}, only {theirs!r}"[:300])
+    if _as_merges(model) == _as_merges(other):  # usual, and needs no kernel
+        return
     for ours, theirs in itertools.zip_longest(_merging(model), _merging(other), fillvalue=()):
         if ours != theirs:
             token = readable(b"".join(ours or theirs))
@@ -10720,11 +10729,6 @@ KINDS["trimmed"] = KINDS["bpe"]._replace(
 )
 
 
-def compile_tables(kind: str) -> None:
-    """Compile the kernels that make the tables of a kind of model, or load them from the disk."""
-    KINDS[kind].tables(Model({0: b"a"}, [], kind=kind, scores=np.zeros(1)))
-
-
 # ─── Tokenizer ────────────────────────────────────────────────────────────────────────────────────
 #
 # Text -> ids -> text. A Tokenizer owns a Model, and all that is computed from it once: the Pattern,
@@ -11109,20 +11113,24 @@ class Tokenizer:
         return cls.from_model(Model(vocab, pairs, special_tokens, **fields))
 
     @classmethod
-    def from_model(cls, model: Model, cache_size: int = 1 << 20) -> Tokenizer:
-        """Make a tokenizer from a Model of any kind."""
+    def from_model(
+        cls, model: Model, cache_size: int = 1 << 20, *, is_checked: bool = False
+    ) -> Tokenizer:
+        """Make a tokenizer from a Model of any kind.
+
+        is_checked  the model is known to be right, so that its tables are made when they are needed
+        """
         tokenizer = cls.__new__(cls)
-        tokenizer._compile(model, cache_size)
+        tokenizer._compile(model, cache_size, is_checked)
         return tokenizer
 
     @interruptible
-    def _compile(self, model, cache_size):
-        """Make all that the tokenizer computes from its model."""
+    def _compile(self, model, cache_size, is_checked=False):
+        """Make all that the tokenizer computes from its model; but see `from_model`."""
         require_known("kind of model", model.kind, KINDS)
         self.model = model
         self.pattern = _working_pattern(model)
         self._cache_size = 1 << max(2, cache_size - 1).bit_length()
-        self._tables = KINDS[model.kind].tables(model)
         self._normalizer = Normalizer(model.normalizer)
         tokens = dict(model.vocab)
         for text, flags in model.flags.items():
@@ -11130,6 +11138,8 @@ class Tokenizer:
                 tokens[model.special_tokens[text]] = self._normalizer.normalize(text.encode())
         self._decoded = decoded_tokens(tokens, model.decoder_steps)
         self._prepared = {}  # by special tokens
+        if not is_checked:
+            _ = self._tables  # raises InputError for a wrong model
         self._idle = []  # encoders that no thread is using
         self._origin = None  # the file, or the tokenizer of another library, that was loaded
 
@@ -11214,6 +11224,11 @@ class Tokenizer:
         theirs.no_truncation()
         theirs.no_padding()
         return theirs
+
+    @functools.cached_property
+    def _tables(self):
+        """The tables for `encode`."""
+        return KINDS[self.model.kind].tables(self.model)
 
     @functools.cached_property
     def _sample_tables(self):
@@ -12548,7 +12563,7 @@ FAMILIES = {
     "unigram": Family("unigram", "characters", "spaces", learn_unigram, mark=MARK),
     "longest": Family("wordpiece", "bytes", "gpt2", learn, max_word_chars=MAX_ID),
 }
-KERNELS = 107  # of the first training of a BPE; other families have fewer
+KERNELS = 86  # of the first training of a WordPiece; other families have fewer
 COVERAGE = 0.9995  # of a text by the characters that become tokens; that of SentencePiece
 BYTE_TOKENS = tuple(token.decode() for token in _FALLBACK_TOKENS)
 
@@ -13060,7 +13075,7 @@ def count_files(
     _warn_of_source(source)
     with stage("compile"):
         counting = functools.partial(compile_counting, source.pattern)
-        pretokenizing = functools.partial(compile_pretokenizing, source.pattern)
+        pretokenizing = functools.partial(compile_pretokenizing, source)
         compile_side_by_side([counting, pretokenizing], engine)
     absent = {*BYTE_TOKENS, *(family.unk_token for family in FAMILIES.values())}
     absent.difference_update(source.special_tokens)
@@ -13145,8 +13160,7 @@ def train_recipe(recipe, source, counts, engine):
             functools.partial(
                 recipe.learn_symbols, Words.from_counts({b"aa": 1}), 257, Engine(engine.workers)
             ),
-            functools.partial(compile_pretokenizing, source.pattern),
-            functools.partial(compile_tables, FAMILIES[recipe.model].kind),
+            functools.partial(compile_pretokenizing, source),
         ]
         compile_side_by_side(jobs, engine, KERNELS)
     with stage("scan") as timings["scan"]:
@@ -13157,7 +13171,7 @@ def train_recipe(recipe, source, counts, engine):
     with stage("learn") as timings["learn"]:
         learned = recipe.learn(counted.words, engine)
     with stage("vocabulary") as timings["vocabulary"]:
-        tokenizer = Tokenizer.from_model(recipe.build(learned))
+        tokenizer = Tokenizer.from_model(recipe.build(learned), is_checked=True)
     return Training(tokenizer, counted, learned, timings, files, recipe)
 
 

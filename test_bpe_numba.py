@@ -686,6 +686,33 @@ def test_an_array_stays_that_is_replaced_while_a_kernel_uses_it(monkeypatch, tmp
     assert use(box, np.ones(1000, np.int64)) == 2000
 
 
+def test_python_has_no_name_of_a_kernel_that_only_kernels_may_call():
+    names = "kernel", "inner_kernel", "inline_kernel", "_compiler(cache=False, forceinline=True)"
+    kernels = {name: {} for name in names}
+    others = []
+    for statement in ast.parse(Path(MODULE).read_text()).body:
+        decorators = [ast.unparse(node) for node in getattr(statement, "decorator_list", [])]
+        found = kernels.get("".join(decorators))
+        if found is None:
+            others.append(statement)
+        else:
+            found[statement.name] = statement
+    inner = kernels["inner_kernel"] | kernels["inline_kernel"]
+    nodes = itertools.chain.from_iterable(map(ast.walk, others))
+    used = {node.id for node in nodes if isinstance(node, ast.Name)}
+    assert len(inner) > 50 and kernels["kernel"].keys() & used
+    assert not inner.keys() & used
+
+
+def test_what_training_without_special_tokens_does_not_need_is_not_compiled(monkeypatch, tmp_path):
+    with monkeypatch.context() as patch:
+        patch.delattr(bpe, "_fill_merges")
+        patch.delattr(bpe, "_cut_at_special")
+        tokenizer = bpe.train(texts=["low low lower"], vocab_size=258).tokenizer
+        tokenizer.save(tmp_path / "model")
+    assert tokenizer.encode("low") == bpe.Tokenizer.load(tmp_path / "model").encode("low")
+
+
 @compiled
 def test_the_cache_can_be_read_without_the_file_of_a_kind(fewest, monkeypatch):
     numba_type = fewest.FewestTables.numba_type([("trie", numba.int64[:])])
@@ -910,7 +937,7 @@ if "frozen" in sys.argv:
 words = bpe.Words.from_counts({b"a": 1})
 jobs = [partial(bpe._in_order, words), partial(bpe.make_trie, {0: b"a"})]
 bpe.compile_side_by_side(jobs, bpe.Engine(int(sys.argv[1]), progress=True), 500)
-print(*(sum(kernel.stats.cache_hits.values()) for kernel in (bpe._hash_words, bpe._build_trie)))
+print(*(sum(kernel.stats.cache_hits.values()) for kernel in (bpe._hash_words, bpe._fill_trie)))
 """
 
 
