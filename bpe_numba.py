@@ -5558,34 +5558,30 @@ INT32_SYMBOLS = 1 << 29
 
 
 class Learned(NamedTuple):
-    """Merges, in order. Symbols 0 to A - 1 are the alphabet, and merge k makes symbol A + k.
+    """Tokens, and how they were learnt; None for a field that the family does not have.
+
+    If tokens are made by merges, symbols 0 to A - 1 are the alphabet, merge k makes symbol A + k,
+    and the tokens are those of the symbols in order. A Unigram has its best tokens first. A
+    WordPiece has pairs, but no merges, since a word is not cut by them.
 
     >>> learned = learn(Words.from_counts({b"aaab": 3, b"ab": 1}), 258)
     >>> learned.merges, learned.tokens[-2:]
     ([(b'a', b'a'), (b'a', b'b')], [b'aa', b'ab'])
     """
 
-    pairs: np.ndarray  # int32[M, 2]      the two symbols joined
-    counts: np.ndarray  # int64[M]        occurrences of the pair in the corpus when it was merged
-    # int64[M + 1]  symbols in the corpus before the first merge, and after each
-    n_tokens: np.ndarray
+    tokens: list[bytes]
     alphabet: Sequence[bytes]
+    merges: list[Merge] | None = None  # pairs of bytes
+    scores: np.ndarray | None = None  # float64[V]   logarithms of the tokens' probabilities
+    pairs: np.ndarray | None = None  # int32[M, 2]   the two symbols that merged
+    # int64[M]  occurrences of the pair in the corpus when it was merged
+    counts: np.ndarray | None = None
+    # int64[M + 1]  symbols in the corpus before the first merge, and after each
+    n_tokens: np.ndarray | None = None
+    # the log probability of the corpus in each round of a Unigram, before tokens were removed
+    likelihoods: Sequence[float] = ()
 
     __repr__ = brief_repr
-
-    @property
-    def tokens(self) -> list[bytes]:
-        """The bytes of every symbol: first the alphabet, then the results of the merges."""
-        tokens = list(self.alphabet)
-        for left, right in self.pairs.tolist():
-            tokens.append(tokens[left] + tokens[right])
-        return tokens
-
-    @property
-    def merges(self) -> list[Merge]:
-        """The merges as pairs of bytes."""
-        tokens = self.tokens
-        return [(tokens[left], tokens[right]) for left, right in self.pairs.tolist()]
 
 
 def _record(**fields):
@@ -6716,8 +6712,16 @@ class Learner:
         n = self.n_symbols
         new = self._fields.symbols[a:n]
         pairs = np.stack([new["left"], new["right"]], axis=1)
-        n_tokens = self._fields.symbols["n_tokens"][a - 1 : n].copy()
-        return Learned(pairs, new["count"].copy(), n_tokens, self.alphabet)
+        self.token(0)  # completes self._tokens
+        tokens = list(self._tokens)
+        return Learned(
+            tokens,
+            self.alphabet,
+            [(tokens[left], tokens[right]) for left, right in pairs.tolist()],
+            pairs=pairs,
+            counts=new["count"].copy(),
+            n_tokens=self._fields.symbols["n_tokens"][a - 1 : n].copy(),
+        )
 
     def _merge_until(self, goal):
         """Merge the best pair until there are `goal` symbols; returns the next best pair."""
@@ -6825,7 +6829,7 @@ _UNICODE_TO_BYTES[list(_BYTES_TO_UNICODE.values())] = list(_BYTES_TO_UNICODE)
 _BYTE_NAMES = frozenset(map(chr, _BYTES_TO_UNICODE.values()))
 
 
-def gpt2_name(token: bytes) -> str:
+def gpt2_name(token):
     """Write bytes as visible characters, one for each byte."""
     return token.decode("latin-1").translate(_BYTES_TO_UNICODE)
 
@@ -6833,7 +6837,7 @@ def gpt2_name(token: bytes) -> str:
 _SEEN = str.maketrans({" ": "␣", "\n": "↵", "\t": "→"})
 
 
-def readable(token: bytes) -> str:
+def readable(token):
     r"""Write a token with visible spaces; control characters and invalid bytes become codes.
 
     >>> print(readable("é one\n".encode()), readable(b"\xe4\xb8"), readable(b"\x1b"))
@@ -6866,12 +6870,11 @@ def _read_names(names, alphabet="bytes"):
         return [name.encode("utf-8", "surrogatepass") for name in names]
     names = list(names)
     codes = np.frombuffer("".join(names).encode("utf-32-le", "surrogatepass"), "<u4")
-    values = _UNICODE_TO_BYTES[np.minimum(codes, len(_UNICODE_TO_BYTES) - 1)]
+    values = _UNICODE_TO_BYTES.take(codes, mode="clip")
     invalid = codes[values < 0]
     if len(invalid):
         char = chr(invalid[0])
-        name = next(name for name in names if char in name)
-        raise InputError(f"{char!r} in {name!r} does not name a byte: this is not a byte-level BPE")
+        raise InputError(f"{char!r} in a token names no byte: this is not a byte-level BPE")
     tokens = values.astype(np.uint8).tobytes()
     ends = itertools.accumulate(map(len, names), initial=0)
     return [tokens[start:end] for start, end in itertools.pairwise(ends)]
@@ -6881,22 +6884,25 @@ def _template_sides(single, special_tokens, **_):
     """List the ids before and after the text of a template, which is called A."""
     names = [content["id"] for piece in single for content in piece.values()]
     n_before = names.index("A")
-    names.remove("A")  # a second one raises KeyError below
-    ids = [special_tokens[name]["ids"] for name in names]
-    return [*itertools.chain(*ids[:n_before])], [*itertools.chain(*ids[n_before:])]
+
+    def ids_of(names):  # a second A raises KeyError
+        return [token_id for name in names for token_id in special_tokens[name]["ids"]]
+
+    return ids_of(names[:n_before]), ids_of(names[n_before + 1 :])
+
+
+def _cls_and_sep(cls, sep, **_):
+    """List the ids before and after the text of the older steps."""
+    return [cls[1]], [sep[1]]
 
 
 # The function that lists the ids before and after a text, by the type of a step of a
 # post_processor; its parameters are the other fields.
 _POST_PROCESSORS = {
-    "BertProcessing": lambda cls, sep, **_: [[cls[1]], [sep[1]]],
-    "RobertaProcessing": lambda cls, sep, **_: [[cls[1]], [sep[1]]],
+    "BertProcessing": _cls_and_sep,
+    "RobertaProcessing": _cls_and_sep,
     "TemplateProcessing": _template_sides,
 }
-
-
-# Without a decoder, tokens are joined by spaces, like tokens of a WordPiece that all begin a word.
-_JOINED_BY_SPACES = {"type": "WordPiece", "prefix": "\0", "cleanup": False}
 
 
 @dataclasses.dataclass(repr=False)
@@ -7014,12 +7020,12 @@ class Model:
         were added with `special: false`.
         """
         end = self.added_from if self.scores is None else len(self.scores)
+        n_ids = Counter(self.vocab.values())
         special = {
-            self.vocab[token_id]: token_id for token_id in self.special_ids if token_id < end
+            self.vocab[token_id]: token_id
+            for token_id in self.special_ids
+            if token_id < end and n_ids[self.vocab[token_id]] == 1
         }
-        for token_id, token in self.vocab.items():
-            if special.get(token, token_id) != token_id:
-                del special[token]
         if self.kind in ("bpe", "trimmed"):
             letters = _letters(special, self.alphabet).values()
             merged = special.keys() & map(b"".join, self.merges or ())
@@ -7039,9 +7045,8 @@ class Model:
     @functools.cached_property
     def ids(self) -> dict[bytes, int]:
         """The id of each token; of several ids with the same bytes, the ordinary one."""
-        others = self.special_ids.union(self.unused)
-        ordinary_last = {token_id: self.vocab[token_id] for token_id in others} | self.vocab
-        return dict(zip(ordinary_last.values(), ordinary_last, strict=True))
+        ordinary_last = itertools.chain(self.special_ids, self.unused, self.ordinary)
+        return {self.vocab[token_id]: token_id for token_id in ordinary_last}
 
     @functools.cached_property
     def ordinary_ids(self) -> dict[bytes, int]:
@@ -7066,7 +7071,8 @@ class Model:
         if self.alphabet == "bytes":
             return []
         if self.decoder == (None,):
-            return [_JOINED_BY_SPACES]
+            # tokens are joined by spaces, like those of a WordPiece that all begin a word
+            return [{"type": "WordPiece", "prefix": "\0", "cleanup": False}]
         return _flattened(self.decoder, "decoders")
 
     @functools.cached_property
@@ -7161,7 +7167,7 @@ def _assign_special_ids(model):
         ids = dict(given)
     else:
         next_ids = itertools.count(max(model.vocab, default=-1) + 1)
-        own_ids = zip(model.vocab.values(), model.vocab, strict=True)
+        own_ids = {token: token_id for token_id, token in model.vocab.items()}
         numbers = defaultdict(next_ids.__next__, own_ids)
         ids = {text: numbers[text.encode()] for text in texts}
     for text, token_id in ids.items():
@@ -7171,11 +7177,11 @@ def _assign_special_ids(model):
         token = model.vocab.setdefault(token_id, text.encode())
         # The id may have a second text, and the text may be the GPT-2 name of the bytes.
         has_text = ids.get(token.decode("utf-8", "replace")) == token_id
-        if not has_text and gpt2_name(token) != text:
-            raise InputError(
-                f"the special token {text!r} has the id {token_id}, which belongs to "
-                f"{readable(token)!r}"
-            )
+        require(
+            has_text or gpt2_name(token) == text,
+            f"the special token {text!r} has the id {token_id}, which belongs to "
+            f"{readable(token)!r}",
+        )
     model.special_tokens = ids
 
 
@@ -7190,11 +7196,14 @@ def _validate_special_tokens(model):
 
 def _validate_distinct(model):
     """Check that no two ordinary tokens have the same bytes."""
-    tokens = [model.vocab[token_id] for token_id in model.ordinary]
-    if len(set(tokens)) < len(tokens):
-        token = _repeated(tokens)
-        first, second, *_ = (key for key in model.ordinary if model.vocab[key] == token)
-        raise InputError(f"the ids {first} and {second} have the same bytes, {readable(token)!r}")
+    id_of = {}
+    for token_id in model.ordinary:
+        token = model.vocab[token_id]
+        first = id_of.setdefault(token, token_id)
+        if first != token_id:
+            raise InputError(
+                f"the ids {first} and {token_id} have the same bytes, {readable(token)!r}"
+            )
 
 
 def _repeated(items):
@@ -7273,12 +7282,7 @@ def _check_texts(special_tokens):
 SPECIAL_TOKENS_AT = ("first", "after-bytes", "last")
 
 
-def build_vocabulary(
-    learned: Learned,
-    special_tokens: Sequence[str],
-    special_tokens_at: str = "first",
-    byte_tokens: Sequence[str] = (),
-) -> tuple[Vocab, list[Merge]]:
+def build_vocabulary(learned, special_tokens, special_tokens_at="first", byte_tokens=()):
     """Number the tokens: first the alphabet (bytes in BYTE_ORDER), then the merged tokens in order.
 
     special_tokens_at  where special tokens are inserted: "first", as by Hugging Face's trainer;
@@ -7286,26 +7290,34 @@ def build_vocabulary(
     byte_tokens        names of the 256 bytes in a vocabulary of characters; they come before the
                        alphabet
 
-    Returns the vocabulary, id -> bytes, and the merges as pairs of bytes. Two ways to make the same
-    bytes, such as a + bc and ab + c, make one token.
+    Two ways to make the same bytes, such as a + bc and ab + c, make one token.
     """
     tokens = [*dict.fromkeys(learned.tokens)]
     n_letters = len(learned.alphabet)
     order = BYTE_ORDER if tuple(learned.alphabet) == BYTES else range(n_letters)
-    alphabet = [*map(str.encode, byte_tokens), *(tokens[k] for k in order)]
+    alphabet = [*map(str.encode, byte_tokens), *map(tokens.__getitem__, order)]
     parts = [alphabet, tokens[n_letters:]]
     parts.insert(SPECIAL_TOKENS_AT.index(special_tokens_at), map(str.encode, special_tokens))
-    return dict(enumerate(itertools.chain(*parts))), learned.merges
+    return dict(enumerate(itertools.chain(*parts)))
 
 
 # ─── Encoding ─────────────────────────────────────────────────────────────────────────────────────
 #
-# Flat text -> ids. A BPE turns each letter of a word into its id, and then merges the pair of
-# lowest rank, again and again. With the tokenizer at the top of this file, the word "lowest"
-# becomes:
+# A Model, and flat text -> ids. `bpe_tables` makes tables of the model once: the ids of letters,
+# the pairs that merge, and the words that are looked up whole. A BPE turns each letter of a word
+# into its id, and then merges the pair of lowest rank, again and again. With the tokenizer at the
+# top of this file, the word "lowest" becomes:
 #
 #     letters   l o w e s t     ->   l o w e st   ->   l o w est   ->   l ow est   ->   low est
 #     ids       75 78 86 68 82 83                                                      259 257
+#
+# Kernels of all kinds of models have these parameters:
+#
+#     text      uint8[…], and PADDING; a word is text[start : start + size]
+#     tables    BpeTables, or those of another kind
+#     scratch   uint64[SCRATCH_SIZE], for one word
+#     ids, at   uint32[…], the result, and the index where the next id goes. There is room for as
+#               many ids as the word has bytes
 #
 # The ids of most words come from a cache, which is a table of words as in Words. The kernels call
 # each other so:
@@ -7337,8 +7349,6 @@ MAX_LINEAR_MERGE = 48
 # through a text; see `settle_unigram`
 SCRATCH_SIZE = MAX_LINEAR_MERGE + 4
 SUM, NEXT_ID, NEXT_BYTE, IS_UNSURE = range(MAX_LINEAR_MERGE, SCRATCH_SIZE)
-# bytes, in a model without merges: sampling tries all ways to cut a token in two
-LONGEST_TOKEN = 1 << 12
 SHORT_BYTES = 1 << 12  # of a text that one call of a kernel encodes
 # for the bytes of unknown characters
 _FALLBACK_TOKENS = [f"<0x{b:02X}>".encode() for b in range(256)]
@@ -7373,23 +7383,23 @@ class BpeTables:
     merges: np.ndarray
     # uint64[H / 8]  a bit for each pair in `merges`; for 3 of 4 pairs a look here is enough
     bloom: np.ndarray
-    # words -> ids: words that are looked up whole, since merges do not make these tokens
+    # word -> id + 1: words that are looked up whole, since merges do not make these tokens
     tokens: _WordTable
     # int64[V, 2], by id: the parts of an unused token, or -1; empty if no token is unused
     parts: np.ndarray
 
 
-def make_token_bytes(vocab: Mapping[int, bytes]) -> TokenBytes:
+def make_token_bytes(vocab):
     """Write the tokens of a vocabulary into arrays."""
-    ids = np.fromiter(vocab, np.int64, len(vocab))
-    lengths = np.fromiter(map(len, vocab.values()), np.int64, len(vocab))
+    ids = np.array([*vocab], np.int64)
+    lengths = np.array([*map(len, vocab.values())], np.int64)
     starts, sizes = np.full((2, ids.max(initial=0) + 1), -1)
     starts[ids] = np.cumsum(lengths) - lengths
     sizes[ids] = lengths
     return TokenBytes(_with_padding(b"".join(vocab.values())), starts, sizes)
 
 
-def fallback_tokens(model: Model) -> set[bytes]:
+def fallback_tokens(model):
     """Return the tokens that stand for unknown characters."""
     tokens = set()
     if model.alphabet == "characters":
@@ -7400,9 +7410,9 @@ def fallback_tokens(model: Model) -> set[bytes]:
     return tokens
 
 
-def _letter_table(letters, n):
-    """Write the ids of letters into an array, int32[n]; -1 for all other letters."""
-    table = np.full(n, -1, np.int32)
+def _letter_table(letters, n, unknown):
+    """Write the ids of letters into an array, int32[n]; `unknown` for all other letters."""
+    table = np.full(n, unknown, np.int32)
     table[[*letters]] = [*letters.values()]
     return table
 
@@ -7418,10 +7428,14 @@ def _marked_letters(model):
     return _letters(names, model.alphabet)
 
 
-def truncate(model: Model, vocab_size: int) -> Model:
+def truncate(model, vocab_size):
     """Return a model with fewer tokens; see `Tokenizer.truncated`."""
-    fixed = {*model.special_tokens.values(), *map(model.ids.get, fallback_tokens(model))}
-    fixed.update(model.letters.values(), _marked_letters(model).values())
+    fixed = {
+        *model.special_tokens.values(),
+        *map(model.ids.get, fallback_tokens(model)),
+        *model.letters.values(),
+        *_marked_letters(model).values(),
+    }
     others = sorted(model.vocab.keys() - fixed)
     if model.scores is not None:
         others.sort(key=lambda token_id: -model.scores[token_id])
@@ -7467,124 +7481,113 @@ def _possible_merges(model, samples):
         rows = _all_splits(model.ordinary_ids)
     else:
         merged = [*{*model.ordinary_ids.values()}.difference(_unreachable(model))]
-        rows = np.full((len(merged), 4), ANY_PAIR)
-        rows[:, 2:] = np.array(merged, np.int64).reshape(-1, 1)
+        rows = np.repeat(np.array(merged, np.int64), 4).reshape(-1, 4)
+        rows[:, :2] = ANY_PAIR
     if model.scores is not None:  # equal scores have the same rank
-        ranks = np.unique(-model.scores, return_inverse=True)[1].reshape(-1)
+        _, ranks = np.unique(-model.scores, return_inverse=True)
         rows[:, 3] = ranks[rows[:, 2]]
     return rows
 
 
-@interruptible
-def _bpe_tables_and_pairs(model, unknown_letter, samples):
-    """Make the tables of `bpe_tables`, and the last pair of each token, int64[V, 2]; or -1."""
-    ids = model.ids
-    of_characters = model.alphabet == "characters"
-    letter_ids = _letter_table(model.letters, N_CODE_POINTS if of_characters else 256)
-    last_ids = letter_ids
+def _letter_fields(model, unknown_letter):
+    """Make the fields of BpeTables that turn letters into ids."""
+    n = N_CODE_POINTS if model.alphabet == "characters" else 256
+    letter_ids = last_ids = _letter_table(model.letters, n, unknown_letter)
     if model.word_suffix:
-        last_ids = _letter_table(_marked_letters(model), len(letter_ids))
+        last_ids = _letter_table(_marked_letters(model), n, unknown_letter)
     fallback_ids = np.full(256, -1, np.int32)
-    if of_characters and model.byte_fallback:
-        fallback_ids[:] = [ids[token] for token in _FALLBACK_TOKENS]
-    unk_id = NO_ID
+    if model.alphabet == "characters" and model.byte_fallback:
+        fallback_ids[:] = [model.ids[token] for token in _FALLBACK_TOKENS]
+    unk_id = DROPPED if model.drops_unknown else NO_ID
     if model.unk_token:
-        unk_id = ids[model.unk_token.encode()]
-    elif model.drops_unknown:
-        unk_id = DROPPED
+        unk_id = model.ids[model.unk_token.encode()]
+    return {
+        "letter_ids": letter_ids,
+        "last_ids": last_ids,
+        "fallback_ids": fallback_ids,
+        "unk_id": unk_id,
+        "fuse_unk": model.fuse_unk,
+    }
+
+
+@interruptible
+def _bpe_tables_and_merges(model, unknown_letter=-1, samples=False):
+    """Make the tables of `bpe_tables`, and return the results of `last_merges` as ids."""
     tokens = make_token_bytes(model.vocab)
     rows = _possible_merges(model, samples)
     rows = rows[np.lexsort((rows[:, 2], tokens.sizes[rows[:, 2]]))]
     # The bytes of tokens do not show how unknown characters and ends of words merge.
-    has_names = of_characters or model.unk_token is not None or model.word_suffix
-    keeps_all = samples or (model.merges is not None and bool(has_names))
-    n_merges = len(rows)
-    if not keeps_all:
-        n_merges = min(n_merges, len(ids))
+    of_characters = model.alphabet == "characters"
+    keeps_all = any((samples, of_characters, model.unk_token, model.word_suffix))
+    n_merges = len(rows) if keeps_all else min(len(rows), len(model.ids))
     size = 1 << max(6, (2 * n_merges - 1).bit_length())
     lookup = WordCounter()
-    last_pairs = np.full((len(tokens.sizes), 2), -1)
+    parts = np.full((len(tokens.sizes) * (model.kind == "trimmed"), 2), -1)
     tables = BpeTables(
-        letter_ids,
-        last_ids,
-        fallback_ids,
-        unk_id,
-        model.fuse_unk,
-        np.full((size, 2), NO_MERGE, np.uint64),
-        np.zeros(size >> 3, np.uint64),
-        lookup.table,
-        last_pairs[:0],
+        **_letter_fields(model, unknown_letter),
+        merges=np.full((size, 2), NO_MERGE, np.uint64),
+        bloom=np.zeros(size >> 3, np.uint64),
+        tokens=lookup.table,
+        parts=parts,
     )
-    whole_words = np.zeros(0, np.int64)
-    if model.looks_up_words:
-        whole_words = np.fromiter(model.ordinary_ids.values(), np.int64)
-    _fill_merges(rows, keeps_all, tokens, whole_words, tables, last_pairs)
-    whole_words = whole_words[whole_words >= 0]
-    if len(whole_words):  # the id of a token takes the place of the count of a word
-        texts = [model.vocab[token_id] for token_id in whole_words.tolist()]
-        symbols = np.frombuffer(b"".join(texts), np.uint8)
-        lookup.add_words(Words(symbols, _add_up([*map(len, texts)]), whole_words))
-    # only now, since no merge is made of unknown letters
-    letter_ids[letter_ids < 0] = unknown_letter
-    return tables, last_pairs
+    pairs = _fill_merges(rows, keeps_all, tokens, tables)
+    is_joined = np.zeros(len(pairs), bool)
+    is_joined[[*model.ordinary_ids.values()]] = True
+    is_joined[[*model.letters.values()]] = False
+    is_made = pairs[:, 0] >= 0
+    whole_words = np.flatnonzero(is_joined & ~is_made)
+    if model.looks_up_words and len(whole_words):
+        # An id takes the place of the count of a word, plus 1, since no word has the count 0.
+        lookup.add_words(Words.from_counts({model.vocab[k]: k + 1 for k in whole_words.tolist()}))
+    if len(parts):
+        for token_id in model.unused:
+            token = readable(model.vocab[token_id])
+            require(is_made[token_id], f"the token {token!r} has no parts: no merge makes it")
+        parts[model.unused] = pairs[model.unused]
+    return tables, pairs[is_joined & is_made], whole_words
 
 
-def bpe_tables(model: Model, unknown_letter: int = -1, samples: bool = False) -> BpeTables:
+def bpe_tables(model, unknown_letter=-1, samples=False):
     """Make the tables of `segment_bpe` for a model; raises InputError for merges of unknown tokens.
+
+    In a trimmed BPE, unused tokens fall into their parts: the two tokens that became the token, and
+    their parts if they are unused as well. Raises InputError if no merge makes such a token.
 
     unknown_letter    the id of bytes or characters that are not tokens; -1 for none
     samples           make tables for `sample_bpe`, with all pairs that may merge when others are
                       left out at random
     """
-    return _bpe_tables_and_pairs(model, unknown_letter, samples)[0]
+    return _bpe_tables_and_merges(model, unknown_letter, samples)[0]
 
 
-def trimmed_tables(model: Model, samples: bool = False) -> BpeTables:
-    """Make the tables of a BPE whose unused tokens fall into their parts.
+def last_merges(model):
+    """List the merge that makes each token, in the order of ids, and the tokens that none makes.
 
-    These are the two tokens that became the token, and their parts if they are unused as well.
-    Raises InputError for a token that no merge makes.
+    The bytes of a token alone decide how they are merged into it; see the proof in `_fill_merges`.
     """
-    tables, pairs = _bpe_tables_and_pairs(model, -1, samples)
-    for token_id in model.unused:
-        token = readable(model.vocab[token_id])
-        require(pairs[token_id, 0] >= 0, f"the token {token!r} has no parts: no merge makes it")
-    pairs[~np.isin(np.arange(len(pairs)), model.unused)] = -1
-    _set_parts(pairs, tables)
-    return tables
+    vocab = model.vocab
+    _, pairs, whole_words = _bpe_tables_and_merges(model)
+    merges = [(vocab[left], vocab[right]) for left, right in pairs.tolist()]
+    return merges, [vocab[token_id] for token_id in whole_words.tolist()]
 
 
 def _unreachable(model):
     """List the tokens of a model without merges that have a character which is no token itself.
 
-    Raises InputError if any token is too long, or if one of these is made of two tokens or single
-    characters: SentencePiece would merge such a character with its neighbours before it finds that
-    it is unknown. Its trainer makes no such model.
+    Raises InputError if one of these is made of two tokens or single characters: SentencePiece
+    would merge such a character with its neighbours before it finds that it is unknown. Its trainer
+    makes no such model.
     """
-    id_of = model.ordinary_ids
-    longest = max(id_of, key=len, default=b"")
-    if len(longest) > LONGEST_TOKEN:
-        raise InputError(
-            f"token {id_of[longest]} has {len(longest):,} bytes; without merges the limit is "
-            f"{LONGEST_TOKEN:,}"
-        )
-    letters = {*map(chr, model.letters)}
-    unreachable = []
     if model.alphabet == "bytes":
-        return unreachable
-    for token, token_id in id_of.items():
-        text = token.decode()
-        unknown = {*text} - letters
-        if unknown:
-            unreachable.append(token_id)
-            for k in range(1, len(text)):
-                parts = (text[:k], text[k:])
-                if all(len(part) == 1 or part.encode() in id_of for part in parts):
-                    raise InputError(
-                        f"token {token_id}, {token!r}, has the character {min(unknown)!r}, which "
-                        "is not a token itself"
-                    )
-    return unreachable
+        return []
+    id_of = {token.decode(): token_id for token, token_id in model.ordinary_ids.items()}
+    letters = {*map(chr, model.letters)}
+    unreachable = [text for text in id_of if not letters.issuperset(text)]
+    for text in unreachable:
+        for k in range(1, len(text)):
+            if all(len(part) == 1 or part in id_of for part in (text[:k], text[k:])):
+                raise InputError(f"a character of the token {text!r} is not a token itself")
+    return map(id_of.get, unreachable)
 
 
 def _all_splits(id_of):
@@ -7605,24 +7608,21 @@ def _all_splits(id_of):
 
 def _merges_as_ids(merges, id_of):
     """Look up merges in a vocabulary: left, right, result, and rank; int64[M, 4]."""
-    rows = np.empty((len(merges), 4), np.int64)
-    rows[:, 3] = range(len(merges))
     try:
-        rows[:, 0] = [id_of[left] for left, _ in merges]
-        rows[:, 1] = [id_of[right] for _, right in merges]
-        rows[:, 2] = [id_of[left + right] for left, right in merges]
+        columns = [
+            [id_of[left] for left, _ in merges],
+            [id_of[right] for _, right in merges],
+            [id_of[left + right] for left, right in merges],
+            range(len(merges)),
+        ]
     except KeyError as error:
-        for rank, (left, right) in enumerate(merges):
-            if error.args[0] in (left, right, left + right):
-                raise InputError(
-                    f"merge {rank}, of {left!r} and {right!r}: {error} is not in the vocabulary"
-                ) from None
-    return rows
+        raise InputError(f"a merge has or makes {error}, which is not in the vocabulary") from None
+    return np.array(columns, np.int64).T.copy()
 
 
 @inline_kernel
 def _merge_slot(key, merges):
-    """Look up two ids, the left one in the upper half.
+    """Look up two ids in `BpeTables.merges`; in `key`, uint64, the left one is the upper half.
 
     Returns their slot, or the free slot where they belong.
     """
@@ -7635,14 +7635,14 @@ def _merge_slot(key, merges):
 
 @inline_kernel
 def _bloom_bit(key, bloom):
-    """Return the word of a Bloom filter that has the bit of a pair, and the bit."""
+    """Return the word of `BpeTables.bloom` that has the bit of a pair, and the bit, as uint64."""
     bit = key * u64(0x9E3779B97F4A7C15) >> u64(40) & u64(64 * len(bloom) - 1)
     return bit >> u64(6), u64(1) << (bit & u64(63))
 
 
 @inline_kernel
 def _find_merge(left, right, merges, bloom):
-    """Look up the entry of a pair of ids, or NO_MERGE."""
+    """Look up the entry of a pair of ids, uint64, or NO_MERGE."""
     key = u64(left) << u64(32) | u64(right)
     word, bit = _bloom_bit(key, bloom)
     return merges[_merge_slot(key, merges), 1] if bloom[word] & bit else NO_MERGE
@@ -7660,7 +7660,6 @@ def _first_letters(text, start, size, tables, ids, at):
     last_ids = tables.last_ids
     fallback_ids = tables.fallback_ids
     unk_id = tables.unk_id
-    fuse_unk = tables.fuse_unk
     position = start
     stop = start + size
     n = at
@@ -7683,7 +7682,7 @@ def _first_letters(text, start, size, tables, ids, at):
         elif unk_id == NO_ID:
             n = at - 1
             end = stop
-        elif unk_id != DROPPED and not (was_unknown and fuse_unk):
+        elif unk_id != DROPPED and not (was_unknown and tables.fuse_unk):
             ids[n] = unk_id
             n += 1
         was_unknown = token_id < 0
@@ -7695,10 +7694,10 @@ def _first_letters(text, start, size, tables, ids, at):
 def _merge_short(n, merges, bloom, scratch, ids, at):
     """Merge the pair of lowest rank, the leftmost of several, again and again.
 
-    Returns the number of ids that are left. ids[at : at + n] are the ids of the letters, and
-    scratch[k] is the entry of ids k and k + 1. Each round closes the gap that a merge leaves, and
-    compares all pairs on the way. That takes n² steps, but no more time than a heap for up to
-    MAX_LINEAR_MERGE letters.
+    Returns the number of ids that are left. ids[at : at + n] are the ids of the letters, merges and
+    bloom those of BpeTables, and scratch[k] is the entry of ids k and k + 1. Each round closes the
+    gap that a merge leaves, and compares all pairs on the way. That takes n² steps, but no more
+    time than a heap for up to MAX_LINEAR_MERGE letters.
     """
     first = u64(at)
     last = u64(max(n - 1, 0))
@@ -7730,7 +7729,7 @@ def _merge_short(n, merges, bloom, scratch, ids, at):
 
 @inner_kernel
 def _heap_push(heap, size, item):
-    """Add an item to a heap of `size` items, which has the least on top."""
+    """Add an item to a heap of `size` items, uint64[…], which has the least on top."""
     child = size
     while child and heap[(child - 1) >> 1] > item:
         heap[child] = heap[(child - 1) >> 1]
@@ -7741,12 +7740,13 @@ def _heap_push(heap, size, item):
 @inner_kernel
 def _heap_pop(heap, size):
     """Remove the least of `size` items, and return it."""
+    size -= 1
     least = heap[0]
-    item = heap[size - 1]
+    item = heap[size]
     parent = 0
     child = 1
-    while child < size - 1:
-        child += child + 1 < size - 1 and heap[child + 1] < heap[child]
+    while child < size:
+        child += child + 1 < size and heap[child + 1] < heap[child]
         if heap[child] >= item:
             break
         heap[parent] = heap[child]
@@ -7758,7 +7758,10 @@ def _heap_pop(heap, size):
 
 @inline_kernel
 def _queue_merge(left, right, merges, bloom, symbols, entries, heap, size):
-    """Look up the merge of two neighbours, and push it if it exists; returns the heap's size."""
+    """Look up the merge of two neighbours, and push it if it exists; returns the heap's size.
+
+    The arrays are those of `_merge_long`: symbols, uint32[N]; entries, uint64[N]; and the heap.
+    """
     entries[left] = _find_merge(symbols[left], symbols[right], merges, bloom)
     if entries[left] == NO_MERGE:
         return size
@@ -7771,8 +7774,8 @@ def _merge_long(n, tables, alpha, state, ids, at):
     """Merge as `_merge_short` does, but in n log n steps for a word of n letters.
 
     The heap holds ranks and positions. With alpha > 0, each time the next merge is chosen, it is
-    left out with this probability, and `state` is that of `_random`. The symbols are a linked list:
-    before[k] and after[k] are the neighbours of k.
+    left out with this probability, and `state`, uint64[1], is that of `_random`. The symbols are a
+    linked list: before[k] and after[k] are the neighbours of k.
     """
     before = np.arange(-1, n - 1)
     after = np.arange(1, n + 1)
@@ -7780,7 +7783,6 @@ def _merge_long(n, tables, alpha, state, ids, at):
     # a merge removes one item and adds two at most
     heap = np.empty(2 * n, np.uint64)
     size = i64(0)
-    n_left = n
     # heap[end :] are the items that were left out; left_out is the last one
     end = len(heap)
     left_out = NO_MERGE
@@ -7818,10 +7820,11 @@ def _merge_long(n, tables, alpha, state, ids, at):
             size = _queue_merge(i, k, merges, bloom, symbols, entries, heap, size)
         if i:
             size = _queue_merge(before[i], i, merges, bloom, symbols, entries, heap, size)
-        n_left -= 1
+    n_left = 0
     k = 0
-    for out in range(n_left):
-        symbols[out] = symbols[k]
+    while k < n:
+        symbols[n_left] = symbols[k]
+        n_left += 1
         k = after[k]
     return n_left
 
@@ -7839,33 +7842,30 @@ def _random(state):
     return np.float64((x ^ (x >> u64(31))) >> u64(11)) * 2.0**-53
 
 
-@kernel
-def _set_parts(parts, tables):
-    """Give a BPE the parts of its unused tokens."""
-    tables.parts = parts
-
-
 @inline_kernel
-def _write_parts(n, parts, ids, at):
-    """Write the parts of unused tokens in their place, again and again; returns the number of ids.
+def _write_parts(n, parts, ids, at, size):
+    """Write the parts of unused tokens in the place of ids[at : at + n]; returns the number of ids.
 
-    Each pass begins with the last id, as the ids behind it make room.
+    `parts` is that of BpeTables, int64[V, 2] or empty.
+    The ids of used tokens move to the end of ids[at : at + size], the last one first. There is room
+    for all parts, since each has at least one of the `size` bytes of the word.
     """
-    n_more = len(parts)
-    while n_more:
-        n_more = 0
-        for k in range(at, at + n):
-            n_more += parts[ids[k], 0] >= 0
-        end = at + n + n_more
-        for k in range(at + n - 1, at - 1, -1):
-            token_id = ids[k]
-            end -= 1
-            ids[end] = token_id
+    if n > 0 and len(parts):
+        stop = at + n
+        first = at + size
+        while stop > at:
+            stop -= 1
+            token_id = ids[stop]
             if parts[token_id, 0] >= 0:
-                ids[end] = parts[token_id, 1]
-                end -= 1
-                ids[end] = parts[token_id, 0]
-        n += n_more
+                ids[stop] = parts[token_id, 0]
+                ids[stop + 1] = parts[token_id, 1]
+                stop += 2
+            else:
+                first -= 1
+                ids[first] = token_id
+        n = at + size - first
+        for k in range(n):
+            ids[at + k] = ids[first + k]
     return n
 
 
@@ -7879,7 +7879,7 @@ def segment_bpe(text, start, size, tables, scratch, ids, at):
     words = tables.tokens
     token_id = i64(-1)
     if words.n_words:
-        token_id = _find_value(text, start, size, words.entries, words.long_words)
+        token_id = _find_value(text, start, size, words.entries, words.long_words) - 1
     if token_id >= 0:
         ids[at] = token_id
     else:
@@ -7888,32 +7888,31 @@ def segment_bpe(text, start, size, tables, scratch, ids, at):
             n = _merge_short(n, tables.merges, tables.bloom, scratch, ids, at)
         else:
             n = _merge_long(n, tables, 0.0, scratch, ids, at)
-    return _write_parts(n, tables.parts, ids, at)
+    return _write_parts(n, tables.parts, ids, at, size)
 
 
 @kernel
-def _fill_merges(rows, keeps_all, tokens, whole_words, tables, last_pairs):
-    """Enter merges, int64[M, 4]: two ids, the resulting id, and the rank; merges of shorter tokens
-    come first.
+def _fill_merges(rows, keeps_all, tokens, tables):
+    """Enter merges into the tables; returns the pair that makes each token, int64[V, 2], or -1.
+
+    rows       int64[M, 4]: two ids, or ANY_PAIR, the resulting id, and the rank; merges of shorter
+               tokens come first
+    keeps_all  enter all pairs of ids; otherwise only those that make a token
+    tokens     TokenBytes
 
     Several pairs could make the same token, but only one of them ever does. The kernel finds that
     one, and enters it alone: 200,000 of the 446,000 pairs of o200k. A table half as large makes
-    merging twice as fast. The two ids may be ANY_PAIR.
+    merging twice as fast.
 
     Proof. Let a pair become a token somewhere in a word. All merges in its bytes until then took
     place within these bytes, and each had the lowest rank, the leftmost of several, also among the
     pairs in these bytes. So they are the merges of these bytes as a word of their own, and the last
     one is the merge of this pair.
-
-    keeps_all     enter all pairs
-    whole_words   ids of tokens that are looked up as whole words, int64[K]; those that merges make
-                  from their bytes are replaced by -1
-    last_pairs    int64[V, 2], by id: the pair that becomes the token, if it was found; modified in
-                  place
     """
     text, starts, sizes = tokens
     ids = np.empty(len(text) + 2, np.uint32)
     scratch = np.empty(MAX_LINEAR_MERGE, np.uint64)
+    pairs = np.full((len(sizes), 2), -1)
     n = 0
     last = -1
     merges = tables.merges
@@ -7922,17 +7921,14 @@ def _fill_merges(rows, keeps_all, tokens, whole_words, tables, last_pairs):
         left = rows[m, 0]
         right = rows[m, 1]
         token_id = rows[m, 2]
-        entry = u64(rows[m, 3]) << u64(32) | u64(rows[m, 2])
+        entry = u64(rows[m, 3]) << u64(32) | u64(token_id)
         if token_id != last:
             n = segment_bpe(text, starts[token_id], sizes[token_id], tables, scratch, ids, i64(0))
             last = token_id
-        is_last = n == 2 and (left == ANY_PAIR or (left == ids[0] and right == ids[1]))
-        if is_last:
-            left = i64(ids[0])
-            right = i64(ids[1])
-            last_pairs[token_id, 0] = left
-            last_pairs[token_id, 1] = right
-        elif not keeps_all:
+        if n == 2 and (left == ANY_PAIR or (left == ids[0] and right == ids[1])):
+            left = pairs[token_id, 0] = i64(ids[0])
+            right = pairs[token_id, 1] = i64(ids[1])
+        elif left == ANY_PAIR or not keeps_all:
             continue
         key = u64(left) << u64(32) | u64(right)
         slot = _merge_slot(key, merges)
@@ -7940,14 +7936,7 @@ def _fill_merges(rows, keeps_all, tokens, whole_words, tables, last_pairs):
         bloom[word] |= bit
         merges[slot, 0] = key
         merges[slot, 1] = min(entry, merges[slot, 1])  # a pair may come twice
-    for k in range(len(whole_words)):
-        token_id = whole_words[k]
-        is_merged = last_pairs[token_id, 0] >= 0
-        if not is_merged:
-            n = segment_bpe(text, starts[token_id], sizes[token_id], tables, scratch, ids, i64(0))
-            is_merged = n == 1 and ids[0] == token_id
-        if is_merged:
-            whole_words[k] = -1
+    return pairs
 
 
 @kernel
@@ -7966,23 +7955,15 @@ def sample_bpe(text, start, size, tables, alpha, state, ids, at):
     n = _first_letters(text, start, size, tables, ids, at)
     if n > 0:
         n = _merge_long(n, tables, alpha, state, ids, at)
-    return _write_parts(n, tables.parts, ids, at)
-
-
-def last_merges(model: Model) -> tuple[np.ndarray, np.ndarray]:
-    """Find the ids of tokens of several letters, int64[K], and the pair of ids that becomes each;
-    -1 if no pair does.
-
-    The bytes of a token alone decide how they are merged into it; see the proof in `_fill_merges`.
-    """
-    _, pairs = _bpe_tables_and_pairs(model, -1, False)
-    ids = sorted({*model.ordinary_ids.values()}.difference(model.letters.values()))
-    return np.array(ids, np.int64), pairs[ids]
+    return _write_parts(n, tables.parts, ids, at, size)
 
 
 @kernel
 def _segment_words(text, offsets, tables, scratch, ids, id_offsets):
-    """Write the ids of words, and where the ids of each word end; returns the end of all."""
+    """Write the ids of words, and where the ids of each word end; returns the end of all.
+
+    offsets, id_offsets   int64[W + 1]: where the words begin in the text, and in ids
+    """
     at = i64(0)
     for w in range(len(offsets) - 1):
         at += segment_bpe(text, offsets[w], offsets[w + 1] - offsets[w], tables, scratch, ids, at)
@@ -7990,29 +7971,34 @@ def _segment_words(text, offsets, tables, scratch, ids, id_offsets):
     return at
 
 
-def exact_pattern(model: Model) -> str:
+def exact_pattern(model):
     r"""Compute a regular expression that cuts text only where no token of a model of characters
     crosses the cut.
 
     Models of SentencePiece take a whole text as one word. With this pattern, its pretokens can be
-    segmented one by one and kept in the cache. The pattern is "none" if a part on its own could be
-    segmented differently: if words are looked up whole or have a suffix, or if tokens of unknown
-    characters merge. A sum in single precision is carried from part to part by `settle_unigram`.
+    segmented one by one and kept in the cache:
 
         ▁*(?:[set]+|[\s\S])
 
-    The set has the characters that are adjacent to another one in some token. The mark ▁, or the
-    space in a model without it, does not count if no token has another character before it.
-    Otherwise it is a character like any other.
+    1. The set has the characters that are adjacent to another one in some token.
+    2. The mark ▁, or the space in a model without it, does not count if no token has another
+       character before it. Otherwise it is a character like any other, and the pattern lacks ▁*.
+    3. Unknown characters are cut off, unless they depend on their neighbours: if they are left out,
+       or if several become one token. Then the set has all characters but the letters that are
+       adjacent to no other.
+    4. The pattern is "none" if a part on its own could be segmented differently: if words are
+       looked up whole or have a suffix, or if tokens of unknown characters merge; or if the set
+       would have all characters.
+
+    A sum in single precision is carried from part to part by `settle_unigram`.
 
     Proof. Let the pattern cut between x and y. Either one of them shares no token with other
     characters except the mark; or y is the mark, and x is not. In no token does x come before y, so
     no segment crosses the cut. A merge across the cut would make such a token, and merges on one
     side do not depend on the other side. A longest match ends at the cut. A sum of scores is the
     sum of both sides, and it is greatest if both are. An unknown character becomes the same in each
-    part. If consecutive unknown characters become one token, they form a set of their own. They
-    belong to the first set if that has unknown characters, or if a text may have the unknown token
-    itself, which then becomes one token with them.
+    part. If unknown characters are left out or become one token, a known letter is beside each cut,
+    and no token reaches over it.
 
     >>> vocab = dict(enumerate("▁ a b c d ▁a ab".encode().split()))
     >>> merges = [("▁".encode(), b"a"), (b"a", b"b")]
@@ -8020,40 +8006,41 @@ def exact_pattern(model: Model) -> str:
     >>> regex.findall(pattern, "▁ab▁acd▁▁")
     ['▁ab', '▁a', 'c', 'd', '▁▁']
     """
-    id_of = model.ordinary_ids
-    merges = model.merges
-    merges_unknown = not fallback_tokens(model).isdisjoint(itertools.chain(*(merges or ())))
-    if model.alphabet == "bytes" or model.looks_up_words or merges_unknown or model.word_suffix:
+    merges_unknown = fallback_tokens(model) & {*itertools.chain(*(model.merges or ()))}
+    if model.looks_up_words or model.word_suffix or merges_unknown:
         return "none"
     letters = {*map(chr, model.letters)}
-    merged = id_of if merges is None else {left + right for left, right in merges}
-    if model.kind == "unigram":  # also the names of byte tokens, which a text may have
-        merged = {
-            model.vocab[token_id] for token_id in model.ordinary if model.scores[token_id] > -np.inf
-        }
-    pairs = {
-        pair for token in merged for pair in itertools.pairwise(token.decode("utf-8", "replace"))
-    }
+    tokens = _made_tokens(model)
+    texts = [token.decode("utf-8", "replace") for token in tokens]
+    pairs = {pair for text in texts for pair in itertools.pairwise(text)}
+    joins_unknown = _joins_unknown(model, tokens)
     mark = "▁" if "▁" in letters else " "
-    if (
-        mark not in letters
-        or model.drops_unknown
-        or any(left != mark == right for left, right in pairs)
-    ):
+    is_inside = any(left != mark == right for left, right in pairs)
+    if mark not in letters or model.drops_unknown or is_inside:
         mark = ""
     joined = {char for pair in pairs if mark not in pair for char in pair}
-    sets = [_write_set(joined)] if joined else []
+    characters = letters - joined if joins_unknown else joined
+    if joins_unknown and not characters:
+        return "none"
+    run = ""
+    if characters:
+        run = _write_set(characters, negated=joins_unknown) + "+|"
+    return rf"{mark and mark + '*'}(?:{run}[\U00000000-\U0010ffff])"
+
+
+def _made_tokens(model):
+    """Collect the tokens that text becomes, except characters that only stand alone."""
+    if model.kind == "unigram":  # also the names of byte tokens, which a text may have
+        return {model.vocab[k] for k in model.ordinary if model.scores[k] > -np.inf}
+    return {*model.ordinary_ids} if model.merges is None else {*map(b"".join, model.merges)}
+
+
+def _joins_unknown(model, tokens):
+    """Tell whether unknown characters are left out, or become one token with their neighbours."""
     falls_back = model.byte_fallback and fallback_tokens(model) <= model.ids.keys()
-    is_written = model.kind == "unigram" and str(model.unk_token).encode() in merged
-    if model.drops_unknown or (model.fuse_unk and (is_written or not falls_back)):
-        if model.drops_unknown or is_written or not joined <= letters:
-            letters = letters - joined
-            sets = []
-        if not letters:
-            return "none"
-        sets.append(_write_set(letters, negated=True))
-    words = "|".join([*(one + "+" for one in sets), r"[\U00000000-\U0010ffff]"])
-    return f"{mark and _write_set({mark}) + '*'}(?:{words})"
+    # a text may have the unknown token itself, which then becomes one token with them
+    is_written = model.kind == "unigram" and str(model.unk_token).encode() in tokens
+    return model.drops_unknown or (model.fuse_unk and (is_written or not falls_back))
 
 
 def _kernel_of_kind(name):
@@ -8393,8 +8380,7 @@ def _join_tokens(ids, tokens):
 #     tokens low, ##e, ##est, [UNK]     "lowest"  ->  low ##est
 #                                       "lower"   ->  [UNK], since ##r is missing
 #
-# Words -> LearnedWordPiece: learning merges pairs as for a BPE, by their counts or by their
-# likelihoods.
+# Words -> Learned: learning merges pairs as for a BPE, by their counts or by their likelihoods.
 
 
 @struct
@@ -8408,18 +8394,16 @@ class WordPieceTables:
     of_bytes: bool  # bytes are its characters
 
 
-def wordpiece_tables(model: Model) -> WordPieceTables:
+def wordpiece_tables(model):
     """Make the tables of `segment_wordpiece` for a model."""
     prefix = model.subword_prefix.encode()
     tokens = {token_id: model.vocab[token_id] for token_id in model.ordinary}
-    continuing = {}
-    for token_id, token in tokens.items():
-        # the tokens of a WordLevel are whole words
-        if model.kind == "wordpiece" and token.startswith(prefix):
-            continuing[token_id] = token[len(prefix) :]
-    unknown = -1
-    if model.unk_token is not None:
-        unknown = model.ids.get(model.unk_token.encode(), -1)
+    continuing = {
+        token_id: token.removeprefix(prefix)
+        for token_id, token in tokens.items()
+        if model.kind == "wordpiece" and token.startswith(prefix)  # a WordLevel has whole words
+    }
+    unknown = model.ids.get((model.unk_token or "").encode(), -1)
     tries = make_trie(tokens), make_trie(continuing)
     return WordPieceTables(*tries, unknown, model.max_word_chars, model.alphabet == "bytes")
 
@@ -8461,57 +8445,26 @@ def segment_wordpiece(text, start, size, tables, scratch, ids, at):
     return n
 
 
-PREFIX = "##"  # of the tokens that continue a word
-
-
-class LearnedWordPiece(Learned):
-    """As Learned, but symbols that continue words have the prefix, and end the alphabet.
-
-    >>> learned = learn_wordpiece(Words.from_counts({b"aab": 3, b"b": 1}), 5)
-    >>> learned.tokens, learned.pairs.tolist()
-    ([b'a', b'b', b'##a', b'##b', b'aa'], [[0, 2]])
-    """
-
-    merges = None  # WordPiece does not merge
-
-    @property
-    def tokens(self) -> list[bytes]:
-        """The tokens, with the prefix if they continue words.
-
-        Two symbols may be the same token, which comes once.
-        """
-        tokens = list(self.alphabet)
-        for left, right in zip(*self.pairs.T.tolist(), strict=True):
-            tokens.append(tokens[left] + tokens[right][len(PREFIX) :])
-        return list(dict.fromkeys(tokens))
+PREFIX = b"##"  # of the tokens that continue a word
 
 
 def _mark_continuing(words):
-    """Number the symbols that continue words separately.
+    """Number the symbols that continue words separately, after those that begin words.
 
     Returns words, and the number of symbols that begin words. All characters may begin words, as in
-    Hugging Face's trainer. Both parts of the alphabet are sorted by bytes, which for UTF-8 is the
-    order of code points.
+    Hugging Face's trainer.
     """
     a = len(words.alphabet)
-    order = np.array(sorted(range(a), key=words.alphabet.__getitem__), np.int64)
-    marked = np.argsort(order)[words.symbols] + a
-    marked[words.offsets[:-1][words.sizes > 0]] %= a
+    marked = words.symbols + a
+    marked[words.offsets[:-1][words.sizes > 0]] -= a
     present = np.zeros(2 * a, bool)
     present[marked] = present[marked % a] = True
     symbols = (np.cumsum(present) - 1)[marked].astype(np.int32)
-    alphabet = [words.alphabet[k] for k in order[np.flatnonzero(present) % a]]
-    return words._replace(symbols=symbols, alphabet=alphabet), int(np.count_nonzero(present[:a]))
+    alphabet = [words.alphabet[k % a] for k in np.flatnonzero(present)]
+    return words._replace(symbols=symbols, alphabet=alphabet), int(present[:a].sum())
 
 
-def learn_wordpiece(
-    words: Words,
-    n_symbols: int,
-    *,
-    score: str | Callable = "likelihood",
-    min_frequency: int = 1,
-    progress: bool = False,
-) -> LearnedWordPiece:
+def learn_wordpiece(words, n_symbols, *, score="likelihood", min_frequency=1, progress=False):
     """Learn `n_symbols` tokens of characters, including the alphabet.
 
     score          the pair with the greatest score merges, as in a `Learner`; no size contains the
@@ -8525,13 +8478,16 @@ def learn_wordpiece(
 
     `words` hold plain characters. Tokens that continue words have the prefix. The alphabet has all
     characters that occur, and with the prefix the ones that occur after the first character of a
-    word. It is ordered by bytes, and its order decides ties. Hugging Face orders the ones with the
-    prefix at random, so ties may give other tokens there. Raises InputError if there are no words,
-    or if the alphabet has more than `n_symbols` symbols.
+    word, both in the order of the alphabet of `words`, which decides ties by ids. Hugging Face
+    orders the ones with the prefix at random, so ties may give other tokens there. Raises
+    InputError if there are no words, or if the alphabet has more than `n_symbols` symbols.
 
     >>> words = Words.from_counts({b"low": 5, b"lower": 2, b"newest": 6, b"widest": 3})
     >>> learn_wordpiece(words, 20, score="count").tokens[-3:]
     [b'##w', b'##es', b'##est']
+    >>> learned = learn_wordpiece(Words.from_counts({b"aab": 3, b"b": 1}), 5)
+    >>> learned.tokens, learned.pairs.tolist()
+    ([b'a', b'b', b'##a', b'##b', b'aa'], [[0, 2]])
     """
     marked, n_beginning = _mark_continuing(words)
     learned = learn(
@@ -8542,10 +8498,15 @@ def learn_wordpiece(
         min_frequency=min_frequency,
         progress=progress,
     )
-    alphabet = [
-        PREFIX.encode() * (k >= n_beginning) + letter for k, letter in enumerate(marked.alphabet)
-    ]
-    return LearnedWordPiece(*learned[:3], alphabet)
+    prefixes = [PREFIX * (k >= n_beginning) for k in range(len(marked.alphabet))]
+    for left, _ in learned.pairs.tolist():
+        prefixes.append(prefixes[left])
+    tokens = [*map(bytes.__add__, prefixes, learned.tokens)]
+    return learned._replace(
+        tokens=list(dict.fromkeys(tokens)),  # two symbols may be the same token
+        alphabet=tokens[: len(marked.alphabet)],
+        merges=None,
+    )
 
 
 # ─── Unigram ──────────────────────────────────────────────────────────────────────────────────────
@@ -8580,23 +8541,6 @@ TINY = 2.0**-100
 HUGE = 2.0**100
 
 
-class LearnedUnigram(NamedTuple):
-    """Tokens with their scores, the best first.
-
-    >>> learned = learn_unigram(Words.from_counts({b"abab": 9, b"ab": 5, b"ba": 1}), 258)
-    >>> learned.tokens[:2], learned.scores[:2].round(2).tolist(), learned.merges
-    ([b'abab', b'ab'], [-2.88, -3.27], None)
-    """
-
-    tokens: list[bytes]
-    scores: np.ndarray  # float64[V]   logarithms of probabilities
-    # the log probability of the corpus in each round, before tokens were removed
-    likelihoods: list[float]
-    alphabet: Sequence[bytes]
-
-    merges = None
-
-
 class _Lattice(NamedTuple):
     """The lattices of words; see above. A token has a greater number than the next shorter one."""
 
@@ -8611,7 +8555,7 @@ class _Lattice(NamedTuple):
 
 @kernel
 def _number_keys(keys):
-    """Number keys below 2**63 in the order of their first occurrences: int64[N]."""
+    """Number keys, int64[N] from 0 on, in the order of their first occurrences: int64[N]."""
     n_slots = 1
     n = 0
     while 3 * n_slots <= 4 * len(keys):
@@ -8638,14 +8582,14 @@ def _list_substrings(words, longest):
     of a substring that continues it by one symbol. Substrings grow by one symbol at a time, and
     only if they occur twice.
     """
-    a = len(words.alphabet)
-    sizes = words.sizes
+    n = len(words.alphabet)
     starts = np.arange(len(words.symbols))
-    counts = np.repeat(words.counts, sizes)
-    ends = np.repeat(words.offsets[1:], sizes)
+    counts = np.repeat(words.counts, words.sizes)
+    ends = np.repeat(words.offsets[1:], words.sizes)
     tokens_at = words.symbols.copy()
-    levels = [(np.full(a, -1), np.zeros(a, np.int64), np.bincount(words.symbols, counts, a))]
-    n = a
+    totals = np.bincount(words.symbols, counts, n)
+    # of the tokens of each size: the next shorter ones, a place of each, and their counts
+    levels = [(np.full(n, -1), np.zeros(n, np.int64), totals)]
     for size in range(1, longest + 1):
         starts = starts[starts + size < ends[starts]]
         numbers = _number_keys(
@@ -8666,7 +8610,7 @@ def _list_substrings(words, longest):
     longer = np.zeros(n + 1)
     np.maximum.at(longer, shorter, totals)
     sizes = np.repeat(
-        np.arange(1, longest + 2, dtype=np.int32), [len(places) for places, *_ in levels]
+        np.arange(len(levels), dtype=np.int32) + 1, [len(level[0]) for level in levels]
     )
     return (
         _Lattice(tokens_at, shorter.astype(np.int32), sizes, places, *words[1:3]),
@@ -8677,7 +8621,10 @@ def _list_substrings(words, longest):
 
 @kernel
 def _expect(lattice, first, stop, probabilities):
-    """Compute the expected counts of tokens in some words, and the words' log probability.
+    """Compute the expected counts of tokens, float64[V], and the log probability of some words.
+
+    first, stop     the numbers of the words
+    probabilities   float64[V], of the tokens
 
     This is the forward-backward algorithm. `backward` includes the count of the word divided by its
     probability, so an edge adds forward * probability * backward. A value below TINY is scaled up,
@@ -8730,13 +8677,15 @@ def _expect(lattice, first, stop, probabilities):
 def _losses(lattice, n_alphabet, scores, expected):
     """Estimate the loss of log probability of the corpus without each token, as SentencePiece does.
 
-    All expected occurrences of a token become the tokens into which its own characters are best cut
-    without it (Viterbi). The loss is -inf for a token that is never expected or is itself cut, and
-    inf for the alphabet.
+    scores, expected   float64[V]: the logarithms of the tokens' probabilities, and their expected
+                       counts
+
+    Returns float64[V]. All expected occurrences of a token become the tokens into which its own
+    characters are best cut without it (Viterbi). The loss is -inf for a token that is never
+    expected or is itself cut, and for the alphabet.
     """
     longest, shorter, sizes, places, _, _ = lattice
     losses = np.full(len(scores), -np.inf)
-    losses[:n_alphabet] = np.inf
     total = expected.sum()
     best = np.empty(MAX_TOKEN_CHARS + 1)
     last = np.empty(MAX_TOKEN_CHARS + 1, np.int64)
@@ -8784,7 +8733,11 @@ def _digamma(x):
 
 @kernel
 def _fall_back(new_ids, shorter):
-    """Replace each new id -1 by that of the longest shorter token that has one, in place."""
+    """Replace each new id -1 by that of the longest shorter token that has one, in place.
+
+    new_ids   int32[V + 1], by id; the last one is -1, and is that of `shorter` -1
+    shorter   int32[V], as in a _Lattice
+    """
     for token in range(len(shorter)):
         if new_ids[token] < 0:
             new_ids[token] = new_ids[shorter[token]]
@@ -8793,7 +8746,7 @@ def _fall_back(new_ids, shorter):
 class _UnigramLearner:
     """The remaining tokens, their probabilities, and the lattices of the words."""
 
-    def __init__(self, words: Words, seed_size: int, longest: int, engine: Engine | None = None):
+    def __init__(self, words, seed_size, longest, engine=None):
         """Begin with the alphabet and `seed_size` substrings.
 
         They have the greatest products of length and occurrences. A substring is left out if a
@@ -8805,23 +8758,27 @@ class _UnigramLearner:
         self.lattice, totals, longer = _list_substrings(self.words, longest)
         sizes = self.lattice.sizes
         a = self.n_alphabet
-        weights = np.where((totals > longer) & (sizes <= longest), sizes * totals, 0.0)
+        weights = np.where((totals > longer) & (sizes <= longest), sizes * totals, -np.inf)
         weights[:a] = np.maximum(totals[:a], LEAST_EXPECTED)
-        seeds = a + _best_first(weights[a:], seed_size, 0)
         self.probabilities = weights
-        self.keep(np.append(np.arange(a), np.sort(seeds)))
+        self.keep(self.best(weights, a + seed_size))
         self.probabilities /= self.probabilities.sum()
 
     @property
-    def n_tokens(self) -> int:
-        return int(np.count_nonzero(self.probabilities))
+    def n_tokens(self):
+        return np.count_nonzero(self.probabilities)
 
     @property
-    def scores(self) -> np.ndarray:
+    def scores(self):
         with np.errstate(divide="ignore"):
             return np.log(self.probabilities)
 
-    def keep(self, ids: np.ndarray) -> None:
+    def best(self, values, n):
+        """List n tokens in ascending order: the alphabet, and those of the greatest values."""
+        values = np.append(np.full(self.n_alphabet, np.inf), values[self.n_alphabet :])
+        return np.sort(_best_first(values, n))
+
+    def keep(self, ids):
         """Forget all tokens except these, which are in ascending order and include the alphabet."""
         longest, shorter, sizes, places, *_ = self.lattice
         # index -1 is for tokens without a shorter one
@@ -8832,7 +8789,7 @@ class _UnigramLearner:
         self.lattice = _Lattice(*arrays, *self.lattice[4:])
         self.probabilities = self.probabilities[ids]
 
-    def expect(self) -> tuple[np.ndarray, float]:
+    def expect(self):
         """Compute the expected count of each token, and the log probability of the corpus."""
         bounds = np.linspace(0, len(self.words.counts), LATTICE_PARTS + 1).astype(np.int64).tolist()
         parts = itertools.pairwise(bounds)
@@ -8842,28 +8799,22 @@ class _UnigramLearner:
         expected, likelihoods = zip(*sums, strict=True)
         return sum(expected), sum(likelihoods)
 
-    def maximize(self) -> float:
+    def maximize(self):
         """Make one step of expectation maximization.
 
         Returns the log probability of the corpus before the step. As in SentencePiece, the digamma
         function replaces the logarithm, which favours fewer tokens (Liang and Klein 2007,
         "Structured Bayesian Nonparametric Models with Variational Inference").
         """
-        expected, likelihood = self.expect()
-        is_kept = expected >= LEAST_EXPECTED
-        is_kept[: self.n_alphabet] = True
-        expected = np.maximum(expected, LEAST_EXPECTED)
-        self.expected = np.where(is_kept, expected, 0.0)
-        scores = _digamma(expected) - _digamma(self.expected.sum())
-        self.probabilities = np.where(is_kept, np.exp(scores), 0.0)
+        self.expected, likelihood = self.expect()
+        letters = self.expected[: self.n_alphabet]
+        np.maximum(letters, LEAST_EXPECTED, out=letters)
+        self.expected[self.expected < LEAST_EXPECTED] = 0.0  # digamma(0) is -inf
+        with np.errstate(divide="ignore"):
+            self.probabilities = np.exp(_digamma(self.expected) - _digamma(self.expected.sum()))
         return likelihood
 
-    def prune(self, n: int) -> None:
-        """Keep n tokens: the alphabet, and those whose removal would cost the most."""
-        losses = _losses(self.lattice, self.n_alphabet, self.scores, self.expected)
-        self.keep(np.sort(_best_first(losses, n)))
-
-    def spell(self, token: int) -> bytes:
+    def spell(self, token):
         """Return the bytes of a token."""
         alphabet = self.words.alphabet
         if token < self.n_alphabet:
@@ -8873,9 +8824,7 @@ class _UnigramLearner:
         return b"".join(map(alphabet.__getitem__, symbols.tolist()))
 
 
-def learn_unigram(
-    words: Words, n_symbols: int, *, workers: int | None = None, progress: bool = False
-) -> LearnedUnigram:
+def learn_unigram(words, n_symbols, *, workers=None, progress=False):
     """Learn `n_symbols` tokens, including the alphabet, and their probabilities (Kudo 2018).
 
     Learning begins with the SEED_SIZE substrings of up to MAX_TOKEN_CHARS symbols that cover the
@@ -8890,12 +8839,14 @@ def learn_unigram(
     >>> learned = learn_unigram(words, 260)
     >>> sorted(learned.tokens, key=len)[-4:], len(learned.likelihoods)
     ([b'low', b'lower', b'newest', b'widest'], 1)
+    >>> learned = learn_unigram(Words.from_counts({b"abab": 9, b"ab": 5, b"ba": 1}), 258)
+    >>> learned.tokens[:2], learned.scores[:2].round(2).tolist(), learned.merges
+    ([b'abab', b'ab'], [-2.88, -3.27], None)
     """
-    n, a = _check_words(words, n_symbols)
-    require(n < 2**31, "words of 2**31 symbols are too many")
+    _, a = _check_words(words, n_symbols)
     engine = Engine(workers, progress)
     learner = _UnigramLearner(words, SEED_SIZE, MAX_TOKEN_CHARS, engine)
-    goal = max(n_symbols * 11 // 10, a)
+    goal = n_symbols * 11 // 10
     likelihoods = []
     n = max(learner.n_tokens, goal)
     with engine.progress_bar("prune", n - goal, " tokens") as bar:
@@ -8907,13 +8858,16 @@ def learn_unigram(
             n = learner.n_tokens
             if n <= goal:
                 break
-            learner.prune(max(goal, int(SHRINKING_FACTOR * n)))
+            losses = _losses(learner.lattice, a, learner.scores, learner.expected)
+            learner.keep(learner.best(losses, max(goal, int(SHRINKING_FACTOR * n))))
     scores = learner.scores
-    rest = a + _best_first(scores[a:], n_symbols - a)
-    chosen = np.append(np.arange(a), rest)
+    chosen = learner.best(scores, n_symbols)
     chosen = chosen[_best_first(scores[chosen], n_symbols)]
-    return LearnedUnigram(
-        [*map(learner.spell, chosen.tolist())], scores[chosen], likelihoods, words.alphabet
+    return Learned(
+        [*map(learner.spell, chosen.tolist())],
+        words.alphabet,
+        scores=scores[chosen],
+        likelihoods=likelihoods,
     )
 
 
@@ -9407,16 +9361,8 @@ def _as_merges(model):
         return model.merges, model.ignore_merges
     if model.scores is not None:
         return _merges_by_score(model), False
-    merges, whole_words = _last_merges(model)
+    merges, whole_words = last_merges(model)
     return merges, bool(whole_words)
-
-
-def _last_merges(model):
-    """List the last merge of each token, in order, and the tokens that no merge makes."""
-    vocab = model.vocab
-    ids, pairs = last_merges(model)
-    merges = [(vocab[left], vocab[right]) for left, right in pairs.tolist() if left >= 0]
-    return merges, [vocab[token_id] for token_id in ids[pairs[:, 0] < 0].tolist()]
 
 
 def _merges_by_score(model):
@@ -9467,7 +9413,7 @@ def _merging(model):
 
     These count only if pretokens are looked up whole. Such a token is a pair with b"".
     """
-    last, whole_words = _last_merges(model)
+    last, whole_words = last_merges(model)
     merges, looks_up = _as_merges(model)
     result = list(dict.fromkeys(filter(set(last).__contains__, merges)))
     if looks_up:
@@ -10724,9 +10670,7 @@ KINDS = {
         settle_unigram,
     ),
 }
-KINDS["trimmed"] = KINDS["bpe"]._replace(
-    tables=trimmed_tables, write=write_trimmed, read=read_trimmed
-)
+KINDS["trimmed"] = KINDS["bpe"]._replace(write=write_trimmed, read=read_trimmed)
 
 
 # ─── Tokenizer ────────────────────────────────────────────────────────────────────────────────────
@@ -11100,9 +11044,8 @@ class Tokenizer:
             )
             merges = merges.learned()
         if not isinstance(merges, Learned):
-            tokens = [*BYTES, *map(b"".join, merges)]
-            merges = SimpleNamespace(tokens=tokens, merges=merges, alphabet=BYTES)
-        vocab, pairs = build_vocabulary(merges, special_tokens, special_tokens_at)
+            merges = Learned([*BYTES, *map(b"".join, merges)], BYTES, merges)
+        vocab = build_vocabulary(merges, special_tokens, special_tokens_at)
         if tuple(merges.alphabet) != BYTES:
             fields = {"alphabet": "characters", **fields}
         if without:
@@ -11110,7 +11053,7 @@ class Tokenizer:
             require(unused <= {*vocab.values()}, "some token of `without` is not in the vocabulary")
             vocab = dict(enumerate(sorted(vocab.values(), key=unused.__contains__)))
             fields = {"kind": "trimmed", "unused": [*vocab][-len(unused) :], **fields}
-        return cls.from_model(Model(vocab, pairs, special_tokens, **fields))
+        return cls.from_model(Model(vocab, merges.merges, special_tokens, **fields))
 
     @classmethod
     def from_model(
@@ -12546,9 +12489,7 @@ class Family(NamedTuple):
     kind: str  # of the model, a name in KINDS
     alphabet: str
     pattern: str
-    # (words, n_symbols, **options) -> Learned, or an object with tokens, merges and alphabet, and
-    # scores if the model needs them
-    learn: Callable
+    learn: Callable  # (words, n_symbols, **options) -> Learned
     mark: str = ""  # with the alphabet "characters"
     unk_token: str = "<unk>"  # with the alphabet "characters"
     subword_prefix: str = ""
@@ -12671,14 +12612,14 @@ class Recipe(_Options):
 
     def _make_model(self, learned):
         """Make a new model with the learnt tokens."""
-        vocab, merges = build_vocabulary(
+        vocab = build_vocabulary(
             learned, self.special_tokens, self.special_tokens_at, self.byte_tokens
         )
         family = FAMILIES[self.model]
         fields = family._asdict() | vars(self)  # a Model has some of them under the same names
         fields["decoder"] = self.decoder
         fields["fuse_unk"] = self.alphabet == "characters" and family.kind != "wordpiece"
-        if hasattr(learned, "scores"):
+        if learned.scores is not None:
             score_of = dict(zip(learned.tokens, learned.scores.tolist(), strict=True))
             fields["scores"] = np.array([score_of.get(token, 0.0) for token in vocab.values()])
         if self.mark:  # it comes last, but before "none", as in a pattern read from a file
@@ -12686,8 +12627,7 @@ class Recipe(_Options):
             fields["pattern"] = [*parts, self.metaspace]
             if not parts:
                 fields["pattern"].append("none")
-        if family.kind != "bpe":
-            merges = None
+        merges = learned.merges if family.kind == "bpe" else None
         return call_with(Model, vocab, merges, **fields)
 
 
@@ -12919,7 +12859,7 @@ class Training:
     def history(self) -> tuple[Learned, int] | None:
         """The merges with their counts, and the bytes of the corpus; None for all but a BPE."""
         learned = self.learned
-        if self.tokenizer.model.kind != "bpe" or not isinstance(learned, Learned):
+        if self.tokenizer.model.kind != "bpe" or learned.n_tokens is None:
             return None
         unknown = self.n_tokens - learned.n_tokens[-1]  # tokens of unknown characters
         return learned._replace(n_tokens=learned.n_tokens + unknown), self.n_bytes
@@ -12949,10 +12889,16 @@ class Training:
                 file.unlink(missing_ok=True)  # from an earlier training
                 return
             learned, n_bytes = self.history
-            alphabet = json.dumps([letter.decode("latin-1") for letter in learned.alphabet])
-            arrays = learned._replace(alphabet=alphabet)._asdict()
             with atomic_write(file) as out:
-                np.savez_compressed(out, **arrays, n_bytes=n_bytes, model=self.tokenizer.digest)
+                np.savez_compressed(
+                    out,
+                    pairs=learned.pairs,
+                    counts=learned.counts,
+                    n_tokens=learned.n_tokens,
+                    alphabet=json.dumps([token.decode("latin-1") for token in learned.alphabet]),
+                    n_bytes=n_bytes,
+                    model=self.tokenizer.digest,
+                )
 
     @property
     def record(self) -> dict:
@@ -12978,7 +12924,7 @@ class Training:
         model = self.tokenizer.model
         table = tabulate_counts(counted, "Training")
         rows = table.rows
-        if isinstance(learned, Learned):  # a Unigram has no merges
+        if learned.counts is not None:  # a Unigram has no merges
             last = number_of(int(learned.counts[-1:].sum()), "time")
             rows.append(("merges", f"{len(learned.counts):,}; the last pair occurred {last}"))
         rows.append(("bytes/token", self.n_bytes / self.n_tokens))
@@ -13405,7 +13351,9 @@ def load_learned(folder: PathName, model: Model) -> tuple[Learned, int]:
         n_bytes = int(arrays.pop("n_bytes"))
         letters = json.loads(str(arrays.pop("alphabet")))
         alphabet = [letter.encode("latin-1") for letter in letters]
-        return Learned(**arrays, alphabet=alphabet), n_bytes
+        merges = model.merges[len(model.merges) - len(arrays["pairs"]) :]
+        tokens = [*alphabet, *map(b"".join, merges)]
+        return Learned(tokens, alphabet, merges, **arrays), n_bytes
 
 
 def _find_history(given, model=None):

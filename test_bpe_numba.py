@@ -465,10 +465,10 @@ def words_of(counts, alphabet):
     return bpe.Words(symbols, offsets, np.array([*counts.values()], np.int64), alphabet)
 
 
-def words_of_characters(counts, order=sorted):
+def words_of_characters(counts):
     """Words over the characters of some words, {str or bytes: count}."""
     decoded = {word if isinstance(word, str) else word.decode(): n for word, n in counts.items()}
-    alphabet = order(dict.fromkeys(chain.from_iterable(decoded)))
+    alphabet = sorted({*chain.from_iterable(decoded)})
     number = {char: k for k, char in enumerate(alphabet)}
     by_number = {tuple(map(number.get, word)): n for word, n in decoded.items()}
     return words_of(by_number, [char.encode() for char in alphabet])
@@ -2727,8 +2727,8 @@ def test_merges_over_characters_are_those_of_hugging_face(library):
     theirs = hugging_face_trained(texts, 2000, ["<unk>", "</s>"], P.WhitespaceSplit())
     words = bpe.Words.from_counts(Counter(word.encode() for text in texts for word in text.split()))
     learned = bpe.learn(words.as_characters(), 1998, tie_break="ids")
-    vocab, merges = bpe.build_vocabulary(learned, ["<unk>", "</s>"])
-    assert [[left.decode(), right.decode()] for left, right in merges] == theirs["merges"]
+    vocab = bpe.build_vocabulary(learned, ["<unk>", "</s>"])
+    assert [[left.decode(), right.decode()] for left, right in learned.merges] == theirs["merges"]
     assert {token.decode(): id for id, token in vocab.items()} == theirs["vocab"]
 
 
@@ -2755,9 +2755,9 @@ def test_going_on_from_a_model_is_training_in_one_go(counts, way, first, ranks):
         words = given.as_characters()
     n = len(words.alphabet) + 40
     whole = bpe.learn(words, n, tie_break=tie_break)
-    vocab, merges = bpe.build_vocabulary(
-        bpe.learn(words, n - 40 + first, tie_break=tie_break), ["<s>", END], place
-    )
+    start = bpe.learn(words, n - 40 + first, tie_break=tie_break)
+    vocab = bpe.build_vocabulary(start, ["<s>", END], place)
+    merges = start.merges
     model = bpe.Model(vocab, None if ranks else merges, ["<s>", END], "none", alphabet=alphabet)
     model = dataclasses.replace(model, merges=bpe._as_merges(model)[0])
     learned = bpe.learn(bpe.words_of_model(model, given), n, tie_break=tie_break)
@@ -2780,7 +2780,8 @@ def test_going_on_from_a_model_is_training_in_one_go(counts, way, first, ranks):
 def test_going_on_reaches_across_the_ends_of_old_pretokens(text, extra):
     text = " ".join(text).encode()
     old = bpe.learn(bpe.Words.from_counts(Counter(bpe.Pattern("gpt2").split(text))), 262)
-    vocab, merges = bpe.build_vocabulary(old, [])
+    vocab = bpe.build_vocabulary(old, [])
+    merges = old.merges
     model = bpe.Model(vocab, merges, pattern="none")
     counts = Counter([text[: len(text) // 2], text[len(text) // 2 :], text])
     tokens = [vocab[id] for id in sorted(vocab)]
@@ -3143,9 +3144,6 @@ def test_the_exact_pattern_keeps_marks_and_lone_characters_apart():
     text = "▁▁abc.,йцzz▁aй▁"
     assert [w.decode() for w in pattern.split(text.encode())] == ["▁▁abc.,йц", "z", "z", "▁aй", "▁"]
     assert pattern.is_compiled and not pattern.warning
-    # a word may be looked up whole
-    assert bpe.exact_pattern(dataclasses.replace(model, scores=None)) == "none"
-    assert bpe.exact_pattern(bpe.Model(BYTE_VOCAB, [])) == "none"
     # without a split, both take whole texts as words
     mark = bpe.Metaspace("▁", "first")
     in_json = {"type": "Metaspace", **mark._asdict(), "split": False}
@@ -3158,6 +3156,32 @@ def test_the_exact_pattern_keeps_marks_and_lone_characters_apart():
     assert (
         bpe.Tokenizer.from_model(dataclasses.replace(model, pattern="gpt2")).pattern.name == "gpt2"
     )
+
+
+@pytest.mark.parametrize(
+    "more, fields, words",
+    [
+        ([], {}, "ab|▁b|z|z|▁d|▁a"),
+        (["a▁"], {}, "ab▁b|z|z|▁|d|▁a"),  # the mark ends a token
+        (BYTE_TOKENS, {"byte_fallback": True, "fuse_unk": True}, "ab|▁b|z|z|▁d|▁a"),
+        ([], {"fuse_unk": True}, "ab|▁bzz|▁d|▁a"),
+        ([], {"drops_unknown": True}, "ab▁bzz▁|d|▁a"),
+        (["d▁"], {"drops_unknown": True}, None),  # no letter is alone
+        ([], {"scores": None}, None),  # words are looked up whole
+        ([], {"word_suffix": "</w>"}, None),
+        (["<u>"], {"unk_token": "<u>", "merges": [(b"<u>", b"a")]}, None),
+    ],
+)
+def test_the_exact_pattern_keeps_together_what_may_be_one_token(more, fields, words):
+    names = ["▁", *"abd", "▁a", "ab", *more]
+    vocab = [name if isinstance(name, bytes) else name.encode() for name in names]
+    fields = {"merges": None, "scores": np.zeros(len(vocab), np.float32), **fields}
+    model = bpe.Model(dict(enumerate(vocab)), alphabet="characters", **fields)
+    expected = words and words.split("|")
+    pattern = bpe.exact_pattern(model)
+    assert (pattern == "none") == (expected is None)
+    if expected:
+        assert regex.findall(pattern, "ab▁bzz▁d▁a") == expected
 
 
 def sample(kernel, tables, data, alpha, state):
@@ -3509,7 +3533,7 @@ counts_of_words = few_letters_of_words.flatmap(
 @examples(60)
 @given(counts=counts_of_words, extra=st.integers(0, 60), least=st.integers(0, 4))
 def test_tokens_by_likelihood_are_those_of_the_oracle(counts, extra, least):
-    words = words_of_characters(counts, order=list)  # as they come
+    words = words_of_characters(counts)
     n_symbols = 2 * len(words.alphabet) + extra
     learned = bpe.learn_wordpiece(words, n_symbols, min_frequency=least)
     assert history(learned) == naive_likelihood(counts, n_symbols, least)
@@ -6950,8 +6974,8 @@ def test_a_folder_has_what_its_model_learnt_or_nothing(library, tmp_path, option
     assert (tmp_path / "training.npz").is_file() == (model.kind == "bpe")
     if model.kind == "bpe":
         learned, n_bytes = bpe.load_learned(tmp_path, model)
-        assert learned.tokens == training.learned.tokens and n_bytes == training.counted.n_bytes
-        assert all(map(np.array_equal, learned[:2], training.learned[:2]))
+        assert n_bytes == training.counted.n_bytes
+        assert all(map(np.array_equal, learned, training.history[0]))
         assert learned.n_tokens[-1] == training.n_tokens  # with unknown characters
 
 
@@ -7933,7 +7957,7 @@ MANY_REFUSED_CALLS = {
         ({-1: b"a"}, [], "-1"),
         ({0: "a"}, [], "bytes"),
         ({0: b""}, [], "at least one"),
-        ({0: b"a"}, [(b"a", b"b")], "merge 0.*b'b'"),
+        ({0: b"a"}, [(b"a", b"b")], "a merge has or makes b'b'"),
         ({0: b"a", 1: b"b"}, [(b"a", b"b")], "b'ab'"),
         ({2**24: b"a"}, [], "16777216"),
         ([b"a"], [], WRONG_TYPE),
