@@ -616,9 +616,9 @@ def number_of(n, noun):
 
 def brief_repr(result):
     """Write a result with a few characters of each field, however large the fields are."""
-    names = [*inspect.signature(type(result)).parameters]
-    fields = ", ".join(f"{name}={reprlib.repr(getattr(result, name))}" for name in names)
-    return f"{type(result).__name__}({fields})"
+    names = inspect.signature(type(result)).parameters
+    fields = [f"{name}={reprlib.repr(getattr(result, name))}" for name in names]
+    return f"{type(result).__name__}({', '.join(fields)})"
 
 
 def import_optional(name, *others):
@@ -774,8 +774,7 @@ def stage(name):
     """Measure the time of a block, and add it to TIMINGS[name].
 
     The block may set the number of bytes that it has read. The time in which kernels are compiled
-    counts as that of the stage "compile", wherever it is spent. Under `scalene run --off` with
-    BPE_NUMBA_PROFILE=name, Scalene records this stage and no other.
+    counts as that of the stage "compile", wherever it is spent.
 
     >>> with stage("sleep") as spent:
     ...     time.sleep(0.01)
@@ -783,12 +782,6 @@ def stage(name):
     >>> spent.seconds > 0.009, TIMINGS["sleep"].n_bytes
     (True, 5)
     """
-    profiler = None
-    if os.environ.get("BPE_NUMBA_PROFILE") == name:
-        profiler = import_optional("scalene.scalene_profiler")
-        profiler.start()
-        # Scalene charges its start, some 0.2 s, to this line, and profile.sh leaves it out
-        time.sleep(0.3)
     start = time.perf_counter()
     compiled = _compiling_seconds()
     spent = Timing()
@@ -805,8 +798,6 @@ def stage(name):
         total.seconds += spent.seconds
         total.n_bytes += spent.n_bytes
         total.memory = spent.memory
-        if profiler:
-            profiler.stop()
 
 
 # The signals that ask a process to end; some systems lack some of them.
@@ -12699,39 +12690,38 @@ def _complete_new(recipe, family):
     """Fill in the open fields of the recipe of a new model; returns it and the least vocab_size."""
     alphabet = recipe.alphabet or family.alphabet
     require_known("alphabet", alphabet, ALPHABETS)
-    defaults = {"mark": "", "coverage": 1.0}
-    n_letters = 256
-    if alphabet == "characters":
-        defaults = {"mark": family.mark, "coverage": COVERAGE}
-        n_letters = 1
-    given = {name: value for name, value in vars(recipe).items() if value is not None}
-    recipe = Recipe(**defaults | given)
-    mark = recipe.mark
-    unk_token = None
     special_tokens = recipe.special_tokens
+    unk_token = None
     if alphabet == "bytes":
+        n_letters = 256
+        mark = ""
+        coverage = 1.0
         require(
-            (recipe.coverage, recipe.byte_fallback, mark) == (1, False, ""),
+            recipe.coverage in (None, 1) and not recipe.byte_fallback and not recipe.mark,
             "`coverage`, `byte_fallback` and `mark` go with the alphabet characters",
         )
         require(
             family.alphabet == "bytes",
             f"a model of the family {recipe.model} is made of characters",
         )
-    elif recipe.byte_fallback and family.kind != "unigram":
-        require(family.kind == "bpe", "`byte_fallback` is for bpe and unigram")
+    else:
+        n_letters = 1
+        mark = family.mark if recipe.mark is None else recipe.mark
+        coverage = COVERAGE if recipe.coverage is None else recipe.coverage
+        require(0 < coverage <= 1, f"`coverage` is more than 0, and at most 1, not {coverage}")
         require(
-            recipe.unk_token is None, "with `byte_fallback` nothing is unknown: omit `unk_token`"
+            len(mark) <= 1 and not mark.isspace(),
+            f"a mark is one character, not white space: {mark!r}",
         )
-    else:  # a Unigram always has an unknown token
-        unk_token = recipe.unk_token or family.unk_token
-        special_tokens = list(dict.fromkeys([*special_tokens, unk_token]))
-    require(
-        0 < recipe.coverage <= 1, f"`coverage` is more than 0, and at most 1, not {recipe.coverage}"
-    )
-    require(
-        len(mark) <= 1 and not mark.isspace(), f"a mark is one character, not white space: {mark!r}"
-    )
+        if family.kind == "unigram" or not recipe.byte_fallback:
+            unk_token = recipe.unk_token or family.unk_token
+            special_tokens = list(dict.fromkeys([*special_tokens, unk_token]))
+        else:
+            require(family.kind == "bpe", "`byte_fallback` is for bpe and unigram")
+            require(
+                recipe.unk_token is None,
+                "with `byte_fallback` nothing is unknown: omit `unk_token`",
+            )
     pattern = family.pattern
     if mark not in ("", MARK):
         pattern = "whitespace-split"
@@ -12741,6 +12731,8 @@ def _complete_new(recipe, family):
         pattern=recipe.pattern or pattern,
         special_tokens=special_tokens,
         unk_token=unk_token,
+        mark=mark,
+        coverage=coverage,
     )
     return recipe, n_letters + len(special_tokens) + len(recipe.byte_tokens)
 

@@ -52,7 +52,41 @@ if [[ $lines ]]; then
 fi
 
 run() { # arguments of bpe_numba.py; what it says is shown if it fails
-  ${before:-python} "$module" ${before:+---} "$@" > profile/log 2>&1 || { cat profile/log >&2; exit 1; }
+  python "$module" "$@" > profile/log 2>&1 || { cat profile/log >&2; exit 1; }
+}
+
+record=$(mktemp -d)/record.py # in a folder of its own, which Scalene leaves out
+trap 'rm -r "$(dirname "$record")"' EXIT
+cat > "$record" <<'END'
+import contextlib, os, sys, time
+
+module, recorded, *arguments = sys.argv[1:]
+sys.argv = [module]
+sys.path.insert(0, os.path.dirname(module))
+import bpe_numba
+from scalene import scalene_profiler
+
+plain_stage = bpe_numba.stage
+
+
+@contextlib.contextmanager
+def recorded_stage(name):
+    with contextlib.ExitStack() as stack:
+        if name == recorded:
+            scalene_profiler.start()
+            stack.callback(scalene_profiler.stop)
+            time.sleep(0.3)  # Scalene charges its start, some 0.2 s, to the line that waits
+        yield stack.enter_context(plain_stage(name))
+
+
+bpe_numba.stage = recorded_stage
+sys.exit(bpe_numba.main(arguments))
+END
+
+run_recorded() { # the same under Scalene, which records the stage $1 and writes the file $2
+  python -m scalene run --off --cpu-only --no-stacks --no-async --cpu-sampling-rate 0.002 \
+    --program-path "$(dirname "$module")" -o "$2" "$record" --- "$module" "$1" "${@:3}" \
+    > profile/log 2>&1 || { cat profile/log >&2; exit 1; }
 }
 
 run_timed() { # the same, with a clock around each kernel that Python calls
@@ -198,9 +232,7 @@ mapfile -t stages < <(awk -F'[| ]+' '
 ' profile/stages | sort -rn | cut -d " " -f 2)
 for stage in "${stages[@]}"; do
   report=profile/$command.$stage
-  export BPE_NUMBA_PROFILE=$stage
-  before="python -m scalene run --off --cpu-only --no-stacks --no-async --cpu-sampling-rate 0.002 -o $report.json" \
-    run "${chosen[@]}"
+  run_recorded "$stage" "$report.json" "${chosen[@]}"
   echo
   python - "$report.json" "$stage" <<'END' || continue
 import json, re, sys
@@ -214,24 +246,27 @@ with open("profile/kernels.json") as file:
 with open("profile/stages") as file:
     seconds = re.search(rf"\| {stage} +\| +([\d.,]+)", file.read())[1]
 module = next((content for path, content in profile["files"].items() if path.endswith("bpe_numba.py")), None)
+
+
+def time_of(row):
+    return sum(row[kind] for kind in KINDS)
+
+
 real = 0
 if module:
-    timer = next(row["lineno"] for row in module["lines"] if row["line"].startswith("def stage("))
-    of_timer = [row for row in module["lines"] if row["start_function_line"] == timer]  # it waits for Scalene to start
-    real = 100 - sum(row[kind] for row in of_timer for kind in KINDS)
+    # the line that begins the stage waits for Scalene to start
+    of_timer = [row for row in module["lines"] if row["line"].strip().startswith("with stage(")]
+    real = 100 - sum(map(time_of, of_timer))
 if real < 1:
     sys.exit(f"{path[8:-5]}: too short for Scalene; take more text")
 profile["elapsed_time_sec"] *= real / 100
-module["functions"] = [row for row in module["functions"] if row["line"] != "stage"]
+around = {row["start_function_line"] for row in of_timer if time_of(row)}
+module["functions"] = [row for row in module["functions"] if row["lineno"] not in around]
 for row in of_timer:
     row |= dict.fromkeys(KINDS, 0)
 for content in profile["files"].values():
     for row in content["functions"] + content["lines"]:
         row |= {kind: row[kind] * 100 / real for kind in KINDS}
-
-
-def time_of(row):
-    return sum(row[kind] for kind in KINDS)
 
 
 def notes_on(number):

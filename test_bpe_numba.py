@@ -1100,20 +1100,6 @@ def test_a_signal_finishes_the_renaming_of_every_thread(tmp_path, monkeypatch):
     assert sorted(map(sorted, ends[0])) == [["a", "b"]] * 2 and not ends[1]
 
 
-def test_only_the_named_stage_is_profiled(monkeypatch):
-    calls = []
-    notes = {name: functools.partial(calls.append, name) for name in ("start", "stop")}
-    profiler = SimpleNamespace(**notes)
-    monkeypatch.setitem(sys.modules, "scalene", SimpleNamespace(scalene_profiler=profiler))
-    monkeypatch.setitem(sys.modules, "scalene.scalene_profiler", profiler)
-    monkeypatch.setenv("BPE_NUMBA_PROFILE", "learn")
-    for name in ("scan", "learn", "save"):
-        with bpe.stage(name):
-            calls.append(name)
-    assert calls == ["scan", "start", "learn", "stop", "save"]
-    assert set(calls[::2]) <= bpe.TIMINGS.keys()
-
-
 def test_a_log_has_lines_in_place_of_bars(capsys):
     with bpe.Engine(progress=True).progress_bar("scan", 10, "B") as bar:
         bar.update(4)
