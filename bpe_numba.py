@@ -13221,7 +13221,7 @@ class Table(NamedTuple):
         return f"<h4>{html.escape(self.title)}</h4><table><tr><td>{'<tr><td>'.join(lines)}</table>"
 
 
-def _cell(value, column=""):
+def _cell(value, column):
     """Write a value for a table: whole numbers with all digits, others with four."""
     if column == "id":
         return str(value)
@@ -13451,7 +13451,7 @@ def encode_corpus(
         if has_words and source.total_bytes is not None:
             by_spaces = dataclasses.replace(source, pattern="whitespace-split", normalizer=())
             n_words = count(by_spaces, engine).n_pretokens
-    require(len(counted.words.counts), f"no text to look at in {_name_some(source.files)}")
+    require(counted.n_pretokens, f"no text to look at in {_name_some(source.files)}")
     with stage("encode"):
         encoded = encode_words(tokenizer._by_word, counted.words)
     return encoded._replace(n_bytes=counted.n_bytes, n_words=n_words)
@@ -13587,7 +13587,7 @@ class Glitch(NamedTuple):
     used: int  # the number of its occurrences in the corpus
     taken: Counter[bytes]  # the tokens that later merges made from it, and how often
 
-    def now_in(self) -> str:
+    def now_in(self):
         """Write the tokens that have taken most of it."""
         taken = self.taken.most_common(3)
         return ", ".join(f"{readable(token)} {100 * n // self.made} %" for token, n in taken)
@@ -13636,12 +13636,11 @@ class Inspection(Report):
         n_tokens = len(self.tokens)
         kinds = [(kind, n, 100 * n / n_tokens) for kind, n in self.kinds.most_common()]
         longest = Counter({token_id: len(token) for token_id, token in self.tokens.items()})
-        lost = [(key, "|".join(map(self.name_of, ids))) for key, ids in self.unreachable.items()]
-        n_lost = f"{len(lost):,}"
+        lost = [(key, "|".join(map(self._name_of, ids))) for key, ids in self.unreachable.items()]
         tables = [
             Table("Tokens by kind", ("kind", "tokens", "%"), kinds),
             self._list("Longest tokens", longest.most_common(), "bytes"),
-            self._list(f"Tokens that no text can reach: {n_lost}", lost, "becomes"),
+            self._list(f"Tokens that no text can reach: {len(lost):,}", lost, "becomes"),
         ]
         if self.measures:
             tables.append(Table("Measures", ("measure", "value"), [*self.measures.items()]))
@@ -13653,10 +13652,10 @@ class Inspection(Report):
 
     def _list(self, title, rows, *header):
         """Tabulate the first of some rows, which begin with an id, with the tokens of the ids."""
-        rows = [(token_id, self.name_of(token_id), *cells) for token_id, *cells in rows[:ROWS]]
+        rows = [(token_id, self._name_of(token_id), *cells) for token_id, *cells in rows[:ROWS]]
         return Table(title, ("id", "token", *header), rows)
 
-    def name_of(self, token_id: int) -> str:
+    def _name_of(self, token_id):
         """Write a token, or the id of a special token."""
         if token_id not in self.tokens:
             return f"<id {token_id}>"

@@ -2433,7 +2433,6 @@ def change_at_random(learner, naive, source, pairs):
         assert learner.merge(*pair) == naive.merge(*pair)
 
 
-@pytest.mark.filterwarnings("error::pytest.PytestUnraisableExceptionWarning")  # of a score
 @examples(60)
 @given(
     counts=word_counts,
@@ -2461,6 +2460,14 @@ def test_a_driven_learner_is_the_naive_one(counts, options, source):
     symbols = [now.symbols[i:j].tolist() for i, j in pairwise(now.offsets)]
     ours = sorted(zip(symbols, now.counts.tolist(), strict=True))
     assert ours == sorted((word, n) for word, n in naive.words if word)
+
+
+def test_pairs_of_a_symbol_that_is_gone_have_a_likelihood(monkeypatch):
+    errors = []
+    monkeypatch.setattr(sys, "unraisablehook", errors.append)  # a score cannot raise
+    learner = bpe.Learner(bpe.Words.from_counts({b"abab": 3}), 300, score="likelihood")
+    learner.split(learner.merge(97, 98), [97, 98])
+    assert learner.best() == (97, 98, 6, 1 / 6) and errors == []
 
 
 @pytest.mark.parametrize("score", ["count", "likelihood"])
