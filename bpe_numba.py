@@ -4485,7 +4485,7 @@ class Source:
     skip_bad_lines: bool = False
 
     def __post_init__(self):
-        if not any(isinstance(file, TextStream) for file in self.files):
+        if TextStream not in map(type, self.files):
             self.files = find_files(self.files)
         if not isinstance(self.pattern, Pattern):
             self.pattern = Pattern(self.pattern)
@@ -13603,17 +13603,16 @@ def find_glitches(learned, ids, frequencies):
                  size, so the numbers of the training are scaled to it
     """
     made = (-np.diff(learned.n_tokens)).tolist()
-    n_letters = len(learned.alphabet)
     share = frequencies.sum() / learned.n_tokens[-1]
     glitches = {}
-    merges = zip(learned.tokens[n_letters:], made, learned.pairs.tolist(), strict=True)
-    for symbol, (token, n, pair) in enumerate(merges, n_letters):
+    for pair, n in zip(learned.merges, made, strict=True):
+        token = b"".join(pair)
         for part in glitches.keys() & pair:
             glitches[part].taken[token] += n * pair.count(part)
         if token in ids:
             used = int(frequencies[ids[token]])
             if max(used, 1) * RARE <= n * share:
-                glitches[symbol] = Glitch(ids[token], n, used, Counter())
+                glitches[token] = Glitch(ids[token], n, used, Counter())
     return sorted(glitches.values(), key=lambda glitch: -glitch.made)
 
 
