@@ -266,7 +266,7 @@ def _compiler(cache, **options):
     # A cfunc wrapper is for kernels in variables. Wrappers take a sixth of the time of compiling.
     options.update(nogil=True, no_cfunc_wrapper=True)
 
-    def compile_lazily(function: Callable) -> Callable:
+    def compile_lazily(function):
         """Compile a function when it is called for the first time."""
         if not COMPILES:
             return function
@@ -4947,18 +4947,18 @@ class CorpusCounts(NamedTuple):
     __repr__ = brief_repr
 
     @property
-    def n_read(self) -> int:
+    def n_read(self):
         """The number of bytes that were read, including special tokens."""
         return self.n_bytes + sum(
             len(token.encode()) * n for token, n in self.special_tokens.items()
         )
 
     @property
-    def n_pretokens(self) -> int:
+    def n_pretokens(self):
         return int(self.words.counts.sum())
 
     @property
-    def described(self) -> dict:
+    def described(self):
         """All fields as plain JSON, with a hash in place of the words."""
         return self._asdict() | {
             "words": self.words.digest,
@@ -5252,11 +5252,9 @@ class WordCounter:
         self._keys = np.empty(4 * KEYS, np.uint64)  # for _word_keys
         self._n_ends = 0
         self._dropped = np.zeros(0, np.uint16), np.zeros(0, bool)  # for _export_words
-        self.special_ids: Counter[int] = Counter()
+        self.special_ids = Counter()
 
-    def add_texts(
-        self, texts: Sequence[bytes], pretokenizer: Pretokenizer, opening: int = BEGINS
-    ) -> tuple[int, int]:
+    def add_texts(self, texts, pretokenizer, opening=BEGINS):
         """Count the pretokens of texts; returns the numbers of documents and of bytes.
 
         A special token ends a document.
@@ -5270,7 +5268,7 @@ class WordCounter:
         n_bytes = len(original.text) - PADDING - len(meanings)
         return _count_parts(original.scanned), n_bytes
 
-    def add_flat(self, flat: FlatText, pattern: Pattern) -> None:
+    def add_flat(self, flat, pattern):
         """Count the pretokens of a flat text that was made for the last step of a pattern."""
         table = pattern.table
         _count_text(self.table, flat.text, flat.scanned, table, *self._scan, self._keys)
@@ -5278,7 +5276,7 @@ class WordCounter:
         if len(table.dropped):
             self._dropped = table.class_of, table.dropped
 
-    def add_words(self, words: Words) -> None:
+    def add_words(self, words):
         """Add words over the single bytes that were counted elsewhere."""
         require(
             words.alphabet == BYTES,
@@ -5292,7 +5290,7 @@ class WordCounter:
         _reserve_words(self.table, n, 0)
         _add_words(self.table, text, 0, words.offsets[1:], n, words.counts, self._keys)
 
-    def words(self, dtype: type = np.int32) -> Words:
+    def words(self, dtype=np.int32):
         """Return the words so far, in no particular order.
 
         With the type uint8 the symbols are not copied; such Words are for `add_words` alone.
@@ -5300,7 +5298,7 @@ class WordCounter:
         text, offsets, counts = _export_words(self.table, self._n_ends, *self._dropped)
         return Words(text.astype(dtype, copy=False), offsets, counts)
 
-    def drop_rarest(self, max_words: int) -> tuple[int, int, int]:
+    def drop_rarest(self, max_words):
         """Drop the rarest words if there are more than `max_words`; at most half of that are left.
 
         All words of the same count are dropped, or none. Returns the number of dropped occurrences,
@@ -5317,12 +5315,12 @@ class WordCounter:
         n_left = max(max_words // 2, 1)
         least = np.partition(words.counts, -n_left - 1)[-n_left - 1]
         is_rare = words.counts <= least
-        rare = _select_words(words, np.flatnonzero(is_rare))
-        n_bytes = np.dot(rare.counts, rare.sizes)
+        rare = words.counts[is_rare]
+        n_bytes = np.dot(rare, words.sizes[is_rare])
         self.table = _new_word_table(1 << 16, 1 << 16)
         self._n_ends = 0
         self.add_words(_select_words(words, np.flatnonzero(~is_rare)))
-        return int(rare.counts.sum()), int(n_bytes), int(least)
+        return int(rare.sum()), int(n_bytes), int(least)
 
 
 def _count_task(source, blocks):
@@ -5396,13 +5394,13 @@ def count(
     return CorpusCounts(counter.words(), n_documents, n_bytes, special_tokens, *others)
 
 
-def compile_pretokenizing(source: Source) -> None:
+def compile_pretokenizing(source):
     """Compile the kernels that cut texts before they are scanned, or load them from the disk."""
     source.pretokenizer.apply(_new_scan(), [b"one"])
     source.pretokenizer.find_cut(lambda position, size: b"one", 0, 1)
 
 
-def compile_counting(pattern: Pattern) -> None:
+def compile_counting(pattern):
     """Compile the kernels of scanning and counting, or load them, before processes are forked."""
     counter = WordCounter()
     flat = FlatText.join([b"one two"], [BEGINS])
@@ -5446,7 +5444,7 @@ def _read_arrays(path):
         return dict(saved)
 
 
-def save_counts(path: Path, counted: CorpusCounts, settings: Mapping) -> None:
+def save_counts(path, counted, settings):
     """Write a words file for counts of a Source with these settings. Equal counts make equal files.
 
     >>> source = Source([TextStream(["to be", "or not to be"])], Pattern("gpt2"))
@@ -5482,16 +5480,14 @@ def load_counts(path: Path) -> tuple[CorpusCounts, dict]:
     with expecting_whole("file of words, as `count` writes it", path):
         saved = _read_arrays(path)
         header = json.loads(saved["header"].item())
-        symbols = saved["symbols"]
-        counts = saved["counts"]
-        offsets = saved["offsets"]
         described = header["counted"]
-        words = Words(symbols.astype(np.int32), offsets, counts)
-        fits = len(offsets) == len(counts) + 1 and offsets[0] == 0 and offsets[-1] == len(symbols)
+        words = Words(saved["symbols"].astype(np.int32), saved["offsets"], saved["counts"])
         if not (
-            fits
-            and (np.diff(offsets) > 0).all()
-            and (counts > 0).all()
+            words.offsets[0] == 0
+            and (words.sizes > 0).all()
+            and words.sizes.sum() == len(words.symbols)
+            and len(words.sizes) == len(words.counts)
+            and (words.counts > 0).all()
             and words.digest == described["words"]
         ):
             raise ValueError("its words do not match their hash")
@@ -5873,14 +5869,6 @@ def _pair_number(left, right, learner):
     return i64(slots[slot])
 
 
-@inline_kernel
-def _find_symbol(symbol, position, cells):
-    """Find the next cell of a symbol, from a position on; len(cells) if there is none."""
-    while position < len(cells) and cells[position] != symbol:
-        position += 1
-    return position
-
-
 @inner_kernel
 def _list_occurrences(pair, learner):
     """List the positions of a pair, ascending, with stale ones."""
@@ -5894,12 +5882,10 @@ def _list_occurrences(pair, learner):
     if pair.length != OUTDATED:
         return listed[start : start + pair.length]
     found = np.empty(len(cells), listed.dtype)
-    position = _find_symbol(a, i64(0), cells)
-    while position < len(cells):
-        if cells[position + width] == b:
+    for position in range(len(cells) - width):
+        if cells[position] == a and cells[position + width] == b:
             found[n] = position
             n += 1
-        position = _find_symbol(a, position + width, cells)
     return found[:n]
 
 
@@ -5999,18 +5985,16 @@ def _add_new_pairs(side, c, n_distinct, positions, learner):
     beside = learner.beside[side]
     distinct = learner.distinct[side]
     occurrences = learner.occurrences
-    part = i64(symbols[c].left)  # of c: it was beside the neighbour
-    if side == RIGHT:
-        part = i64(symbols[c].right)
+    # the part of c that was beside the neighbour
+    part = i64(symbols[c].left if side == LEFT else symbols[c].right)
     for k in range(n_distinct):
         x = i64(distinct[k])
         pair = learner.n_pairs
         learner.n_pairs += 1
         new = pairs[pair]
         neighbour = neighbours[x]
-        before = x  # what x was before the merge
-        if x == c:  # a second c, on the right
-            before = i64(symbols[c].left)
+        # x before the merge; a second c is on the right
+        before = i64(symbols[c].left) if x == c else x
         left, right = _left_to_right(before, side, part)
         pairs[slots[_find_pair(left, right, slots, pairs)]].count -= neighbour.count
         new.left, new.right = _left_to_right(x, side, c)
@@ -6283,23 +6267,24 @@ def _split_symbol(symbol, parts, learner):
     cells = learner.cells
     symbols = learner.symbols
     totals = learner.totals
+    width = symbols[symbol].width
     total = 0
-    position = _find_symbol(symbol, i64(0), cells)
-    while position < len(cells):
+    for position in range(len(cells)):
+        if cells[position] != symbol:
+            continue
         count = _class_at_position(position, learner.class_of, learner.classes).count
         left = i64(cells[position - 1])
-        after = i64(cells[position + symbols[symbol].width])
+        after = i64(cells[position + width])
         _change_count(left, symbol, -count, learner)
         _change_count(symbol, after, -count, learner)
         for part in parts:
             cells[position] = part
-            position += symbols[part].width
+            position += symbols[part].width  # changes only this turn of the loop
             cells[position - 1] = part
             _change_count(left, part, count, learner)
             left = part
         _change_count(left, after, count, learner)
         total += count
-        position = _find_symbol(symbol, position, cells)
     symbols[learner.n_symbols[0] - 1].n_tokens += (len(parts) - 1) * total
     totals[symbol] = 0
     for part in parts:
@@ -7768,9 +7753,9 @@ def _merge_long(n, tables, alpha, state, ids, at):
     left out with this probability, and `state`, uint64[1], is that of `_random`. The symbols are a
     linked list: before[k] and after[k] are the neighbours of k.
     """
-    before = np.arange(-1, n - 1)
-    after = np.arange(1, n + 1)
-    entries = np.full(n, NO_MERGE, np.uint64)  # of each symbol and the next one
+    before = np.empty(n, np.int64)
+    after = np.empty(n, np.int64)
+    entries = np.empty(n, np.uint64)  # of each symbol and the next one
     # a merge removes one item and adds two at most
     heap = np.empty(2 * n, np.uint64)
     size = i64(0)
@@ -7781,8 +7766,12 @@ def _merge_long(n, tables, alpha, state, ids, at):
     symbols = ids[at : at + n]
     merges = tables.merges
     bloom = tables.bloom
-    for k in range(n - 1):
-        size = _queue_merge(k, k + 1, merges, bloom, symbols, entries, heap, size)
+    for k in range(n):  # np.arange and np.full take 0.3 s to compile
+        before[k] = k - 1
+        after[k] = k + 1
+        entries[k] = NO_MERGE
+        if k:
+            size = _queue_merge(k - 1, k, merges, bloom, symbols, entries, heap, size)
     while size:
         item = _heap_pop(heap, size)
         size -= 1
