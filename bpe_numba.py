@@ -10941,11 +10941,12 @@ def _working_pattern(model):
     """
     pattern = Pattern(model.pattern)
     exact_pattern = KINDS[model.kind].exact_pattern
-    if model.alphabet == "bytes" or not exact_pattern:
-        return pattern
-    steps = [step for step in pattern.steps if step != PATTERNS["none"]]
-    exact = Pattern([*steps, exact_pattern(model)])
-    return exact if len(exact.passes) == len(pattern.passes) else pattern
+    if exact_pattern and model.alphabet != "bytes":
+        steps = [step for step in pattern.steps if step != PATTERNS["none"]]
+        exact = Pattern([*steps, exact_pattern(model)])
+        if len(exact.passes) == len(pattern.passes):
+            return exact
+    return pattern
 
 
 class Tokenizer:
@@ -11694,8 +11695,9 @@ class Tokenizer:
         if key not in self._prepared:
             allowed = self._allowed(key)
             special = {t: token_id for t, token_id in self.special_tokens.items() if t in allowed}
-            pretokenizer = Pretokenizer(self.pattern, special, self.model.flags, self._normalizer)
-            self._prepared[key] = pretokenizer
+            self._prepared[key] = Pretokenizer(
+                self.pattern, special, self.model.flags, self._normalizer
+            )
         return self._prepared[key]
 
     def _allowed(self, allowed_special):
@@ -11741,12 +11743,11 @@ class Tokenizer:
         if skip_special_tokens:
             ids = ids[~np.isin(ids, self._skipped_ids)]
         text = self.decode_bytes(ids).decode("utf-8", "replace")
-        if not self.model.decoder_steps or not len(ids):
-            return text
-        if "\ufffd" in text:
+        steps = self.model.decoder_steps
+        if steps and "\ufffd" in text:
             text = self._decode_runs(ids)
-        last = self.vocab[int(ids[-1])]
-        for step in self.model.decoder_steps:
+        last = b"".join(map(self.vocab.get, ids[-1:].tolist()))  # empty without ids
+        for step in steps:
             if step["type"] == "BPEDecoder" and last.endswith(step["suffix"].encode()):
                 text = text.removesuffix(" ")
         return text
