@@ -9220,7 +9220,7 @@ ENCODINGS = {
 }
 
 
-def read_json(data: bytes, where: object) -> dict:
+def read_json(data, where):
     """Parse a JSON object; raises InputError for other content."""
     text = _decode_utf8(data, where)
     try:
@@ -9251,7 +9251,7 @@ def _to_json(data, indent=None):
 
 
 @contextlib.contextmanager
-def naming_file(where: object) -> Iterator[None]:
+def naming_file(where):
     """Put the name of a file, or of an attempt, before the message of an InputError."""
     try:
         yield
@@ -9404,9 +9404,7 @@ def _merging(model):
 # GPT-2's vocab.json and merges.txt
 
 
-def read_gpt2(
-    vocab_path: Path, merges_path: Path, special_tokens: SpecialTokens, pattern: PatternSource
-) -> Model:
+def read_gpt2(vocab_path, merges_path, special_tokens, pattern):
     """Read GPT-2's two files.
 
     By default the special tokens are the names that no merge makes, except single bytes.
@@ -9468,7 +9466,7 @@ def _read_gpt2_pair(file, special_tokens, pattern):
 
 
 @naming_file("GPT-2's files cannot hold this tokenizer")
-def write_gpt2(model: Model) -> dict[str, str]:
+def write_gpt2(model):
     """Write vocab.json and merges.txt; with the same pattern, `read_gpt2` gives the same ids."""
     marks = any(isinstance(step, Metaspace) for step in Pattern(model.pattern).steps)
     require(
@@ -9489,13 +9487,7 @@ def write_gpt2(model: Model) -> dict[str, str]:
 _RANK = rb"(?:=|(?:[A-Za-z\d+/]{4})*[A-Za-z\d+/]{2}(?:==|[A-Za-z\d+/][A-Za-z\d+/=])) \d{1,8}\r?\n"
 
 
-def read_tiktoken(
-    data: bytes,
-    file: Path,
-    encoding: str | None,
-    pattern: PatternSource | None,
-    special_tokens: SpecialTokens,
-) -> Model:
+def read_tiktoken(data, file, encoding, pattern, special_tokens):
     """Read a rank file.
 
     Its pattern and special tokens are given, published, or in the .json file that `save` wrote.
@@ -9558,7 +9550,7 @@ def _find_encoding(data, file, has_specials):
 
 
 @naming_file("tiktoken cannot represent this tokenizer")
-def tiktoken_ranks(model: Model) -> dict[bytes, int]:
+def tiktoken_ranks(model):
     """Return the ranks with which tiktoken gives the same ids; raises ValueError if none do."""
     ranks = model.ordinary_ids
     pattern = Pattern(model.pattern)
@@ -9573,7 +9565,7 @@ def tiktoken_ranks(model: Model) -> dict[bytes, int]:
     return ranks
 
 
-def write_tiktoken(model: Model) -> dict[str, str]:
+def write_tiktoken(model):
     """Write a rank file, and a .json file with the pattern and the special tokens."""
     ranks = tiktoken_ranks(model)
     lines = [
@@ -9589,7 +9581,7 @@ def write_tiktoken(model: Model) -> dict[str, str]:
 # Hugging Face's tokenizer.json: the "model" object of each kind
 
 
-def write_bpe(model: Model) -> dict:
+def write_bpe(model):
     """Write the "model" object of a BPE."""
     merges, looks_up = _as_merges(model)
     name_of = _name_of(model)
@@ -9614,7 +9606,7 @@ def _plain_added(added, merges):
     return [name for name in byte_names if _read_names([name])[0] not in tokens]
 
 
-def read_bpe(data: dict, added: Sequence[str], alphabet: str) -> dict:
+def read_bpe(data, added, alphabet):
     """Read the "model" object of a BPE; returns fields of Model."""
     for key in ("dropout", "continuing_subword_prefix"):
         require(not data.get(key), f"a model with {key} is not supported")
@@ -9661,13 +9653,13 @@ def read_bpe(data: dict, added: Sequence[str], alphabet: str) -> dict:
     }
 
 
-def write_trimmed(model: Model) -> dict:
+def write_trimmed(model):
     """Write the "model" object of a trimmed BPE, which is a BPE and the ids of unused tokens."""
     written = write_bpe(dataclasses.replace(model, unused=()))  # which are named as others
     return written | {"type": "Trimmed", "unused": model.unused}
 
 
-def read_trimmed(data: dict, added: Sequence[str], alphabet: str) -> dict:
+def read_trimmed(data, added, alphabet):
     """Read the "model" object of a trimmed BPE; returns fields of Model."""
     unused = data.get("unused")
     require(
@@ -9684,7 +9676,7 @@ _WORDPIECE_FIELDS = {
 }
 
 
-def write_wordpiece(model: Model) -> dict:
+def write_wordpiece(model):
     """Write the "model" object of a WordPiece."""
     return {
         "type": "WordPiece",
@@ -9695,7 +9687,7 @@ def write_wordpiece(model: Model) -> dict:
     }
 
 
-def read_wordpiece(data: dict, added: Sequence[str], alphabet: str) -> dict:
+def read_wordpiece(data, added, alphabet):
     """Read the "model" object of a WordPiece, or of a WordLevel with the same keys."""
     fields = {}
     for field, (key, default) in _WORDPIECE_FIELDS.items():
@@ -9715,7 +9707,7 @@ def read_wordpiece(data: dict, added: Sequence[str], alphabet: str) -> dict:
     return fields | {"vocab": vocab, "merges": None}
 
 
-def write_wordlevel(model: Model) -> dict:
+def write_wordlevel(model):
     """Write the "model" object of a WordLevel, whose tokens are whole words."""
     return {
         "type": "WordLevel",
@@ -9724,14 +9716,14 @@ def write_wordlevel(model: Model) -> dict:
     }
 
 
-def read_wordlevel(data: dict, added: Sequence[str], alphabet: str) -> dict:
+def read_wordlevel(data, added, alphabet):
     """Read the "model" object of a WordLevel: a WordPiece that knows only whole words."""
     unknown = data.get("unk_token") or ""
     as_wordpiece = {"continuing_subword_prefix": "", "max_input_chars_per_word": MAX_ID}
     return read_wordpiece(data | as_wordpiece | {"unk_token": unknown}, added, alphabet)
 
 
-def write_unigram(model: Model) -> dict:
+def write_unigram(model):
     """Write the "model" object of a Unigram, whose tokens must be numbered from 0 without gaps."""
     names = dict(itertools.islice(vocab_names(model).items(), len(model.scores)))
     require(
@@ -9748,7 +9740,7 @@ def write_unigram(model: Model) -> dict:
     }
 
 
-def read_unigram(data: dict, added: Sequence[str], alphabet: str) -> dict:
+def read_unigram(data, added, alphabet):
     """Read the "model" object of a Unigram."""
     require(
         alphabet == "characters" or not data.get("byte_fallback"),
@@ -9799,7 +9791,7 @@ def _number_added(file_ids, names):
     return ids
 
 
-def template_processing(template: str, special_tokens: Ids) -> dict:
+def template_processing(template, special_tokens):
     """Make the post_processor of a template: special tokens around $A, with spaces between them.
 
     In a pair of texts, what follows the first one also follows the second.
@@ -9840,7 +9832,7 @@ def _differs_in_huggingface(model):
     return has_charsmap or _USER_SYMBOL in model.flags.values() or model.sums_in_single
 
 
-def write_huggingface(model: Model) -> dict[str, str]:
+def write_huggingface(model):
     """Write the three files of a tokenizer for transformers."""
     if _differs_in_huggingface(model):
         note(
@@ -10025,7 +10017,7 @@ def _check_single_words(model, names):
         )
 
 
-def read_huggingface(content: dict) -> Model:
+def read_huggingface(content):
     """Read a tokenizer.json; raises ValueError for features that would give other ids here."""
     written = content.get("model")
     require(isinstance(written, dict), "not a tokenizer.json: it has no model")
@@ -10182,7 +10174,7 @@ def _sentencepiece_decoder(proto):
     return steps
 
 
-def read_sentencepiece(data: bytes) -> Model:
+def read_sentencepiece(data):
     """Read a SentencePiece model, Unigram or BPE.
 
     The user-defined symbols of a BPE become special tokens, which are found in normalized text
@@ -10267,7 +10259,7 @@ _BERT_FIELDS = {
 _BERT_SPECIALS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 
 
-def read_bert(data: bytes, file: Path, config: Mapping[str, object]) -> Model:
+def read_bert(data, file, config):
     """Read the vocabulary of a BERT.
 
     `config` or, without an entry, the tokens without brackets tell whether it is in lower case.
@@ -10428,7 +10420,7 @@ FORMATS = {
 WRITTEN_FORMATS = [name for name in FORMATS if FORMATS[name].write]
 
 
-def find_model(name: PathName | object) -> Path | object:
+def find_model(name):
     """Find the file of a model: of a path, which comes first, or of a name of the hub.
 
     Tokenizers of other libraries are returned as they are.
@@ -10441,13 +10433,7 @@ def find_model(name: PathName | object) -> Path | object:
     return path if path.is_file() else _find_on_hub(str(name))
 
 
-def load_model(
-    path: PathName | object,
-    *,
-    encoding: str | None = None,
-    pattern: PatternSource | None = None,
-    special_tokens: SpecialTokens = None,
-) -> Model:
+def load_model(path, *, encoding=None, pattern=None, special_tokens=None):
     """Read a model from a file, a folder, the hub, or a tokenizer of another library.
 
     The format is detected from the content. See Tokenizer.load.
@@ -10554,7 +10540,7 @@ def _model_of(tokenizer):
     return model
 
 
-def save_model(model: Model, path: PathName, format: str | None = None) -> None:
+def save_model(model, path, format=None):
     """Write a model folder in one of WRITTEN_FORMATS.
 
     By default that is tokenizer.json, and GPT-2's two files if that is possible. A path with the
