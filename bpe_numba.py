@@ -12552,7 +12552,7 @@ class Recipe(_Options):
         return Metaspace(self.mark, "never" if self.mark == MARK else "always")
 
     @property
-    def decoder(self) -> list[dict]:
+    def _decoder(self):
         """The steps that turn the tokens of the model into text."""
         prefix = FAMILIES[self.model].subword_prefix
         join = [{"type": "ByteFallback"}, {"type": "Fuse"}]
@@ -12575,9 +12575,9 @@ class Recipe(_Options):
             n_symbols = len(words.alphabet) + self.vocab_size - len(self.from_.vocab)
         elif self.alphabet == "characters":
             words = words.as_characters(self.coverage, self.metaspace)
-        return self.learn_symbols(words, n_symbols, engine)
+        return self._learn_symbols(words, n_symbols, engine)
 
-    def learn_symbols(self, words: Words, n_symbols: int, engine: Engine | None = None) -> Learned:
+    def _learn_symbols(self, words, n_symbols, engine):
         """Call the learner with those fields of the recipe and the engine that it takes."""
         options = vars(self) | self.learner_options | vars(engine or Engine())
         return call_with(FAMILIES[self.model].learn, words, n_symbols, **options)
@@ -12597,7 +12597,7 @@ class Recipe(_Options):
         )
         family = FAMILIES[self.model]
         fields = family._asdict() | vars(self)  # a Model has some of them under the same names
-        fields["decoder"] = self.decoder
+        fields["decoder"] = self._decoder
         fields["fuse_unk"] = self.alphabet == "characters" and family.kind != "wordpiece"
         if learned.scores is not None:
             score_of = dict(zip(learned.tokens, learned.scores.tolist(), strict=True))
@@ -13085,7 +13085,7 @@ def train_recipe(recipe, source, counts, engine):
         jobs = [
             functools.partial(compile_counting, source.pattern),
             functools.partial(
-                recipe.learn_symbols, Words.from_counts({b"aa": 1}), 257, Engine(engine.workers)
+                recipe._learn_symbols, Words.from_counts({b"aa": 1}), 257, Engine(engine.workers)
             ),
             functools.partial(compile_pretokenizing, source),
         ]
@@ -14029,8 +14029,8 @@ def _train_command(inputs: Sequence[str] = (), *, out="model", template=None, **
     $ train corpus.txt --vocab-size 32k --special-token "<|endoftext|>" --out model
     $ train "shards/*.jsonl.gz" --model unigram --vocab-size 16k --out unigram
     """
-    known = {"engine", *inspect.signature(train).parameters}
-    known |= inspect.signature(transformers_config).parameters.keys()
+    of_train = inspect.signature(train).parameters
+    known = {"engine", *of_train, *inspect.signature(transformers_config).parameters}
     learner_options = {name: options[name] for name in options.keys() - known}
     recipe = call_with(Recipe, **options, learner_options=learner_options)
     recipe, files, counts = prepare(recipe, inputs or None)
@@ -14242,14 +14242,13 @@ def _doc(function):
 
 def _add_argument(command, parameter, is_positional, text):
     """Add the command-line argument that sets a parameter."""
-    name = parameter.name.rstrip("_")
+    option = parameter.name.rstrip("_")
     default = parameter.default
     kind = getattr(parameter.annotation, "__name__", str(parameter.annotation)).partition(" ")[0]
     is_many = kind == "Sequence[str]"
     is_required = default is parameter.empty
-    option = name
     if is_many:
-        option = re.sub("(?<!u)s$", "", name)  # --special-token, but --corpus
+        option = re.sub("(?<!u)s$", "", option)  # --special-token, but --corpus
         text += "; may be repeated" * (not is_positional)
     last = option.split("_")[-1]
     settings = {"metavar": {"at": "WHERE", "break": "RULE"}.get(last, last.upper())}
@@ -14276,9 +14275,7 @@ def _add_arguments(command, run, callees):
     The arguments are its own parameters, and the parameters with defaults of the functions that it
     calls.
     """
-    learners = []
-    if train in callees:
-        learners = [family.learn for family in FAMILIES.values()]
+    learners = [family.learn for family in FAMILIES.values() if train in callees]
     functions = [run, *callees, *learners]
     texts = {}
     for function in [Engine, Source, *functions[::-1]]:
@@ -14347,7 +14344,7 @@ def _replace_closed_streams():
     """Open the standard streams that the caller has closed, and let any name be printed."""
     for name in ("stdin", "stdout", "stderr"):
         if getattr(sys, name) is None:
-            setattr(sys, name, open(os.devnull, "r" if name == "stdin" else "w"))  # noqa: SIM115
+            setattr(sys, name, open(os.devnull, "r+"))  # noqa: SIM115
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")  # names of files may have invalid bytes
 
