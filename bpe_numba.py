@@ -12658,8 +12658,11 @@ def complete(recipe):
     require_known("`special_tokens_at`", recipe.special_tokens_at, SPECIAL_TOKENS_AT)
     family = FAMILIES[recipe.model]
     parameters = inspect.signature(family.learn).parameters.keys()
-    of_learners = ("tie_break", "score", "min_frequency")
-    chosen = {name for name in of_learners if getattr(recipe, name) != getattr(Recipe, name)}
+    chosen = {
+        name
+        for name in ("tie_break", "score", "min_frequency")
+        if getattr(recipe, name) != getattr(Recipe, name)
+    }
     for name in (chosen | recipe.learner_options.keys()) - parameters:
         raise InputError(f"`{name}` is no option of `train` with the family {recipe.model}")
     recipe = _with_checked_names(recipe)
@@ -12732,8 +12735,7 @@ def _complete_from(recipe):
     if not isinstance(base, Model):
         base = load_model(base)
     require(
-        (recipe.model, base.kind) == ("bpe", "bpe"),
-        "only a BPE has merges that training can continue",
+        {recipe.model, base.kind} == {"bpe"}, "only a BPE has merges that training can continue"
     )
     require(not base.word_suffix, "training cannot continue a model whose words end in a suffix")
     pattern = recipe.pattern or base.pattern
@@ -12900,10 +12902,9 @@ class Training:
 
     def summary(self) -> Table:
         """Tabulate the measurements; the text of most models is encoded first, see `n_tokens`."""
-        counted = self.counted
         learned = self.learned
         model = self.tokenizer.model
-        table = tabulate_counts(counted, "Training")
+        table = tabulate_counts(self.counted, "Training")
         rows = table.rows
         if learned.counts is not None:  # a Unigram has no merges
             last = number_of(int(learned.counts[-1:].sum()), "time")
@@ -12914,9 +12915,10 @@ class Training:
         rows.append(
             ("tokens", f"{len(model.vocab):,}, {len(model.special_tokens)} of them special")
         )
-        unseen = model.special_tokens.keys() - {model.unk_token} - counted.special_tokens.keys()
+        seen = {model.unk_token, *self.counted.special_tokens}
+        unseen = sorted(model.special_tokens.keys() - seen)
         if unseen:
-            rows.append(("not in text", ", ".join(sorted(unseen))))
+            rows.append(("not in text", ", ".join(unseen)))
         rows += [(name, f"{spent.seconds:.2f} s") for name, spent in self.timings.items()]
         rows.append(("peak memory", f"{peak_memory() / 1e6:,.0f} MB in the largest process"))
         return table
@@ -14029,8 +14031,11 @@ def _train_command(inputs: Sequence[str] = (), *, out="model", template=None, **
     $ train corpus.txt --vocab-size 32k --special-token "<|endoftext|>" --out model
     $ train "shards/*.jsonl.gz" --model unigram --vocab-size 16k --out unigram
     """
-    of_train = inspect.signature(train).parameters
-    known = {"engine", *of_train, *inspect.signature(transformers_config).parameters}
+    known = {
+        "engine",
+        *inspect.signature(train).parameters,
+        *inspect.signature(transformers_config).parameters,
+    }
     learner_options = {name: options[name] for name in options.keys() - known}
     recipe = call_with(Recipe, **options, learner_options=learner_options)
     recipe, files, counts = prepare(recipe, inputs or None)
