@@ -6996,7 +6996,8 @@ class Model:
         were added with `special: false`.
         """
         end = self.added_from if self.scores is None else len(self.scores)
-        n_ids = Counter(self.vocab.values())
+        texts = {self.vocab[token_id] for token_id in self.special_ids}
+        n_ids = Counter(filter(texts.__contains__, self.vocab.values()))
         special = {
             self.vocab[token_id]: token_id
             for token_id in self.special_ids
@@ -7172,14 +7173,11 @@ def _validate_special_tokens(model):
 
 def _validate_distinct(model):
     """Check that no two ordinary tokens have the same bytes."""
-    id_of = {}
-    for token_id in model.ordinary:
-        token = model.vocab[token_id]
-        first = id_of.setdefault(token, token_id)
-        if first != token_id:
-            raise InputError(
-                f"the ids {first} and {token_id} have the same bytes, {readable(token)!r}"
-            )
+    tokens = [*map(model.vocab.get, model.ordinary)]
+    if len({*tokens}) < len(tokens):
+        token = _repeated(tokens)
+        ids = [token_id for token_id in model.ordinary if model.vocab[token_id] == token]
+        raise InputError(f"the ids {ids} have the same bytes, {readable(token)!r}")
 
 
 def _repeated(items):
@@ -7317,7 +7315,7 @@ NO_RANK = NO_MERGE & ~LOW_HALF
 # in place of the id of an unknown letter: NO_ID refuses the word, DROPPED leaves the letter out
 NO_ID = -1
 DROPPED = -2
-# in place of the two ids of a merge that is not known yet: those that its token is last cut into
+# in place of both ids of a merge, if the pair that its token is merged from is not known yet
 ANY_PAIR = -1
 # a word of up to so many letters is merged by comparing all its pairs, a longer one by a heap
 MAX_LINEAR_MERGE = 48
