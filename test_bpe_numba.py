@@ -8097,9 +8097,9 @@ MANY_REFUSED_CALLS = {
         ({"chat_template": "chatml"}, "im_start"),
     ],
     lambda here, name: bpe.load_learned(here / name, plain().model): [
-        ("short", "damaged, or from another model"),
-        ("array", "damaged, or from another model"),
-        ("none", "damaged, or from another model"),
+        ("short", r"training\.npz: not a whole record of a training"),
+        ("array", r"training\.npz: not a whole record of a training"),
+        ("none", r"training\.npz: not a whole record of a training"),
     ],
     lambda here, name: bpe.curve({"x": (bpe.learn(WORDS, 258), 5)}).plot(here / name): [
         ("a.xyz", r"name a \.png, \.svg or \.pdf file")
