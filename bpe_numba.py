@@ -5069,7 +5069,11 @@ KEYS = 128  # keys made at once, before any is looked up: they fit into the L1 c
 def _word_keys(text, start, ends, n, entries, keys):
     """Write the keys and the home slots of up to KEYS words that lie end to end.
 
-    Their entries are prefetched. The look-up then takes 8 ns a word in 40 MB of English.
+    text     uint8[…]: the first word begins at `start`
+    ends     int64[n]: where each word ends
+    entries  uint64[H, 4]: those of the table; they are prefetched. The look-up then takes 8 ns a
+             word in 40 MB of English
+    keys     uint64[4 KEYS]: the two halves of a key, the slot, and a free place for each word
     """
     k = u64(0)
     while k < u64(n):  # an unsigned index needs no test whether it counts from the end
@@ -5161,7 +5165,10 @@ def _count_unique(table):
 
 @kernel
 def _add_words(table, text, start, ends, n, weights, keys):
-    """Add the weights of n words that lie end to end in a text; a single weight is for all words.
+    """Add the weights of n words that lie end to end in a text.
+
+    text, ends, keys  as for `_word_keys`
+    weights           int64[n], or int64[1]: one for all words
 
     END is a word, too, with the same key as a real byte 0xFE; see `_export_words`.
     """
@@ -5184,8 +5191,9 @@ def _add_words(table, text, start, ends, n, weights, keys):
 
 @kernel
 def _count_text(table, text, scanned, scan_table, lanes, marks, keys):
-    """Scan and count a flat text."""
-    once = np.ones(1, np.int64)
+    """Scan and count a flat text; its arrays, `lanes` and `marks` are as in "Scanning"."""
+    once = np.empty(1, np.int64)
+    once[0] = 1  # np.ones takes 0.2 s more to compile
     stop = _begin_scan(text, lanes)
     while lanes[0, POSITION] < stop:
         scanned = _scan_batch(scanned, stop, scan_table, lanes, marks)
@@ -5194,9 +5202,9 @@ def _count_text(table, text, scanned, scan_table, lanes, marks, keys):
 
 @kernel
 def _export_words(table, n_ends, class_of, dropped):
-    """Copy the words of a table, in its order: returns bytes, offsets and counts.
+    """Copy the words of a table, in its order, except those that the pattern drops.
 
-    Words that the pattern drops are left out.
+    Returns their bytes, uint8[N], offsets, int64[W + 1], and counts, int64[W].
 
     n_ends             how often END was counted, which is a word of the table
     class_of, dropped  as in a ScanTable
@@ -5205,8 +5213,9 @@ def _export_words(table, n_ends, class_of, dropped):
     long_words = table.long_words
     n = table.n_words
     text = np.empty(table.n_long_bytes + INLINE_BYTES * n + PADDING, np.uint8)
-    offsets = np.zeros(n + 1, np.int64)
+    offsets = np.empty(n + 1, np.int64)
     counts = np.empty(n, np.int64)
+    offsets[0] = 0
     w = end = i64(0)
     for k in range(len(entries)):
         low = entries[k, 0]
@@ -5413,7 +5422,11 @@ def compile_counting(pattern):
 
 @kernel
 def _hash_words(symbols, offsets, hashes):
-    """Hash each word into the number that is already in `hashes`, in place; returns the hashes."""
+    """Hash each word into the number that is already in `hashes`, in place; returns the hashes.
+
+    symbols, offsets  as in Words
+    hashes            uint64[W]
+    """
     for w in range(len(hashes)):
         for k in range(offsets[w], offsets[w + 1]):
             hashes[w] = _mix(hashes[w], u64(symbols[k]))
@@ -5818,7 +5831,7 @@ def _refill_heap(learner):
 
 @inline_kernel
 def _class_at_position(position, class_of, classes):
-    """Look up the frequency class of the word in this cell."""
+    """Look up the record of the frequency class of the word in this cell."""
     number = class_of[position >> 6]
     while classes[number].stop <= position:
         number += 1
@@ -5904,6 +5917,9 @@ def _count_neighbour(x, count, neighbours, distinct, n_distinct):
 def _replace(pair, c, occurrences, learner):
     """Write c over a pair, drop stale occurrences, and count the neighbours.
 
+    pair         its record
+    occurrences  int32 or int64[…]: its positions, which are overwritten
+
     Returns how many distinct neighbours there are, left and right.
 
     Then occurrences[: pair.length] are the positions of c, and pair.count is the count of c. They
@@ -5972,9 +5988,11 @@ def _left_to_right(x, side, symbol):
 
 @inner_kernel
 def _add_new_pairs(side, c, n_distinct, positions, learner):
-    """Add the pairs of symbol c, at these positions, and its neighbours on one side.
+    """Add the pairs of symbol c and its neighbours on one side, which are already counted.
 
-    The neighbours are already counted.
+    side        LEFT or RIGHT
+    n_distinct  the number of distinct neighbours
+    positions   int32 or int64[…]: where c is
     """
     _reserve_pairs(n_distinct, learner)
     symbols = learner.symbols
@@ -6263,7 +6281,10 @@ def _change_count(left, right, change, learner):
 
 @kernel
 def _split_symbol(symbol, parts, learner):
-    """Write parts over a symbol wherever it is; returns how often it was in the corpus."""
+    """Write parts over a symbol wherever it is; returns how often it was in the corpus.
+
+    parts  int64[…]: symbols, not that one itself
+    """
     cells = learner.cells
     symbols = learner.symbols
     totals = learner.totals
@@ -6301,7 +6322,12 @@ def _split_symbol(symbol, parts, learner):
 
 @kernel
 def _copy_words(symbols, offsets, order, cells):
-    """Copy words into the cells, in this order, each after a WORD_END."""
+    """Copy words into the cells, each after a WORD_END.
+
+    symbols, offsets  as in Words
+    order             int64[W]: the numbers of the words
+    cells             int32[C]: full of WORD_END
+    """
     position = 1
     for word in order:
         for n in range(offsets[word], offsets[word + 1]):
