@@ -2788,41 +2788,28 @@ def _new_scan():
 
 
 @inline_kernel
-def _add_end(k, end, lanes):
-    """Append an end to those of lane k."""
-    lanes[k, ENDS + lanes[k, N_ENDS]] = end
-    lanes[k, N_ENDS] += 1
-
-
-@inline_kernel
 def _last_end(k, lanes):
     """Return where the last pretoken of lane k ended; before that, where its first one begins."""
     return lanes[k, FIRST + lanes[k, N_ENDS]]
 
 
 @inline_kernel
-def _add_ends_of_entry(k, text, table, lanes):
-    """Add the ends that the entry of lane k tells, any entry; returns False if it is INVALID_UTF8.
+def _resolve(k, text, table, lanes):
+    """Find the end that an UNRESOLVED entry of lane k cannot tell, by the definition.
 
-    If the entry is UNRESOLVED, the definition finds the end of the current pretoken, and the lane
-    goes on from there, before or after its position. This is a `while` that runs once, because an
-    `if` would make Numba count references.
+    The lane goes on from there, before or after its position. Returns False if the entry is
+    INVALID_UTF8. This is a `while` that runs once, because an `if` would make Numba count
+    references.
     """
     entry = u32(lanes[k, ENTRY])
     while entry & RARE_MASK == UNRESOLVED:
         end = _pretoken_end(text, _last_end(k, lanes), table)
-        _add_end(k, end, lanes)
+        lanes[k, N_ENDS] += 1
+        lanes[k, FIRST + lanes[k, N_ENDS]] = end
         lanes[k, POSITION] = end
+        lanes[k, ENTRY] = 0
         entry = u32(0)
-    back = i64(entry & BACK_MASK)
-    second_back = i64((entry & RARE_MASK) >> u32(5))
-    valid = entry & RARE_MASK != INVALID_UTF8
-    if valid and back:
-        _add_end(k, lanes[k, POSITION] - back, lanes)
-    if valid and second_back:
-        _add_end(k, lanes[k, POSITION] - second_back, lanes)
-    lanes[k, ENTRY] = entry
-    return valid
+    return entry & RARE_MASK != INVALID_UTF8
 
 
 @inline_kernel
@@ -2944,18 +2931,21 @@ def _run_lanes(first, stop, text, table, lanes, marks):
         n_plain = count  # bytes before the first UNRESOLVED or INVALID_UTF8 entry of any lane
         for k in range(first, stop):
             for group in range(0, n_plain, 64):
-                rare = bytes_from(marks, k * MARK_ROW + group, u8(INVALID_UTF8))
-                if rare:
-                    n_plain = min(n_plain, group + i64(lowest_bit(rare)))
+                found = bytes_from(marks, k * MARK_ROW + group, u8(INVALID_UTF8))
+                if found:
+                    n_plain = min(n_plain, group + i64(lowest_bit(found)))
         most = n_plain + 1  # or the bytes are read again, and the last entry is the rare one
         if most >= count:
             most = i64(MARKED_BYTES)
             for k in range(first, stop):
-                _add_marked_ends(k, n_plain, lanes, marks)
+                rare = k * MARK_ROW + n_plain
+                if n_plain < count and marks[rare] >= INVALID_UTF8:
+                    marks[rare] = 0  # tells no end
+                _add_marked_ends(k, count, lanes, marks)
                 lanes[k, POSITION] += count
                 lanes[k, ENTRY] = lanes[k, AHEAD]
                 if n_plain < count:
-                    valid = _add_ends_of_entry(k, text, table, lanes) and valid
+                    valid = _resolve(k, text, table, lanes) and valid
     return valid
 
 
@@ -3110,8 +3100,7 @@ def _write_spaces(text, scanned, meanings, mark, scheme, opening):
 #
 #     to<eos>be#    ->    to#be#    meanings 7, BEGINS
 #
-# A token of Hugging Face may have flags: it may take the white space around it, or be ignored
-# inside a word.
+# A token of Hugging Face may have flags: it may take the white space around it.
 #
 # The section also finds where a file may be cut into blocks that give the same pretokens as the
 # whole file: after a special token, or where the pattern ends a pretoken in every context.
@@ -3127,17 +3116,14 @@ class _SpecialTable:
     sizes: np.ndarray  # int64[S]      in bytes
     leads: np.ndarray  # bool[256]     whether a token begins with this byte
     lead: int  # the byte that all tokens begin with, or -1
-    flags: np.ndarray  # uint8[S]      SINGLE_WORD, LSTRIP, RSTRIP
-    char_kinds: np.ndarray  # uint8[0x110000], WORD or SPACE; empty if no token has flags
+    flags: np.ndarray  # uint8[S]      LSTRIP, RSTRIP
+    spaces: np.ndarray  # bool[0x110000]  white space; empty if no token has flags
     longest: int  # bytes of the longest token
     cuts: bool  # a text may be cut after tokens: none has flags or is found in normalized text
 
 
-SINGLE_WORD = 1
-LSTRIP = 2
-RSTRIP = 4
-WORD = u8(1)
-SPACE = u8(2)
+LSTRIP = 1
+RSTRIP = 2
 
 
 class AddedToken(NamedTuple):
@@ -3147,7 +3133,7 @@ class AddedToken(NamedTuple):
     (False, True, False)
     """
 
-    single_word: bool = False  # only where no letter or digit is next to it
+    single_word: bool = False  # only where no letter or digit is next to it: not supported
     lstrip: bool = False  # together with the white space before it
     rstrip: bool = False  # together with the white space after it
     normalized: bool = False  # in normalized text, after the tokens that are not
@@ -3169,11 +3155,10 @@ def _special_table(ids, flags, normalizer=None):
     tokens.pop(b"", None)
     flagged = [flags.get(name, NO_FLAGS) for name in tokens.values()]
     first_bytes = {token[0] for token in tokens}
-    bits = [sum(itertools.compress((SINGLE_WORD, LSTRIP, RSTRIP), flag)) for flag in flagged]
-    char_kinds = np.zeros(0, np.uint8)
-    if any(bits):  # \w and \s as in Hugging Face, which uses the regular expressions of Rust here
-        words = _code_points_matching(r"[\p{Alphabetic}\p{M}\p{Nd}\p{Pc}\p{Join_Control}]")
-        char_kinds = WORD * words + SPACE * _code_points_matching(r"\p{White_Space}")
+    bits = [LSTRIP * flag.lstrip + RSTRIP * flag.rstrip for flag in flagged]
+    spaces = np.zeros(0, bool)
+    if any(bits):  # \s of Rust's regular expressions, which Hugging Face uses here
+        spaces = _code_points_matching(r"\p{White_Space}")
     return _SpecialTable(
         *_trie_arrays(dict(enumerate(tokens))),
         np.array([ids[name] for name in tokens.values()], np.int64),
@@ -3181,7 +3166,7 @@ def _special_table(ids, flags, normalizer=None):
         np.isin(np.arange(256), list(first_bytes)),
         first_bytes.pop() if len(first_bytes) == 1 else -1,
         np.array(bits, np.uint8),
-        char_kinds,
+        spaces,
         max(map(len, tokens), default=0),
         not any(bits) and not any(flag.normalized for flag in flagged),
     )
@@ -3237,34 +3222,17 @@ def _next_special(text, position, special):
 
 
 @inner_kernel
-def _kind_before(text, position, char_kinds):
-    """Look up the kind of the character that ends at a position; 0 at the start of a text."""
-    return char_kinds[_character_before(text, i64(0), position) >> 3] if position > 0 else u8(0)
+def _space_before(text, position, spaces):
+    """Find the size of the white space that ends at a position; 0 if there is none."""
+    character = _character_before(text, i64(0), position)
+    return character & 7 if position > 0 and spaces[character >> 3] else 0
 
 
 @inner_kernel
-def _kind_after(text, position, char_kinds):
-    """Look up the kind of the character that begins at a position; 0 at the end of a text."""
-    return char_kinds[_decode_character(text, position, position + 4) >> 3]
-
-
-@inner_kernel
-def _is_beside(kind, text, start, end, char_kinds):
-    """Check whether a character of this kind is next to text[start : end]."""
-    return (_kind_before(text, start, char_kinds) | _kind_after(text, end, char_kinds)) & kind > 0
-
-
-@inner_kernel
-def _with_spaces(text, first, start, end, flags, char_kinds):
-    """Extend text[start : end] over the white space around it, as flags say; returns its ends.
-
-    It does not begin before `first`.
-    """
-    while flags & LSTRIP and start > first and _kind_before(text, start, char_kinds) & SPACE:
-        start -= _character_before(text, i64(0), start) & 7
-    while flags & RSTRIP and _kind_after(text, end, char_kinds) & SPACE:
-        end += _decode_character(text, end, end + 4) & 7
-    return start, end
+def _space_after(text, position, spaces):
+    """Find the size of the white space that begins at a position; 0 if there is none."""
+    character = _decode_character(text, position, position + 4)
+    return character & 7 if spaces[character >> 3] else 0
 
 
 @kernel
@@ -3272,9 +3240,8 @@ def _cut_at_special(text, scanned, meanings, special):
     """Write END over each special token; returns text and meanings.
 
     The text is searched from left to right, for the longest token first. The flags of a token
-    extend it over the white space around it, or reject it inside a word, as `find_matches` in the
-    `tokenizers` package does. No token has the byte END, and none extends over it, so texts need
-    not be told apart.
+    extend it over the white space around it, as `find_matches` in the `tokenizers` package does. No
+    token has the byte END, and none extends over it, so texts need not be told apart.
     """
     n_text = len(text) - PADDING
     position = n_text
@@ -3282,7 +3249,7 @@ def _cut_at_special(text, scanned, meanings, special):
         position = _next_special(text, i64(0), special)
     if position == n_text:
         return text, meanings
-    char_kinds = special.char_kinds
+    spaces = special.spaces
     out = _on_huge_pages(np.empty(len(text), np.uint8))
     n_out = i64(0)
     n_copied = i64(0)  # bytes of the text that are in `out`, or under a token
@@ -3294,23 +3261,26 @@ def _cut_at_special(text, scanned, meanings, special):
         number = _special_at(text, position, special)
         start = position
         position += special.sizes[number]
+        end = position
         flags = special.flags[number]
-        if not (flags & SINGLE_WORD and _is_beside(WORD, text, start, position, char_kinds)):
-            start, end = _with_spaces(text, n_copied, start, position, flags, char_kinds)
-            # A token may lie in the white space that belongs to the token before it.
-            if n_copied < start:
-                n_out = _copy_bytes(text, n_copied, start, out, n_out)
-            new_meanings = _reserve(new_meanings, n_new + 1 + len(meanings))
-            while text_end < start:
-                new_meanings[n_new] = meanings[n_ended]
-                n_new += 1
-                n_ended += 1
-                text_end = _find_byte(scanned, text_end + 1, len(scanned), i64(END))
-            new_meanings[n_new] = special.ids[number]
+        while flags & LSTRIP and start > n_copied and _space_before(text, start, spaces):
+            start -= _space_before(text, start, spaces)
+        while flags & RSTRIP and _space_after(text, end, spaces):
+            end += _space_after(text, end, spaces)
+        # A token may lie in the white space that belongs to the token before it.
+        if n_copied < start:
+            n_out = _copy_bytes(text, n_copied, start, out, n_out)
+        new_meanings = _reserve(new_meanings, n_new + 1 + len(meanings))
+        while text_end < start:
+            new_meanings[n_new] = meanings[n_ended]
             n_new += 1
-            out[n_out] = END
-            n_out += 1
-            n_copied = end
+            n_ended += 1
+            text_end = _find_byte(scanned, text_end + 1, len(scanned), i64(END))
+        new_meanings[n_new] = special.ids[number]
+        n_new += 1
+        out[n_out] = END
+        n_out += 1
+        n_copied = end
         position = _next_special(text, position, special)
     for k in range(n_ended, len(meanings)):
         new_meanings[n_new] = meanings[k]
@@ -3342,14 +3312,16 @@ def _find_cut(text, start, stop, class_of, must_split, special):
     every context. A special token is not matched if an earlier one overlaps it, so no token may
     overlap the cut. Returns the position, or -1; and INSIDE after a special token, or CONTINUES.
     """
-    char_kinds = special.char_kinds
+    spaces = special.spaces
     split = _next_split(text, start, stop, class_of, must_split)
     for position in range(start, stop):
         number = _special_at(text, position, special)
         if number >= 0 and special.cuts and _last_special_end(text, position, special) <= position:
             return position + special.sizes[number], INSIDE
         if position == split:
-            may_strip = len(char_kinds) > 0 and _is_beside(SPACE, text, split, split, char_kinds)
+            may_strip = len(spaces) > 0 and (
+                _space_before(text, split, spaces) > 0 or _space_after(text, split, spaces) > 0
+            )
             overlaps = number >= 0 or _last_special_end(text, split, special) >= split
             if not overlaps and not may_strip:
                 return split, CONTINUES
@@ -3376,10 +3348,11 @@ def _find_cut(text, start, stop, class_of, must_split, special):
 #
 #     changed   the code points that the pass may change, remove or join with others. All other
 #               characters stay, and a text may be cut beside them. None: there is no such promise
-#     border    characters whose change depends on the text after them. No piece begins with one
+#     changes   what a single one of them becomes where its neighbours stay; without it: itself
+#     border    characters whose change depends on the text around them. No piece begins with one
 #     prefix    what is put before a text that is not empty; only a _TextPass has one
-#     joined    (of a step in a _MapPass) the characters that change with their neighbours. They are
-#               among `changed`
+#
+# The joined characters of a _MapPass are among `changed`, and are its `border`.
 
 
 class _CharacterStep(NamedTuple):
@@ -3472,7 +3445,7 @@ def _find_joined(text, table):
     leads = table.leads
     position = i64(0)
     stop = len(text) - PADDING
-    last = i64(0)
+    last = i64(-1)  # where the last run ends
     first_lead = u8(table.first_lead)
     while position < stop:
         while position + 64 <= stop and not bytes_from(text, position, first_lead):
@@ -3484,13 +3457,13 @@ def _find_joined(text, table):
         position += character & 7
         if start >= stop or entries[character >> 3] != JOINED:
             continue
-        if n == 0 or start > last:
-            if start > last and text[start - 1] != END:
+        if start > last:
+            if text[start - 1] != END:
                 start -= _character_before(text, last, start) & 7
             if n == len(runs):
                 runs = np.concatenate((runs, runs))
             runs[n, 0] = start
-            n = n + 1
+            n += 1
         last = position
         if text[position] != END:
             last += _decode_character(text, position, stop) & 7
@@ -3556,7 +3529,7 @@ class _MapPass:
         changes, joined = _composed(steps)
         self.steps = steps
         self.maps = bool(changes)  # kernels alone read the table
-        self.border = ""
+        self.border = "".join(joined)
         self.table = _character_map(changes, joined)
         self.changed = {*changes, *map(ord, joined)}
         # lone surrogates mean invalid bytes, which no str has
@@ -3598,9 +3571,10 @@ class _TextPass(NamedTuple):
 
     change: Callable | None = None  # text -> text
     prefix: bytes = b""  # for each text that begins here and is not empty
-    # the characters that may change; None: any, depending on neighbours
+    # see above
     changed: Collection[int] | None = None
-    border: str = ""  # a character whose change depends on the text after it
+    border: str = ""
+    changes: Mapping[int, str] | tuple = ()
 
     def apply(self, flat, opening):
         """Change the texts between ENDs."""
@@ -3844,15 +3818,14 @@ def _replace_passes(pattern, content):
         ]
     if source == _STRIP["pattern"]["Regex"] and not content:
         return [_TextPass(lambda text: text.strip(" "), changed=[0x20])]
-    # common in models of SentencePiece; `re` is several times as fast as `regex`
-    if source == " {2,}":
-        return [
-            _TextPass(
-                lambda text: re.sub("  +", lambda match: content, text),
-                changed=[0x20],
-                border=" " * (content != " "),
-            )
-        ]
+    run = re.fullmatch(r"(\\s| )(\+|\{2,\})", source)
+    if run:  # `re` is several times as fast as `regex`
+        characters = "".join(_matching(run[1]))
+        runs = re.compile(_write_set(characters) + run[2])
+        change = functools.partial(runs.sub, content.replace("\\", r"\\"))
+        changes = dict.fromkeys(map(ord, characters), content)
+        border = characters * (run[2] != "+" and content != characters)
+        return [_TextPass(change, changed=changes, border=border, changes=changes)]
     expression = _compile_regex(_read_regex(source))
     if _is_one_character(expression.pattern):
         codes = map(ord, _matching(expression.pattern))
@@ -3959,11 +3932,14 @@ class Normalizer:
         n = len(must_split)
         classes[list(itertools.chain(*changed))] = n  # a class that never splits
         splits = np.pad(np.zeros_like(must_split), (0, 3))
-        for k, space in enumerate("\n ", n + 1):
-            classes[ord(space)] = k
-            written = re.search("(?s)x(.)x$", self.normalize(f"x{space}x".encode()).decode())
-            if written and not any(space in step.border for step in self.passes):
-                splits[:n, k] = must_split[:, class_of[ord(written[1])]]
+        for k, char in enumerate("\n ", n + 1):
+            classes[ord(char)] = k
+            is_border = False
+            for step in self.passes:
+                is_border |= char in step.border
+                char = char.translate(step.changes)
+            if len(char) == 1 and not is_border:
+                splits[:n, k] = must_split[:, class_of[ord(char)]]
         return classes, splits
 
 
@@ -6992,6 +6968,8 @@ class Model:
             for text, flags in (self.flags or {}).items()
             if text in self.special_tokens and flags != NO_FLAGS
         }
+        for text, flags in self.flags.items():
+            require(not flags.single_word, f"the token {text!r}: single_word is not supported")
         self.normalizer = tuple(self.normalizer)
         self.decoder = tuple(self.decoder)
         self.unused = sorted(self.vocab.keys() & set(self.unused))
@@ -10029,18 +10007,6 @@ def _check_first_marks(parts, normalizer_steps):
         )
 
 
-def _check_single_words(model, names):
-    """Check the control tokens that are names of the vocabulary of a model with ignore_merges.
-
-    Hugging Face would find them as whole pretokens, even where they are not a single word.
-    """
-    for text in names.keys() & model.flags.keys():
-        require(
-            not model.flags[text].single_word or model.special_tokens[text] in model.ordinary,
-            f"single_word {text!r} with ignore_merges is not supported",
-        )
-
-
 def read_huggingface(content):
     """Read a tokenizer.json; raises ValueError for features that would give other ids here."""
     written = content.get("model")
@@ -10073,8 +10039,6 @@ def read_huggingface(content):
         added_from=MAX_ID if has_gaps else len(names),
         extra=written.get("extra", {}),
     )
-    if model.ignore_merges:
-        _check_single_words(model, names)
     kept = [*batching]
     added = [True]  # also if `encode` would refuse it
     with contextlib.suppress(InputError):
