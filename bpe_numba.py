@@ -1170,8 +1170,8 @@ def _view_utf8(text):
 
 def _with_padding(data):
     """Copy bytes, or an array of them, into an array of uint8 that ends with PADDING."""
-    text = np.zeros(len(data) + PADDING, np.uint8)
-    text[: len(data)] = np.frombuffer(data, np.uint8)
+    text = np.zeros(len(data) + PADDING, u8)
+    text[: len(data)] = np.frombuffer(data, u8)
     return text
 
 
@@ -1894,9 +1894,9 @@ class _Machine:
         ranges = np.diff([0, 0x80, 0x800, 0xD800, 0xE000, 0x10000, N_CODE_POINTS])
         # Each code point has a bit for each set that contains it, and above these bits its size in
         # UTF-8. A lone surrogate means an invalid byte.
-        bits = np.repeat(np.array([1, 2, 3, 1, 3, 4], np.uint64) << u64(SIZE_BIT), ranges)
+        bits = np.repeat(np.array([1, 2, 3, 1, 3, 4], u64) << u64(SIZE_BIT), ranges)
         for bit, source in enumerate(sources):
-            bits |= _code_points_matching(source).astype(np.uint64) << u64(bit)
+            bits |= _code_points_matching(source).astype(u64) << u64(bit)
         if (bits[0xDC80:0xDD00] != bits[SURROGATE_ESCAPE]).any():
             raise Unsupported("a class that distinguishes between invalid bytes")
         bits[0xD800:0xE000] = bits[SURROGATE_ESCAPE]  # a text has no other surrogates
@@ -2053,11 +2053,13 @@ def _compile_pattern(source, passes=()):
     machine = _Machine(sequence, sources)
     n = len(machine.sizes)
     cuts = np.zeros((n, n), bool)
-    for cut_pass in passes[:-1]:
-        classes = cut_pass.table.class_of[machine.examples]
-        cuts[:-1, :-1] |= cut_pass.table.must_split[np.ix_(classes, classes)]
-    tables = [cut_pass.table for cut_pass in passes]
-    dropped = [t.dropped[t.class_of[machine.examples]] for t in tables if len(t.dropped)]
+    dropped = []
+    for k, (table, *_) in enumerate(passes, 1):
+        classes = table.class_of[machine.examples]
+        if k < len(passes):
+            cuts[:-1, :-1] |= table.must_split[np.ix_(classes, classes)]
+        if len(table.dropped):
+            dropped.append(table.dropped[classes])
     accepts, next_state = _number_states(machine.first, machine.row)
     if accepts[0].any():
         raise Unsupported("it matches the empty string before some characters")
@@ -2079,11 +2081,11 @@ def _compile_pattern(source, passes=()):
 def _sure_starts(next_state, accepts):
     """Find the classes that begin a match, whatever follows; of C + 1."""
     first = next_state[0]
-    n = 0
     # The states from which a match surely follows are fewer in each round.
     sure = np.ones(len(accepts), bool)
-    while n != np.count_nonzero(sure):
-        n = np.count_nonzero(sure)
+    before = None
+    while not np.array_equal(sure, before):
+        before = sure
         sure = (accepts | (next_state >= 0) & sure[next_state]).all(axis=1)
     return (first >= 0) & sure[first]
 
@@ -2209,7 +2211,7 @@ def _utf8_table(entries, class_of):
     There is a row for each state, and there are rows for the bytes that continue a character; equal
     ones are shared. `class_of` is uint16[0x110000]; the last class is END.
     """
-    empty = np.full(256, INVALID_UTF8, np.uint32)
+    empty = np.full(256, INVALID_UTF8, u32)
     rows = [empty.copy() for _ in entries]
     entry_of = {empty[:64].tobytes(): INVALID_UTF8}
     # The classes of code points, as far as four bytes reach; an invalid one has its own class.
@@ -2231,9 +2233,9 @@ def _utf8_table(entries, class_of):
                 rows.append(empty.copy())
                 rows[-1][0x80:0xC0] = block
             links.append(entry_of[key])
-        return np.array(links, np.uint32)
+        return np.array(links, u32)
 
-    for row, of_class in zip(rows[: len(entries)], entries.astype(np.uint32), strict=True):
+    for row, of_class in zip(rows[: len(entries)], entries.astype(u32), strict=True):
         row[END] = of_class[-1]
         row[:0x80] = of_class[class_of[:0x80]]
         row[INVALID_BYTE] = of_class[class_of[SURROGATE_ESCAPE]]
@@ -2316,8 +2318,8 @@ def _time_limit(source, text):
 class _CutPass(NamedTuple):
     """A pass that does some Splits of a Pattern, by a table or, without one, by `regex`."""
 
-    table: ScanTable | None
-    split: Split | None = None  # the last of them
+    table: ScanTable
+    split: Split = None  # the last of them
     warning: str = ""
 
     def apply_to_text(self, text):
@@ -2331,16 +2333,16 @@ class _CutPass(NamedTuple):
         meanings = []
         for part, meaning in zip(flat.parts(), flat.meanings.tolist(), strict=True):
             text = part.decode("utf-8", "surrogateescape")
-            pieces = [
-                text[start:stop].encode("utf-8", "surrogateescape")
-                for start, stop in itertools.pairwise(self._borders(text))
-            ]
-            parts += pieces or [b""]
-            meanings += [INSIDE] * (len(pieces) - 1) + [meaning]
+            borders = self._borders(text)
+            for start, stop in itertools.pairwise(borders):
+                parts.append(text[start:stop].encode("utf-8", "surrogateescape"))
+            meanings += [INSIDE] * (len(borders) - 2) + [meaning]
         return FlatText.join(parts, meanings)
 
     def _borders(self, text):
         """List the positions at which matches of the expression begin or end, and both ends."""
+        if not text:
+            return [0, 0]
         borders = {0, len(text)}
         position = 0
         search = regex.compile(self.split.regex).search
@@ -2384,14 +2386,10 @@ class Pattern:
     """
 
     def __init__(self, source: PatternSource = "gpt2"):
+        sources = [source] if isinstance(source, PatternStep) else source
         require(
-            isinstance(source, Iterable),
-            f"a pattern is a name or a regular expression, not {source!r}",
-        )
-        sources = [source] if isinstance(source, PatternStep) else list(source)
-        require(
-            sources,
-            "a pattern is a name, a regular expression, or a list of these: the list is empty",
+            isinstance(sources, Iterable) and sources,
+            f"a pattern is a name, a regular expression, or a list of these, not {source!r}",
         )
         self.parts = [
             PATTERNS.get(step, step) if isinstance(step, str) else step for step in sources
@@ -2634,12 +2632,12 @@ class FlatText(NamedTuple):
     def join(cls, parts, meanings):
         """Write texts, which are bytes, with an END after each."""
         end = BYTES[END]
-        text = np.frombuffer(bytearray(end).join([*parts, end * PADDING]), np.uint8)
+        text = np.frombuffer(bytearray(end).join([*parts, end * PADDING]), u8)
         scanned = text
         if np.count_nonzero(text == END) > len(parts) + PADDING:
             valid_parts = [bytes(part).replace(end, BYTES[INVALID_BYTE]) for part in parts]
             scanned = cls.join(valid_parts, meanings).text
-        return cls(text, scanned, np.asarray(meanings, np.int64))
+        return cls(text, scanned, np.asarray(meanings, i64))
 
     def ends(self):
         """Find the positions of the ENDs."""
@@ -2651,7 +2649,7 @@ class FlatText(NamedTuple):
         ends = [-1, *self.ends().tolist()]
         return [data[before + 1 : end] for before, end in itertools.pairwise(ends)]
 
-    def rewritten(self, write: Callable, *arguments: object) -> FlatText:
+    def rewritten(self, write, *arguments):
         """Make a new flat text by `write`.
 
         If the two arrays of this one differ, `write` is called for each.
@@ -2783,8 +2781,8 @@ class Scan(NamedTuple):
 
 
 def _new_scan():
-    lanes = np.empty((LANES, ENDS + 2 * MAX_ENDS), np.int64)
-    return Scan(lanes, np.zeros(LANES * MARK_ROW, np.uint8))
+    lanes = np.empty((LANES, ENDS + 2 * MAX_ENDS), i64)
+    return Scan(lanes, np.zeros(LANES * MARK_ROW, u8))
 
 
 @inline_kernel
@@ -3030,9 +3028,9 @@ def _write_cuts(text, scanned, meanings, table, lanes, marks):
     class_of = table.class_of
     dropped = table.dropped
     stop = _begin_scan(text, lanes)
-    out = _on_huge_pages(np.empty(2 * len(text), np.uint8))
+    out = _on_huge_pages(np.empty(2 * len(text), u8))
     n_out = i64(0)
-    new_meanings = np.empty(len(meanings) + 64, np.int64)
+    new_meanings = np.empty(len(meanings) + 64, i64)
     n = 0
     m = 0
     first = 0  # where the current text begins
@@ -3068,27 +3066,28 @@ def _write_spaces(text, scanned, meanings, mark, scheme, opening):
     n_marks = len(meanings)
     for byte in text:
         n_marks += byte == 0x20
-    out = _on_huge_pages(np.empty(len(text) + n_marks * size, np.uint8))
+    out = _on_huge_pages(np.empty(len(text) + n_marks * size, u8))
     n = i64(0)
-    m = 0
+    start = i64(0)
     meaning = opening
-    is_first = True
-    for k in range(len(text) - PADDING):
-        if scanned[k] == END:
-            meaning = min(meanings[m], INSIDE)
-            is_first = True
-            m += 1
-        elif is_first:
-            needs_mark = meaning == BEGINS and scheme != NEVER
-            needs_mark |= meaning == INSIDE and scheme == ALWAYS
-            if needs_mark and text[k] != 0x20 and not _equal(text, k, mark, 0, size):
-                n = _copy_bytes(mark, i64(0), size, out, n)
-            is_first = False
-        if text[k] == 0x20:
+    for m in range(len(meanings)):
+        stop = _find_byte(scanned, start, len(text), i64(END))
+        needs_mark = meaning == BEGINS and scheme != NEVER
+        needs_mark |= meaning == INSIDE and scheme == ALWAYS
+        needs_mark &= start < stop and text[start] != 0x20
+        if needs_mark and not _equal(text, start, mark, 0, size):
             n = _copy_bytes(mark, i64(0), size, out, n)
-        else:
-            out[n] = text[k]
-            n += 1
+        while start <= stop:
+            space = stop
+            if mark[0] != 0x20:  # or a space stays
+                space = _find_byte(text, start, stop, i64(0x20))
+            n = _copy_bytes(text, start, space, out, n)
+            if space < stop:
+                n = _copy_bytes(mark, i64(0), size, out, n)
+            start = space + 1
+        out[n] = END
+        n += 1
+        meaning = min(meanings[m], INSIDE)
     return _add_padding(out, n), meanings
 
 
@@ -3165,7 +3164,7 @@ def _special_table(ids, flags, normalizer=None):
         np.fromiter(map(len, tokens), np.int64),
         np.isin(np.arange(256), list(first_bytes)),
         first_bytes.pop() if len(first_bytes) == 1 else -1,
-        np.array(bits, np.uint8),
+        np.array(bits, u8),
         spaces,
         max(map(len, tokens), default=0),
         not any(bits) and not any(flag.normalized for flag in flagged),
@@ -3250,10 +3249,10 @@ def _cut_at_special(text, scanned, meanings, special):
     if position == n_text:
         return text, meanings
     spaces = special.spaces
-    out = _on_huge_pages(np.empty(len(text), np.uint8))
+    out = _on_huge_pages(np.empty(len(text), u8))
     n_out = i64(0)
     n_copied = i64(0)  # bytes of the text that are in `out`, or under a token
-    new_meanings = np.empty(2 * len(meanings) + 64, np.int64)
+    new_meanings = np.empty(2 * len(meanings) + 64, i64)
     n_new = 0
     n_ended = 0  # texts whose END lies before `position`; the next one is at `text_end`
     text_end = _find_byte(scanned, i64(0), len(scanned), i64(END))
@@ -3361,9 +3360,9 @@ class _CharacterStep(NamedTuple):
     Joined characters change with their neighbours.
     """
 
-    changes: Mapping[int, str]  # as for str.translate
-    joined: frozenset[str] = frozenset()
-    change: Callable | None = None  # of a text; None: str.translate
+    changes: dict  # code point -> text, as for str.translate
+    joined: frozenset = frozenset()  # characters
+    change: Callable = None  # of a text; None: str.translate
     decomposes: bool = False  # NFD or NFKD
 
 
@@ -3439,7 +3438,7 @@ def _find_joined(text, table):
     Returns the start and the end of each, int64[J, 2], and their text, with END after each. Each
     byte 0xFE ends a run, even if it is not END: an invalid byte does not change its neighbours.
     """
-    runs = np.empty((16, 2), np.int64)
+    runs = np.empty((16, 2), i64)
     n = 0
     entries = table.entries
     leads = table.leads
@@ -3468,7 +3467,7 @@ def _find_joined(text, table):
         if text[position] != END:
             last += _decode_character(text, position, stop) & 7
         runs[n - 1, 1] = last
-    joined = np.empty(len(text) + n, np.uint8)
+    joined = np.empty(len(text) + n, u8)
     size = i64(0)
     for k in range(n):
         size = _copy_bytes(text, runs[k, 0], runs[k, 1], joined, size)
@@ -3487,7 +3486,7 @@ def _map_characters(text, runs, changed, changed_ends, table):
     ascii_bytes = table.ascii_bytes
     texts = table.texts
     offsets = table.offsets
-    out = _on_huge_pages(np.empty(len(text) + 64, np.uint8))
+    out = _on_huge_pages(np.empty(len(text) + 64, u8))
     q = 0
     n = position = written = i64(0)
     stop = len(text) - PADDING
@@ -3569,12 +3568,11 @@ class _MapPass:
 class _TextPass(NamedTuple):
     """Change texts as a whole."""
 
-    change: Callable | None = None  # text -> text
+    change: Callable = None  # text -> text; None: only the prefix is added
     prefix: bytes = b""  # for each text that begins here and is not empty
-    # see above
-    changed: Collection[int] | None = None
+    changed: Collection = None  # see above
     border: str = ""
-    changes: Mapping[int, str] | tuple = ()
+    changes: Mapping = ()
 
     def apply(self, flat, opening):
         """Change the texts between ENDs."""
@@ -3651,7 +3649,7 @@ def _read_charsmap(text):
     n_bytes = 0
     size = int.from_bytes(blob[:4], "little")
     try:
-        units = np.frombuffer(blob, "<u4", size // 4, 4).astype(np.int64)
+        units = np.frombuffer(blob, "<u4", size // 4, 4).astype(i64)
         texts = blob[4 + size :]
         nodes = (np.arange(len(units)) ^ units >> 10 << ((units & 1 << 9) >> 6)).tolist()
         labels = (units & 0x800000FF).tolist()
