@@ -1687,7 +1687,7 @@ PATTERN_NAMES = {_plain_steps(entry): name for name, entry in PATTERNS.items()}
 #
 #     Pattern(r"\d+|a").split(b"12a!3")   ->   [b"12", b"a", b"!", b"3"]
 #
-# An expression is compiled through five forms, which are described above `_RegexParser`:
+# An expression is compiled through five forms, which are described above `_parse`:
 #
 #     expression -> parts -> machine over classes of characters -> transducer that never goes back
 #     -> table over bytes
@@ -1699,7 +1699,7 @@ PATTERN_NAMES = {_plain_steps(entry): name for name, entry in PATTERNS.items()}
 # The forms of an expression:
 #
 #     expression   "\d+|a"
-#     parts        either, repeat, class, …            `_RegexParser`
+#     parts        either, repeat, class, …            `_parse`
 #     machine      states x {digit, a, other, END}     `_Machine` (classes have one size in UTF-8)
 #     transducer   an entry for each state and class   `_streaming_transducer`: never goes back
 #     table        uint32[R * 256]                     `_utf8_table`: 256 entries for each state
@@ -1722,7 +1722,13 @@ _ESCAPE = (
     r"|x[\dA-Fa-f]{2}|u[\dA-Fa-f]{4}|[nrtfva]|[^\w])"
 )
 _SET = r"\[\^?\]?(?:\\[pPx]\{[^}]*\}|\\.|[^\]\\\[])*\]"
-_QUANTIFIER = r"([*+?]|\{\d{1,3}(?:,\d{0,3})?\})([?+]?)"
+_QUANTIFIER = r"(?P<count>[*+?]|\{\d{1,3}(?:,\d{0,3})?\})(?P<mode>[?+]?)"
+# Here `$` is the end of the text, since \s+ leaves no newline before it.
+_LAST_SPACES = r"\\s\+\+?\$(?![*+?{])"
+_TOKEN = regex.compile(
+    rf"(?P<bar>\|)|(?P<open>{_GROUP})|(?:(?P<close>\))|(?P<spaces>{_LAST_SPACES})|(?P<end>\\Z)"
+    rf"|(?P<character>{_SET}|{_ESCAPE}|[^\\\[(^$*+?{{]))(?:{_QUANTIFIER})?"
+)
 _COUNTS = {"*": "0,", "+": "1,", "?": "0,1"}
 
 
@@ -1730,94 +1736,73 @@ class Unsupported(ValueError):
     """The pattern cannot be compiled to a table, and is left to the `regex` package."""
 
 
-class _RegexParser:
-    """Parse regular expressions that `regex` has accepted.
+def _parse(source, sources):
+    """Parse an expression that `regex` has accepted; returns a sequence.
 
     The one-character expressions become keys of `sources`. Raises Unsupported for irregular and for
     rare constructs.
     """
 
-    def __init__(self, source, sources):
-        self.source = source
-        self.sources = sources
-        self.position = 0
-        self.fold = False
-
-    def parse(self):
-        sequence = self.alternatives()
-        self.refuse_if(self.position < len(self.source), "a )")
-        return sequence
-
-    def refuse_if(self, condition, construct):
+    def refuse_if(condition, construct):
         if condition:
-            raise Unsupported(f"{construct} at position {self.position}")
+            raise Unsupported(f"{construct} at position {position}")
 
-    def accept(self, expected):
-        """Consume the match of an expression at this position."""
-        match = regex.compile(expected).match(self.source, self.position)
-        if match:
-            self.position = match.end()
-        return match
+    def character(kind, expression, *wanted):
+        if fold:
+            expression = f"(?i:{expression})"
+        sources[expression] = None
+        return ((kind, expression, *wanted),)
 
-    def alternatives(self):
-        sequences = [self.sequence()]
-        while self.accept(r"\|"):
-            sequences.append(self.sequence())
-        if len(sequences) == 1:
-            return sequences[0]
-        return (("either", *sequences),)
+    position = 0
+    fold = False
+    sequences = [()]  # the alternatives of the innermost group
+    groups = []  # those around it: their alternatives, `fold`, and the token that opened the next
+    while position < len(source):
+        token = _TOKEN.match(source, position)
+        refuse_if(not token, repr(source[position : position + 3]))
+        position = token.end()
+        if token["bar"]:
+            sequences.append(())
+            continue
+        if token["open"]:
+            groups.append((sequences, fold, token))
+            fold = fold or token["fold"] == "i"
+            sequences = [()]
+            continue
+        if token["close"]:
+            part = _alternatives(sequences)
+            sequences, fold, opened = groups.pop()
+            if opened["look"]:
+                refuse_if(not _takes_one_character(part), "a lookahead at more than one character")
+                inner = source[opened.end() : token.start()]
+                part = character("lookahead", inner, opened["look"] == "=")
+        elif token["character"]:
+            part = character("class", token["character"])
+        else:
+            part = character("lookahead", r"[\s\S]", False)
+            if token["spaces"]:
+                part = ("repeat", character("class", r"\s"), 1, math.inf, ""), *part
+        if token["count"]:
+            refuse_if(_may_be_empty(part), "a quantifier on a part that may be empty")
+            mode = token["mode"]
+            refuse_if(
+                mode == "+" and (len(part) > 1 or part[0][0] != "class"),
+                "a possessive quantifier on more than one character",
+            )
+            count = _COUNTS.get(token["count"], token["count"].strip("{}"))
+            least, comma, most = count.partition(",")
+            if not comma:
+                most = least
+            part = (("repeat", part, int(least), float(most or "inf"), mode),)
+        sequences[-1] += part
+    return _alternatives(sequences)
 
-    def sequence(self):
-        parts = ()
-        while self.position < len(self.source) and self.source[self.position] not in "|)":
-            parts += self.repeated(self.item(), self.accept(_QUANTIFIER))
-        return parts
 
-    def repeated(self, sequence, quantifier):
-        if not quantifier:
-            return sequence
-        mode = quantifier[2]
-        self.refuse_if(_may_be_empty(sequence), "a quantifier on a part that may be empty")
-        self.refuse_if(
-            mode == "+" and (len(sequence) > 1 or sequence[0][0] != "class"),
-            "a possessive quantifier on more than one character",
-        )
-        least, comma, most = _COUNTS.get(quantifier[1], quantifier[1].strip("{}")).partition(",")
-        if not comma:
-            most = least
-        return (("repeat", sequence, int(least), float(most or "inf"), mode),)
-
-    def item(self):
-        if group := self.accept(_GROUP):
-            return self.group(group)
-        # Here `$` is the end of the text, since \s+ leaves no newline before it.
-        if self.accept(r"\\s\+\+?\$(?![*+?{])"):
-            end = self.character("lookahead", r"[\s\S]", False)
-            return ("repeat", self.character("class", r"\s"), 1, math.inf, ""), *end
-        if self.accept(r"\\Z"):
-            return self.character("lookahead", r"[\s\S]", False)
-        part = self.accept(rf"{_SET}|{_ESCAPE}|[^\\\[(^$*+?{{]")
-        self.refuse_if(not part, repr(self.source[self.position : self.position + 3]))
-        return self.character("class", part[0])
-
-    def group(self, opened):
-        start = self.position
-        fold = self.fold
-        self.fold = fold or bool(opened["fold"])
-        sequence = self.alternatives()
-        source = self.source[start : self.position]
-        self.fold = fold
-        self.refuse_if(not self.accept(r"\)"), "an open group")
-        if not opened["look"]:
-            return sequence
-        self.refuse_if(not _takes_one_character(sequence), "a lookahead at more than one character")
-        return self.character("lookahead", source, opened["look"] == "=")
-
-    def character(self, kind, source, *wanted):
-        if self.fold:
-            source = f"(?i:{source})"
-        self.sources[source] = None
-        return ((kind, source, *wanted),)
+def _alternatives(sequences):
+    """Make a sequence that matches one of some sequences."""
+    if len(sequences) == 1:
+        return sequences[0]
+    return (("either", *sequences),)
 
 
 def _takes_one_character(sequence):
@@ -2046,10 +2031,7 @@ def _compile_pattern(source, passes=()):
     """
     sources = {}  # of all expressions, so that each class belongs to one class of their tables
     expressions = [source, *(cut_pass.split.pieces for cut_pass in passes)]
-    try:
-        sequence, *_ = [_RegexParser(expression, sources).parse() for expression in expressions]
-    except RecursionError:
-        raise Unsupported("groups that are nested too deeply") from None
+    sequence, *_ = [_parse(expression, sources) for expression in expressions]
     machine = _Machine(sequence, sources)
     n = len(machine.sizes)
     cuts = np.zeros((n, n), bool)
@@ -2254,7 +2236,7 @@ def _is_one_character(source):
     """Check whether an expression matches single characters."""
     with contextlib.suppress(Unsupported, regex.error):
         regex.compile(source)
-        return _takes_one_character(_RegexParser(source, {}).parse())
+        return _takes_one_character(_parse(source, {}))
     return False
 
 
