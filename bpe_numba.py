@@ -3096,7 +3096,7 @@ class _SpecialTable:
     ids: np.ndarray  # int64[S]
     sizes: np.ndarray  # int64[S]      in bytes
     leads: np.ndarray  # bool[256]     whether a token begins with this byte
-    lead: int  # the byte that all tokens begin with, or -1
+    lead: int  # the byte that all tokens begin with; -1: they differ; 0xFD: there are none
     flags: np.ndarray  # uint8[S]      LSTRIP, RSTRIP
     spaces: np.ndarray  # bool[0x110000]  white space; empty if no token has flags
     longest: int  # bytes of the longest token
@@ -3145,7 +3145,7 @@ def _special_table(ids, flags, normalizer=None):
         np.array([ids[name] for name in tokens.values()], np.int64),
         np.fromiter(map(len, tokens), np.int64),
         np.isin(np.arange(256), list(first_bytes)),
-        first_bytes.pop() if len(first_bytes) == 1 else -1,
+        -1 if len(first_bytes) > 1 else max(first_bytes, default=0xFD),
         np.array(bits, u8),
         spaces,
         max(map(len, tokens), default=0),
@@ -3161,12 +3161,9 @@ def _special_at(text, position, special):
     stop = len(text) - PADDING
     node = i64(0)
     number = i64(-1)
-    is_there = special.leads[text[position]]
-    while is_there and position < stop:
+    while node >= 0 and position < stop:
         node = trie_child(node, text[position], edges)
-        if node < 0:
-            break
-        if values[node] >= 0:
+        if node >= 0 and values[node] >= 0:
             number = i64(values[node])
         position += 1
     return number
@@ -3225,9 +3222,7 @@ def _cut_at_special(text, scanned, meanings, special):
     token has the byte END, and none extends over it, so texts need not be told apart.
     """
     n_text = len(text) - PADDING
-    position = n_text
-    if len(special.ids):
-        position = _next_special(text, i64(0), special)
+    position = _next_special(text, i64(0), special)
     if position == n_text:
         return text, meanings
     spaces = special.spaces
