@@ -2113,6 +2113,10 @@ class _Reading(NamedTuple):
     row: tuple = ()  # the row of `cuts` for the last character
 
 
+CUT = -1  # is read where the text ends between two characters: it is END, but has no bytes
+MANY = -2  # characters that are not told apart
+
+
 def _streaming_transducer(next_state, accepts, cuts, sizes):
     """Compose a pattern's machine with its own restart; returns entries, int64[states, C].
 
@@ -2121,70 +2125,70 @@ def _streaming_transducer(next_state, accepts, cuts, sizes):
     Characters are classes, with these sizes in bytes; `cuts` are those between which the text ends,
     bool[C, C].
     """
-    CUT = -1  # is read where the text ends between two characters: it is END, but has no bytes
-    MANY = len(sizes)
-    sizes = [*sizes, MAX_BACK + 1, 0]  # an end before MANY is further back than an entry can tell
     rows = list(map(tuple, cuts.tolist()))
-    unresolved = (int(UNRESOLVED), ())
-
-    def advance(state, char):
-        """Return the lower bits of the entry for a character, and the next state."""
-        inner, pending, status, row = state
-        unread = [char]  # the last one is read next
-        if row[char]:
-            unread.append(CUT)
-        row = rows[char]
-        ends = []  # of pretokens, in bytes before the end of `char`
-
-        def end_before(chars):
-            ends.append(sum(sizes[char] for char in (*chars, *unread)))
-
-        while unread:
-            char = unread.pop()
-            if char == CUT and not inner:  # at most a gap is open
-                if status == GAP:
-                    end_before(())
-                status = FRESH
-                continue
-            chars = (*pending, char)
-            if accepts[inner, char]:
-                # A match ends before this character; a gap before the match is a pretoken.
-                if status == GAP:
-                    end_before(chars)
-                chars = (char,)
-                status = ACCEPTED
-            inner = int(next_state[inner, char])
-            if inner >= 0:
-                # The machine goes on, and these characters wait.
-                pending = chars
-                if len(set(chars)) > 1 or len(chars) * sizes[char] >= MAX_PENDING_BYTES:
-                    pending = (MANY,)
-                if status == GAP and MANY not in chars and accepts[inner].all():
-                    end_before(chars)  # the match is already sure
-                    status = FRESH
-                continue
-            if MANY in chars:
-                return unresolved
-            inner = 0
-            pending = ()
-            if status == ACCEPTED:
-                # The machine stops: the last match is a pretoken, and the rest is read again.
-                end_before(chars)
-                status = FRESH
-            else:
-                # The machine stops without a match: the first character joins the gap.
-                chars = chars[1:]
-                status = GAP
-            unread += reversed(chars)
-        first, second = (*ends, 0, 0)[:2]
-        if len(ends) > 2 or first > MAX_BACK or second > MAX_BACK_2:
-            return unresolved
-        return second << 5 | first, _Reading(inner, pending, status, row)
-
+    # An end before MANY is further back than an entry can tell.
+    machine = next_state, accepts, rows, [*sizes, MAX_BACK + 1, 0]
     ends, following = _number_states(
-        _Reading(row=rows[-1]), lambda state: [advance(state, char) for char in range(MANY)]
+        _Reading(row=rows[-1]),
+        lambda state: [_advance(machine, state, char) for char in range(len(sizes))],
     )
     return np.maximum(following, 0) << 8 | ends
+
+
+def _advance(machine, state, char):
+    """Read a character in a state: returns the lower bits of the entry, and the next state."""
+    next_state, accepts, rows, sizes = machine
+    inner, pending, status, row = state
+    unread = [char]  # the last one is read next
+    if row[char]:
+        unread.append(CUT)
+    row = rows[char]
+    ends = []  # of pretokens, in bytes before the end of `char`
+
+    def end_before(chars):
+        ends.append(sum(sizes[char] for char in (*chars, *unread)))
+
+    while unread:
+        char = unread.pop()
+        if char == CUT and not inner:  # at most a gap is open
+            if status == GAP:
+                end_before(())
+            status = FRESH
+            continue
+        chars = (*pending, char)
+        if accepts[inner, char]:
+            # A match ends before this character; a gap before the match is a pretoken.
+            if status == GAP:
+                end_before(chars)
+            chars = (char,)
+            status = ACCEPTED
+        inner = int(next_state[inner, char])
+        if inner >= 0:
+            # The machine goes on, and these characters wait.
+            pending = chars
+            if len(set(chars)) > 1 or len(chars) * sizes[char] >= MAX_PENDING_BYTES:
+                pending = (MANY,)
+            if status == GAP and MANY not in chars and accepts[inner].all():
+                end_before(chars)  # the match is already sure
+                status = FRESH
+            continue
+        if MANY in chars:
+            return int(UNRESOLVED), ()
+        inner = 0
+        pending = ()
+        if status == ACCEPTED:
+            # The machine stops: the last match is a pretoken, and the rest is read again.
+            end_before(chars)
+            status = FRESH
+        else:
+            # The machine stops without a match: the first character joins the gap.
+            chars = chars[1:]
+            status = GAP
+        unread += reversed(chars)
+    first, second = (*ends, 0, 0)[:2]
+    if len(ends) > 2 or first > MAX_BACK or second > MAX_BACK_2:
+        return int(UNRESOLVED), ()
+    return second << 5 | first, _Reading(inner, pending, status, row)
 
 
 def _utf8_table(entries, class_of):
