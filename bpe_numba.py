@@ -2772,6 +2772,15 @@ def _new_scan():
 
 
 @inline_kernel
+def _begin_lane(k, position, lanes):
+    """Begin to scan at a position, where a pretoken begins."""
+    lanes[k, FIRST] = position
+    lanes[k, POSITION] = position
+    lanes[k, ENTRY] = 0
+    lanes[k, N_ENDS] = 0
+
+
+@inline_kernel
 def _last_end(k, lanes):
     """Return where the last pretoken of lane k ended; before that, where its first one begins."""
     return lanes[k, FIRST + lanes[k, N_ENDS]]
@@ -2954,8 +2963,7 @@ def _share_lanes(text, stop, table, lanes):
             n_lanes = 1
             break
         lanes[k - 1, LAST] = start + (_decode_character(text, start, start + 4) & 7)
-        lanes[k, FIRST] = lanes[k, POSITION] = start
-        lanes[k, ENTRY] = lanes[k, N_ENDS] = 0
+        _begin_lane(k, start, lanes)
     lanes[n_lanes - 1, LAST] = stop
     return n_lanes
 
@@ -2963,7 +2971,7 @@ def _share_lanes(text, stop, table, lanes):
 @inline_kernel
 def _begin_scan(text, lanes):
     """Begin to scan a flat text; returns where to stop: after the first END of the padding."""
-    lanes[0, FIRST] = lanes[0, POSITION] = lanes[0, ENTRY] = lanes[0, N_ENDS] = 0
+    _begin_lane(i64(0), i64(0), lanes)
     return len(text) - PADDING + 1
 
 
@@ -2985,8 +2993,7 @@ def _scan_batch(text, stop, table, lanes, marks):
         if not valid:
             text = text.copy()
             _mark_invalid(text, lanes[0, FIRST], stop)
-            lanes[0, POSITION] = lanes[0, FIRST]
-            lanes[0, ENTRY] = lanes[0, N_ENDS] = 0
+            _begin_lane(i64(0), lanes[0, FIRST], lanes)
     for k in range(1, n_lanes):
         ends = lanes[0, ENDS + lanes[0, N_ENDS] :]
         more_ends = lanes[k, ENDS:]
