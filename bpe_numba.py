@@ -11074,11 +11074,7 @@ class Tokenizer:
     n_vocab = vocab_size  # the name of tiktoken
 
     def __repr__(self):
-        pattern = Pattern(self.model.pattern)
-        return (
-            f"<Tokenizer: {len(self)} tokens, {len(self.special_tokens)} special, "
-            f"pattern {pattern.name or pattern.source}>"
-        )
+        return f"<Tokenizer: {len(self)} tokens, {len(self.special_tokens)} special>"
 
     def __reduce__(self):
         return _unpickle, (self._pickled, self.model.config)
@@ -11447,21 +11443,20 @@ class Tokenizer:
         """
         n_before = 0
         for batch in _batched_by_size(texts, len, PART_BYTES):
-            *short, last = batch
+            long = b""
             # A normalizer takes up to 0.9 s to tell where text may be cut.
-            if len(last) < 2 * PART_BYTES or self._normalizer:
+            if len(batch[-1]) >= 2 * PART_BYTES and not self._normalizer:
+                long = _view_utf8(batch.pop())
+            if batch:
                 yield n_before, [*map(_text_bytes, batch)], opening
-            else:
-                if short:
-                    yield n_before, [*map(_text_bytes, short)], opening
-                    opening = BEGINS
-                text = _view_utf8(last)
-                parts = pretokenizer.find_parts(
-                    lambda start, n, text=text: bytes(text[start : start + n]), PART_BYTES, opening
-                )
-                for start, stop, begins, _ in parts:
-                    yield n_before + len(short), [text[start:stop]], begins
+                opening = BEGINS
             n_before += len(batch)
+            parts = pretokenizer.find_parts(
+                lambda start, n, text=long: bytes(text[start : start + n]), PART_BYTES, opening
+            )
+            for start, stop, begins, _ in parts:
+                yield n_before, [long[start:stop]], begins
+            n_before += len(long) > 0
             opening = BEGINS
 
     @checked
@@ -11548,13 +11543,12 @@ class Tokenizer:
             batch, n_before = job
             return self.encode_texts(batch, allowed_special, seed=seed + n_before, **options)
 
-        n = 0
-        if isinstance(texts, (list, tuple)):
-            n = sum(map(_text_size, texts))
-            if engine.n_workers == 1 or n <= PART_BYTES:
-                return encode((texts, 0))  # without a copy of the ids
-        batches, counted = itertools.tee(_batched_by_size(texts, _text_size, PART_BYTES))
-        n_before = itertools.accumulate(map(len, counted), initial=0)
+        texts = [*texts]
+        n = sum(map(_text_size, texts))
+        if engine.n_workers == 1 or n <= PART_BYTES:
+            return encode((texts, 0))  # without a copy of the ids
+        batches = [*_batched_by_size(texts, _text_size, PART_BYTES)]
+        n_before = itertools.accumulate(map(len, batches), initial=0)
         jobs = zip(batches, n_before, strict=False)
         ids = np.empty(n, np.uint32)
         n = 0
@@ -11873,11 +11867,10 @@ class _FastTexts(_Swapped):
 
 def _id_array(ids):
     """Make an array of ids, uint32; raises ValueError if one cannot be an id."""
-    is_list = isinstance(ids, np.ndarray) and ids.ndim == 1 and ids.dtype.kind in "iu"
-    if is_list and (
-        ids.dtype == np.uint32 or (ids.min(initial=0) >= 0 and ids.max(initial=0) < MAX_ID)
-    ):
-        return np.require(ids, np.uint32, ["C", "W"])
+    if isinstance(ids, np.ndarray) and ids.ndim == 1 and ids.dtype.kind in "iu":
+        numbers = np.require(ids, np.uint32, ["C", "W"])
+        if numbers is ids or np.array_equal(numbers, ids):
+            return numbers
     try:
         ids = [*ids]
         return np.frombuffer(array("I", ids), np.uint32)
@@ -12057,10 +12050,12 @@ def _hold_out(block, first, fraction):
     is_held_out = np.diff(documents * billionths // 10**9) > 0
     # The last document goes on in the next block, so it has a length, but no end here.
     lengths = np.diff(block.ends, prepend=0, append=len(block.ids))
-    return [
-        (block.ids[np.repeat(is_chosen, lengths)], np.cumsum(lengths[:-1][is_chosen[:-1]]))
-        for is_chosen in (~is_held_out, is_held_out)
-    ]
+    parts = []
+    for is_chosen in (~is_held_out, is_held_out):
+        ids = block.ids[np.repeat(is_chosen, lengths)]
+        chosen_lengths = lengths[:-1][is_chosen[:-1]]
+        parts.append((ids, np.cumsum(chosen_lengths)))
+    return parts
 
 
 def _check_outputs(outputs, inputs):
