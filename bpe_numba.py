@@ -9107,16 +9107,19 @@ def segment_unigram(text, start, size, tables, scratch, ids, at):
 #
 # A Model <-> files. A reader makes a Model from the content of files, and raises InputError for
 # unsupported features. A writer makes the content of files, by name, and raises InputError if the
-# format cannot represent the model. All formats but huggingface are read back and compared before
-# anything is written.
+# format cannot represent the model. Before a writer returns the content of a format other than
+# huggingface, it reads the content back and compares the models (`_require_same`).
 #
 #     format         files                          cannot represent
 #     huggingface    tokenizer.json and two more    two texts of one id
 #     gpt2           vocab.json, merges.txt         pattern, normalizer, flags, unknown tokens
 #     tiktoken       .tiktoken, and a .json         merges not in order of ids, normalizer, flags
 #
-# SentencePiece's .model and BERT's vocab.txt are only read. A byte-level vocab.json names a token
-# by GPT-2's characters: {"Ġhi": 300} stands for 300: b" hi".
+# SentencePiece's .model and BERT's vocab.txt are only read.
+#
+# The name of a token is the string that stands for it in a file. Tokens of characters are their
+# own names. In the name of a token of bytes, each byte is one of GPT-2's characters: {"Ġhi": 300}
+# stands for 300: b" hi". A special token is named by its text.
 
 LARGEST_FILE = 1 << 28  # bytes of a model file; the largest tokenizer.json has some 40 million
 
@@ -9141,7 +9144,7 @@ def _decode_utf8(data, where):
 
 
 class Encoding(NamedTuple):
-    """A published rank file, and the facts that the file does not contain."""
+    """A rank file that was published for tiktoken, and the facts that the file does not contain."""
 
     pattern: str
     special_tokens: Ids
@@ -9189,7 +9192,7 @@ def _number_llama3(names):
 
 
 # These facts come from tiktoken 0.14 and from Llama 3's own code. In o200k_harmony the id 200018
-# has two texts.
+# has two texts: <|endofprompt|> and <|reserved_200018|>.
 ENCODINGS = {
     "gpt2": Encoding("gpt2", _R50K, _R50K_FILE),
     "r50k_base": Encoding("gpt2", _R50K, _R50K_FILE),
@@ -9240,7 +9243,7 @@ def _to_json(data, indent=None):
 
 @contextlib.contextmanager
 def naming_file(where):
-    """Put the name of a file, or of an attempt, before the message of an InputError."""
+    """Put the name of a file, or a clause that says what failed, before an InputError's message."""
     try:
         yield
     except InputError as error:
@@ -9252,7 +9255,12 @@ def naming_file(where):
 
 
 def read_vocab(names: object, alphabet: str = "characters", texts: Iterable[str] = ()) -> Vocab:
-    """Read a vocabulary, name -> id; names that are in `texts` are plain text in any alphabet."""
+    """Read a vocabulary from a file; returns id -> token, without an empty token.
+
+    names     name -> id, from JSON, unchecked
+    alphabet  of the model: it tells how names are read
+    texts     names that are read as plain text in any alphabet
+    """
     require(isinstance(names, dict), "its vocabulary is not an object of tokens and ids")
     for name, token_id in names.items():
         if not _is_id(token_id):
@@ -9268,7 +9276,12 @@ def read_vocab(names: object, alphabet: str = "characters", texts: Iterable[str]
 
 
 def _read_merges(pairs, alphabet="bytes", skipped=frozenset()):
-    """Read pairs of names, lists or strings with a space, except those with `skipped` names."""
+    """Read merges from a file; returns pairs of tokens.
+
+    pairs     each is a list of two names, or a string with a space between two names
+    alphabet  of the model: it tells how names are read
+    skipped   names; a pair that has one of them is left out
+    """
     names = []
     for number, pair in enumerate(pairs):
         parts = pair.split(" ") if isinstance(pair, str) else pair
@@ -9308,8 +9321,10 @@ def vocab_names(model: Model) -> Ids:
 def _names_without_added(model):
     """Name the tokens in the vocabulary of a tokenizer.json.
 
-    Special tokens that were not in it when it was read are left out, if they have the last ids. An
-    id that is missing before them was that of an empty name.
+    The file that the model was read from may list its last special tokens only among the added
+    tokens. They have the ids from `added_from` on, and are left out here as well. One smaller id
+    may be missing, since `read_vocab` drops an empty name; it gets this name again. If the ids are
+    not so, the vocabulary names all tokens.
     """
     names = vocab_names(model)
     end = model.added_from
@@ -9324,7 +9339,11 @@ def _names_without_added(model):
 
 
 def _as_merges(model):
-    """List the merges of any BPE, and tell whether it has tokens that are only whole pretokens."""
+    """List the merges of any BPE, and tell whether it first looks up a pretoken as a whole.
+
+    If the model has no list of merges, they follow from its scores or ids. Then it looks up whole
+    pretokens if it has tokens that no merge makes.
+    """
     if model.merges is not None:
         return model.merges, model.ignore_merges
     if model.scores is not None:
@@ -9377,9 +9396,9 @@ def _require_same(model, other):
 
 
 def _merging(model):
-    """List the last merge of each token, in order, and then the tokens that no merge makes.
+    """List the last merge of each token by rank, and then the tokens that no merge makes.
 
-    These count only if pretokens are looked up whole. Such a token is a pair with b"".
+    The latter count only if pretokens are looked up whole. Each is written as a pair with b"".
     """
     last, whole_words = last_merges(model)
     merges, looks_up = _as_merges(model)
@@ -9395,7 +9414,8 @@ def _merging(model):
 def read_gpt2(vocab_path, merges_path, special_tokens, pattern):
     """Read GPT-2's two files.
 
-    By default the special tokens are the names that no merge makes, except single bytes.
+    By default the special tokens are the names that no merge makes. Exceptions are single bytes,
+    and names such as Ġhi, which stand for other text.
     """
     names = read_json(_read_limited(vocab_path), vocab_path)
     where = f"{vocab_path}, {merges_path.name}"
@@ -9413,7 +9433,7 @@ def read_gpt2(vocab_path, merges_path, special_tokens, pattern):
 
 
 def _gpt2_model(names, lines, special_tokens, pattern):
-    """Make a model from GPT-2's vocabulary and lines of merges."""
+    """Make a model from GPT-2's vocabulary, name -> id, and lines of merges."""
     merges = _read_merges(lines)
     if special_tokens is None:
         merged = {line.replace(" ", "") for line in lines} | _BYTE_NAMES
@@ -9468,17 +9488,18 @@ def write_gpt2(model):
     return {"vocab.json": _to_json(names), "merges.txt": "\n".join(["#version: 0.2", *pairs, ""])}
 
 
-# tiktoken's rank files: a line for each token, its bytes in base64 and its id
+# tiktoken's rank files: a line for each token, its bytes in base64 and its id, which is its rank
 
 
-# A line of tiktoken's; in Whisper's file one has no token.
+# A line of a rank file. Whisper's file has a line for an empty token, which is written as "=".
 _RANK = rb"(?:=|(?:[A-Za-z\d+/]{4})*[A-Za-z\d+/]{2}(?:==|[A-Za-z\d+/][A-Za-z\d+/=])) \d{1,8}\r?\n"
 
 
 def read_tiktoken(data, file, encoding, pattern, special_tokens):
     """Read a rank file.
 
-    Its pattern and special tokens are given, published, or in the .json file that `save` wrote.
+    It lacks its pattern and its special tokens. The caller gives them, or they come from the .json
+    file that `save` wrote, or from the Encoding that is named or has the same digest.
     """
     data = data.rstrip() + b"\n"
     vocab = _parse_ranks(data, file)
@@ -9500,7 +9521,7 @@ def read_tiktoken(data, file, encoding, pattern, special_tokens):
 
 
 def _parse_ranks(data, file):
-    """Read the tokens of a rank file by their ids, without an empty one."""
+    """Read a rank file; returns id -> token, without an empty token."""
     n_good = data.count(b"\n", 0, re.match(b"(?:" + _RANK + b")*+", data).end())
     require(
         n_good == data.count(b"\n"), f"{file}, line {n_good + 1}: not a token in base64 and its id"
@@ -9516,9 +9537,10 @@ def _parse_ranks(data, file):
 
 
 def _find_encoding(data, file, has_specials):
-    """Look up a rank file among the published ones.
+    """Find the name in ENCODINGS of a published rank file, by its digest.
 
-    Those with the same digest differ in their special tokens.
+    Several encodings have one file, but different special tokens. Then the name of the file
+    decides; any of them will do if the caller gives the special tokens (`has_specials`).
     """
     digest = hashlib.sha256(data.replace(b"\r\n", b"\n")).hexdigest()
     names = [name for name, encoding in ENCODINGS.items() if encoding.digest == digest]
@@ -9548,6 +9570,7 @@ def tiktoken_ranks(model):
         pattern.matches_everything,
         "its pattern may leave text unmatched, which tiktoken would drop",
     )
+    # tiktoken has no merges: two tokens merge if they join to a token, the lowest id first.
     vocab = {token_id: model.vocab[token_id] for token_id in model.ordinary}
     _require_same(model, Model(vocab, None, model.special_tokens, model.pattern))
     return ranks
@@ -9566,7 +9589,9 @@ def write_tiktoken(model):
     }
 
 
-# Hugging Face's tokenizer.json: the "model" object of each kind
+# Hugging Face's tokenizer.json: the "model" object of each kind. A writer makes this object from a
+# Model. A reader takes the object, the texts of the added tokens and the alphabet, and returns
+# fields of Model by name.
 
 
 def write_bpe(model):
@@ -9588,14 +9613,17 @@ def write_bpe(model):
 
 
 def _plain_added(added, merges):
-    """List the added tokens that are plain text, and not names of tokens that text can become."""
+    """List the added tokens that are plain text, although they could be the names of bytes.
+
+    Such a text is the name of bytes only if a merge makes these bytes, or if they are one byte.
+    """
     tokens = {*map(b"".join, merges), *BYTES}
     byte_names = filter(_BYTE_NAMES.issuperset, added)
     return [name for name in byte_names if _read_names([name])[0] not in tokens]
 
 
 def read_bpe(data, added, alphabet):
-    """Read the "model" object of a BPE; returns fields of Model."""
+    """Read the "model" object of a BPE."""
     for key in ("dropout", "continuing_subword_prefix"):
         require(not data.get(key), f"a model with {key} is not supported")
     names = data.get("vocab")
@@ -9643,12 +9671,13 @@ def read_bpe(data, added, alphabet):
 
 def write_trimmed(model):
     """Write the "model" object of a trimmed BPE, which is a BPE and the ids of unused tokens."""
-    written = write_bpe(dataclasses.replace(model, unused=()))  # which are named as others
+    # Unused tokens are named as all others.
+    written = write_bpe(dataclasses.replace(model, unused=()))
     return written | {"type": "Trimmed", "unused": model.unused}
 
 
 def read_trimmed(data, added, alphabet):
-    """Read the "model" object of a trimmed BPE; returns fields of Model."""
+    """Read the "model" object of a trimmed BPE."""
     unused = data.get("unused")
     require(
         isinstance(unused, list) and all(map(_is_id, unused)),
@@ -9657,6 +9686,7 @@ def read_trimmed(data, added, alphabet):
     return read_bpe(data, added, alphabet) | {"unused": unused}
 
 
+# field of Model -> key of the "model" object, and the value if it is missing
 _WORDPIECE_FIELDS = {
     "unk_token": ("unk_token", "[UNK]"),
     "subword_prefix": ("continuing_subword_prefix", "##"),
@@ -9676,7 +9706,7 @@ def write_wordpiece(model):
 
 
 def read_wordpiece(data, added, alphabet):
-    """Read the "model" object of a WordPiece, or of a WordLevel with the same keys."""
+    """Read the "model" object of a WordPiece."""
     fields = {}
     for field, (key, default) in _WORDPIECE_FIELDS.items():
         value = data.get(key, default)
@@ -9713,6 +9743,7 @@ def read_wordlevel(data, added, alphabet):
 
 def write_unigram(model):
     """Write the "model" object of a Unigram, whose tokens must be numbered from 0 without gaps."""
+    # The later tokens have no score: they are added tokens.
     names = dict(itertools.islice(vocab_names(model).items(), len(model.scores)))
     require(
         list(names.values()) == list(range(len(names))),
@@ -9762,9 +9793,13 @@ def read_unigram(data, added, alphabet):
 
 
 def _number_added(file_ids, names):
-    """Number added tokens as Hugging Face does: as in the vocabulary, or from its size on.
+    """Number added tokens as Hugging Face does; raises InputError if the file differs.
 
-    `file_ids` must agree.
+    A token in the vocabulary keeps its id. The others get the numbers from the size of the
+    vocabulary on.
+
+    file_ids  text -> id of the added tokens, as the file says
+    names     the vocabulary: name -> id
     """
     numbers = defaultdict(itertools.count(len(names)).__next__, names)
     ids = {}
@@ -9782,7 +9817,7 @@ def _number_added(file_ids, names):
 def template_processing(template, special_tokens):
     """Make the post_processor of a template: special tokens around $A, with spaces between them.
 
-    In a pair of texts, what follows the first one also follows the second.
+    In a pair of texts, the tokens that follow the first text also follow the second.
     """
     before, text, after = template.partition("$A")
     tokens = [*before.split(), *after.split()]
@@ -9808,7 +9843,8 @@ def template_processing(template, special_tokens):
 def _differs_in_huggingface(model):
     """Check whether a model has features of SentencePiece that a tokenizer.json lacks."""
     if model.kind == "bpe" and model.scores is not None:
-        # Runs of one character may have equal scores, as in Llama 2; see _merges_by_score.
+        # Tokens with equal scores may merge in another order. Runs of one character do not count,
+        # since `_merges_by_score` orders them; they have equal scores in Llama 2.
         ids = [
             token_id
             for token, token_id in model.ordinary_ids.items()
@@ -9840,9 +9876,9 @@ def write_huggingface(model):
     }
 
 
-def _token_names(written):
+def _token_names(model_object):
     """Map the names in the vocabulary of a "model" object to their ids."""
-    vocab = written["vocab"]
+    vocab = model_object["vocab"]
     if isinstance(vocab, dict):
         return vocab
     return {name: token_id for token_id, (name, _) in enumerate(vocab)}
@@ -9860,6 +9896,7 @@ def _to_tokenizer_json(model):
                 f"a tokenizer.json has one text for each id: {text!r}, the second text of "
                 f"{token_id}, is left out"
             )
+    # This raises InputError if Hugging Face would give a special token another id.
     _number_added({text: token_id for token_id, text in texts.items()}, _token_names(written))
     added = []
     for token_id, text in texts.items():
@@ -9900,8 +9937,9 @@ _BYTE_LEVEL = {
 }
 
 
-# Digits and this Split may come after a ByteLevel. The bytes below have names that are digits or
-# other numbers, as ¼ for the byte 0xBC.
+# A ByteLevel writes each byte as a character, its name. Only two pre-tokenizers may come after it,
+# and cut between names: Digits and this Split. Digits cuts around runs of numbers. The names of the
+# bytes below are numbers, such as ¼, which is the name of the byte 0xBC.
 _THREE_DIGITS = {
     "type": "Split",
     "pattern": {"Regex": "[0-9][0-9][0-9]"},
@@ -9914,8 +9952,8 @@ _DIGIT_BYTES = frozenset(b"0123456789\xb2\xb3\xb9\xbc\xbd\xbe")
 def _check_after_bytes(parts, kind, fields):
     """Check the pre-tokenizers after a ByteLevel, which cut the names of bytes.
 
-    Digits may also cut a character, as "ü", whose name is "Ã¼". So the merges of tokens that it
-    cuts are left out.
+    Digits also cuts characters such as "ü", whose name is "Ã¼". No text becomes a token that Digits
+    would cut. So the merges of such tokens are taken out of `fields`, which are those of Model.
     """
     options = ("ignore_merges", "word_suffix", "unk_token")
     is_plain = kind == "bpe" and not any(map(fields.get, options))
@@ -9936,7 +9974,8 @@ def _check_after_bytes(parts, kind, fields):
 def _pre_tokenizers(model):
     """Write the parts of a pattern as pre-tokenizers; those that are JSON stay as they are.
 
-    Tokens of bytes need a ByteLevel in the last part. If it is in another, all steps are rewritten.
+    Tokens of bytes need a ByteLevel in the last part. If another part has one, all steps are
+    written anew. A ByteLevel can also cut by the expression of "gpt2".
     """
     pattern = Pattern(model.pattern)
     none = PATTERNS["none"]
@@ -9977,14 +10016,15 @@ def _pre_tokenizer(part):
 
 
 _BATCHING = ("truncation", "padding")
-# These normalizers may insert or remove the first character, which determines the mark in Hugging
-# Face.
+# These normalizers may insert or remove the first character of a text. In Hugging Face, a piece
+# gets the mark of a Metaspace "first" only if it begins with the first character of the text before
+# it was normalized.
 _CHANGING_THE_START = {"BertNormalizer", "Nmt", "Prepend", "Strip", "StripAccents"}
 _TYPES_BY_KEYS = {"merges": "BPE", "continuing_subword_prefix": "WordPiece", "unk_id": "Unigram"}
 
 
 def _check_first_marks(parts, normalizer_steps):
-    """Check that a text begins where it began before it was normalized, if that places a mark."""
+    """Check that no normalizer moves the beginning of a text, if a Metaspace marks only that."""
     if any(part.get("prepend_scheme") == "first" for part in parts):
         names = _CHANGING_THE_START.intersection(step["type"] for step in normalizer_steps)
         require(
@@ -9995,9 +10035,9 @@ def _check_first_marks(parts, normalizer_steps):
 
 def read_huggingface(content):
     """Read a tokenizer.json; raises ValueError for features that would give other ids here."""
-    written = content.get("model")
-    require(isinstance(written, dict), "not a tokenizer.json: it has no model")
-    kind = _read_kind(written)
+    model_object = content.get("model")
+    require(isinstance(model_object, dict), "not a tokenizer.json: it has no model")
+    kind = _read_kind(model_object)
     batching = {key: content[key] for key in _BATCHING if content.get(key)}
     normalizer = list(filter(None, [content.get("normalizer")]))
     pattern = Pattern(content.get("pre_tokenizer") or "none")
@@ -10006,10 +10046,10 @@ def read_huggingface(content):
     types = [part["type"] for part in parts]
     alphabet = "bytes" if "ByteLevel" in types else "characters"
     ids, flags = _read_added_tokens(content.get("added_tokens") or [])
-    fields = KINDS[kind].read(written, list(ids), alphabet)
+    fields = KINDS[kind].read(model_object, list(ids), alphabet)
     if alphabet == "bytes":
         _check_after_bytes(parts[types.index("ByteLevel") + 1 :], kind, fields)
-    names = _token_names(written)
+    names = _token_names(model_object)
     has_gaps = max(names.values(), default=-1) >= len(names)
     model = Model(
         **fields,
@@ -10023,10 +10063,10 @@ def read_huggingface(content):
         post_processor=content.get("post_processor"),
         batching=batching,
         added_from=MAX_ID if has_gaps else len(names),
-        extra=written.get("extra", {}),
+        extra=model_object.get("extra", {}),
     )
     kept = [*batching]
-    added = [True]  # also if `encode` would refuse it
+    added = [True]  # a post_processor that `encode` would refuse is kept, too
     with contextlib.suppress(InputError):
         added = model.added_ids
     if any(added):
@@ -10036,15 +10076,15 @@ def read_huggingface(content):
     return model
 
 
-def _read_kind(written):
+def _read_kind(model_object):
     """Read the kind of a "model" object; in files from before 2022, other keys tell its type."""
     for key in ("unk_token", "end_of_word_suffix"):
         require(
-            isinstance(written.get(key), str | None),
-            f"the {key} of a model is a string, not {_brief_json(written.get(key))}",
+            isinstance(model_object.get(key), str | None),
+            f"the {key} of a model is a string, not {_brief_json(model_object.get(key))}",
         )
-    by_keys = (name for key, name in _TYPES_BY_KEYS.items() if key in written)
-    name = str(written.get("type") or next(by_keys, ""))
+    by_keys = (name for key, name in _TYPES_BY_KEYS.items() if key in model_object)
+    name = str(model_object.get("type") or next(by_keys, ""))
     require(
         name.lower() in KINDS,
         f"a model of type {name!r} is not supported, only BPE, WordPiece, WordLevel, Unigram, and "
@@ -10054,7 +10094,11 @@ def _read_kind(written):
 
 
 def _read_decoder(part, alphabet):
-    """Check a decoder, which must be ByteLevel for an alphabet of bytes, and put it into a list."""
+    """Check a decoder, and put it into a list.
+
+    It must be ByteLevel for tokens of bytes. For tokens of characters, `decoded_tokens` raises
+    InputError for unsupported steps.
+    """
     steps = _flattened(part or [], "decoders")
     for step in steps:
         require(
@@ -10089,12 +10133,13 @@ def _read_added_tokens(added):
     return ids, flags
 
 
-# SentencePiece's .model, read with the same steps as in transformers
+# SentencePiece's .model: a message of Protocol Buffers, named ModelProto. It has pieces, which are
+# the tokens, and the settings of the training (TrainerSpec) and of the normalizer (NormalizerSpec).
 
-# The types of SentencePiece's pieces.
+# the types of pieces
 _UNKNOWN, _CONTROL, _USER_DEFINED, _UNUSED, _BYTE = range(2, 7)
-# The kinds of SentencePiece's types of models. Characters are a BPE without merges; words are not
-# supported.
+# A type of model of SentencePiece -> its kind. A model of characters (4) is a BPE without merges. A
+# model of words (3) is not supported.
 _SENTENCEPIECE_KINDS = {1: "unigram", 2: "bpe", 4: "bpe"}
 _MARKS_TO_SPACES = {"type": "Replace", "pattern": {"String": MARK}, "content": " "}
 _SPACES_TO_MARKS = {"type": "Replace", "pattern": {"String": " "}, "content": MARK}
@@ -10106,7 +10151,8 @@ _USER_SYMBOL = AddedToken(normalized=True, special=False, literal=True)  # of us
 def _sentencepiece_steps(normalizer):
     """Express SentencePiece's normalizer by Hugging Face's steps, as transformers' converters do.
 
-    The fields are the parameters of `_sentencepiece_passes`. Symbols are not kept from changing.
+    `normalizer` is a step whose fields are the parameters of `_sentencepiece_passes`. Hugging
+    Face's steps also change the symbols in a text.
     """
     steps = []
     if normalizer["charsmap"]:
@@ -10121,7 +10167,10 @@ def _sentencepiece_steps(normalizer):
 
 
 def _sentencepiece_normalizer(spec, symbols):
-    """Make the normalizer of a NormalizerSpec; raises InputError if its charsmap is damaged."""
+    """Make the normalizer of a NormalizerSpec; raises InputError if its charsmap is damaged.
+
+    `symbols` lists the texts that the charsmap must not change.
+    """
     charsmap = base64.b64encode(spec.precompiled_charsmap).decode()
     step = {
         "type": "SentencePiece",
@@ -10135,7 +10184,7 @@ def _sentencepiece_normalizer(spec, symbols):
 
 
 def _sentencepiece_decoder(proto):
-    """List the steps of the decoder for a ModelProto, as Llama 2 has them."""
+    """List the steps of the decoder for a ModelProto, as in Llama 2's tokenizer.json."""
     spec = proto.normalizer_spec
     steps = []
     if spec.escape_whitespaces:
@@ -10165,15 +10214,15 @@ def read_sentencepiece(data):
     special_tokens = ids[_UNKNOWN] | ids[_CONTROL]
     config = {}
     for role in ROLES:
-        # bos_id for bos_token; -1 if the model has none
+        # For bos_token, it is bos_id, which is -1 if the model has no such token.
         token_id = getattr(trainer, f"{role[:3]}_id")
         if token_id in special_tokens.values():
             config[role] = names[token_id]
     symbols = ids[_USER_DEFINED]
     flags = {}
     if kind == "unigram":
-        scores[list(ids[_BYTE].values())] = -np.inf
-        # These scores are those of sentencepiece 0.2.3.
+        scores[list(ids[_BYTE].values())] = -np.inf  # the text <0x0A> does not become that token
+        # sentencepiece 0.2.3 gives symbols these scores.
         scores[list(symbols.values())] = [0.1 * (len(symbol.encode()) - 1) for symbol in symbols]
     else:
         special_tokens |= symbols
@@ -10236,7 +10285,8 @@ _BERT_SPECIALS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 def read_bert(data, file, config):
     """Read the vocabulary of a BERT.
 
-    `config` or, without an entry, the tokens without brackets tell whether it is in lower case.
+    `config`, the content of tokenizer_config.json, tells whether text is brought to lower case.
+    Without such an entry it is, unless a token without brackets has a capital letter.
     """
     names = [line.removesuffix("\r") for line in _decode_utf8(data, file).split("\n")]
     ids = {name: token_id for token_id, name in enumerate(names) if name}
@@ -10271,12 +10321,12 @@ def read_bert(data, file, config):
     return model
 
 
-# The keys of tokenizer_config.json that this module keeps.
+# the keys of tokenizer_config.json that this module keeps
 ROLES = ("bos_token", "eos_token", "pad_token", "unk_token")
 CONFIG_KEYS = (*ROLES, "model_max_length", "chat_template")
 
-# Messages between <|im_start|> and <|im_end|>, tools as JSON, calls of tools between <tool_call>
-# and </tool_call>.
+# A template in Jinja for a chat. It puts each message between <|im_start|> and <|im_end|>, lists
+# tools as JSON, and puts each call of a tool between <tool_call> and </tool_call>.
 CHATML = r"""
 {%- macro opened(role) %}{{ '<|im_start|>' + role + '\n' }}{% endmacro %}
 {%- set first = messages[0].content if messages and messages[0].role == 'system' else none %}
@@ -10365,15 +10415,17 @@ def transformers_config(
 class Format(NamedTuple):
     """A format of files."""
 
-    # Its parameters are some of data, file, config and the options of `load_model`, by name.
+    # Its parameters are some of these, by name: data, the bytes of the file; file, its path;
+    # config, the content of tokenizer_config.json; and the options of `load_model`.
     read: Callable[..., Model]
     write: Callable | None  # (model) -> {name of a file: content}; None: it is only read
     file: str  # the name of its first file
     sign: bytes  # an expression that matches the beginning of its files
 
 
-# GPT-2's vocab.json begins with a token and its id.
+# GPT-2's vocab.json begins with a name and an id.
 _VOCAB = rb'\s*\{\s*"(?:[^"\\]|\\.)*"\s*:\s*\d'
+# A file has the first format whose sign matches.
 FORMATS = {
     "huggingface": Format(
         lambda data, file: read_huggingface(read_json(data, file)),
@@ -10395,7 +10447,7 @@ WRITTEN_FORMATS = [name for name in FORMATS if FORMATS[name].write]
 
 
 def find_model(name):
-    """Find the file of a model: of a path, which comes first, or of a name of the hub.
+    """Find the file of a model by a path or, if there is none, by a name of Hugging Face's hub.
 
     Tokenizers of other libraries are returned as they are.
     """
@@ -10441,10 +10493,14 @@ def load_model(path, *, encoding=None, pattern=None, special_tokens=None):
 
 
 def _find_model_file(folder):
-    """Find the file of a model in a folder; the names that `save` writes are tried first."""
-    patterns = [[form.file] for form in FORMATS.values()]
-    patterns += ["encoder.json"], ["*.tiktoken", "*tokenizer.json"], ["*.model", "*vocab.txt"]
-    for names in patterns:
+    """Find the file of a model in a folder.
+
+    The names that `save` writes are tried first, one by one. Later, several names are tried
+    together: the folder must have a single file with one of them.
+    """
+    name_groups = [[form.file] for form in FORMATS.values()]
+    name_groups += ["encoder.json"], ["*.tiktoken", "*tokenizer.json"], ["*.model", "*vocab.txt"]
+    for names in name_groups:
         files = [file for name in names for file in folder.glob(name)]
         if len(files) == 1:
             return files[0]
@@ -10484,7 +10540,7 @@ def _find_on_hub(name):
         names = {file.rfilename for file in hub.model_info(name, timeout=10).siblings}
         files = [hub.hf_hub_download(name, file) for file in _HUB_FILES if file in names]
         return Path(files[0])
-    except Exception as error:  # its errors are of other packages, by its version
+    except Exception as error:  # the version of the package decides which errors it raises
         reason = str(error).strip().partition("\n")[0]
         raise InputError(
             f"{missing}; a name of the hub needs a network and pip install huggingface_hub "
@@ -10507,7 +10563,7 @@ def _model_of(tokenizer):
     )
     content = read_json(backend.to_str().encode(), "the tokenizer")
     if backend is not tokenizer:
-        content |= dict.fromkeys(_BATCHING)  # of its last call
+        content |= dict.fromkeys(_BATCHING)  # left over from the last call of the tokenizer
     model = read_huggingface(content)
     values = {name: getattr(tokenizer, name, None) for name in CONFIG_KEYS}
     model.config = {name: value for name, value in values.items() if value is not None}
