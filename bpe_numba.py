@@ -1336,7 +1336,8 @@ def make_trie(tokens: Mapping[int, bytes]) -> Trie:
 #
 # A pattern is a list of steps, and each step splits the pieces of the previous one. A step is a
 # regular expression, a Split or a Metaspace. A name in PATTERNS means one step or several, and so
-# does a pre_tokenizer of a tokenizer.json. Its normalizer and its decoder are lists of steps, too.
+# does the pre_tokenizer of a tokenizer.json. The normalizer and the decoder of a tokenizer.json are
+# lists of steps as well, but of other steps: see Normalizing and Tokenizer.
 
 BEHAVIORS = ("isolated", "removed", "merged_with_previous", "merged_with_next", "contiguous")
 
@@ -1349,7 +1350,8 @@ class Split(NamedTuple):
               In a run of adjacent matches, the first is joined to the text before it
               ("merged_with_previous"), the last to the text after it ("merged_with_next"), or all
               are joined to each other ("contiguous")
-    invert    matches and the text between them change places
+    invert    the text between matches is treated as matches are, and matches as the text between
+              them
 
     >>> Pattern(Split(r"\s", "removed")).split(b"one two")
     [b'one', b'two']
@@ -1363,11 +1365,15 @@ class Split(NamedTuple):
 
     @property
     def pieces(self) -> str:
-        """The expression whose matches, and the text between them, are the pieces."""
+        """An expression that cuts a text into the same pieces if each match is a piece.
+
+        If matches are joined to the text beside them, it takes both: the underscore merged with the
+        next text becomes _[^_]*|[^_]+.
+        """
         if self.behavior in ("isolated", "removed"):
             return self.regex
         character = self.regex.removesuffix("+")
-        # A lookahead before a run is not repeated with it.
+        # A lookahead before a run holds for its first character, and not for each.
         require(
             _is_one_character(character) and not re.match(r"\(\?[=!].*\+\Z", self.regex),
             f"a Split that is {self.behavior} looks for one character, or a run of it: "
@@ -1401,19 +1407,22 @@ class Metaspace(NamedTuple):
     replacement: str = MARK
     prepend_scheme: str = "always"
 
-    # A Metaspace is a pass of a pattern as well; see _CutPass.
+    # A Metaspace is a pass over a text by itself, so it has these fields of a _CutPass.
     table = None
     warning = ""
 
     def apply(self, scan: Scan, flat: FlatText, opening: int) -> FlatText:
-        """Replace spaces, and put the replacement before texts and pretokens as the scheme says."""
+        """Replace spaces in a flat text, and put the mark before pretokens as the scheme says.
+
+        `opening` tells how the first text begins: BEGINS, INSIDE or CONTINUES.
+        """
         mark = _with_padding(self.replacement.encode())
         return flat.rewritten(
             _write_spaces, mark, PREPEND_SCHEMES.index(self.prepend_scheme), opening
         )
 
     def apply_to_text(self, text: str) -> str:
-        """Change one text as `apply` does."""
+        """Change one text as `apply` changes a flat text."""
         needs_mark = text and self.prepend_scheme != "never"
         if needs_mark and not text.startswith((" ", self.replacement)):
             text = self.replacement + text
@@ -1424,9 +1433,9 @@ PREPEND_SCHEMES = ("never", "first", "always")
 NEVER = 0  # for kernels, the position in PREPEND_SCHEMES
 ALWAYS = 2
 
-# Punctuation as in `tokenizers`, which uses Rust's crate unicode_categories: the printable
-# characters of ASCII except letters and digits, and the punctuation of Unicode 8. Later versions of
-# Unicode dropped two and added these.
+# Punctuation is the same as in `tokenizers`, which uses Rust's crate unicode_categories: the
+# printable characters of ASCII except letters and digits, and the punctuation of Unicode 8. Later
+# versions of Unicode dropped two characters, U+166D and U+111C9, and added these.
 _NEWER_PUNCTUATION = (
     r"\u061D\u09FD\u0A76\u0C77\u0C84\u1B4E-\u1B4F\u1B7D-\u1B7F\u2E43-\u2E4F\u2E52-\u2E5D\u2E60-\u2E63\U00010D6E"
     r"\U00010EAD\U00010ED0\U00010F55-\U00010F59\U00010F86-\U00010F89\U000113D4-\U000113D5\U000113D7-\U000113D8"
@@ -1438,11 +1447,13 @@ _NEWER_PUNCTUATION = (
 )
 PUNCTUATION = rf"(?![{_NEWER_PUNCTUATION}])[\p{{P}}$+<=>\^`|~\u166D\U000111C9]"
 
-# The expressions come from the sources of the tools. Only cl100k is changed: tiktoken's possessive
-# quantifiers are greedy here, which matches the same, and its `$` is (?![\s\S]), since in Oniguruma
-# `$` also matches before a newline. "spaces" is our own: like SentencePiece, it begins a word with
-# the space before it, but does not separate scripts, digits and punctuation, and keeps all spaces.
-# The tokens of a Unigram become 2 to 8 % longer by it than with "gpt2".
+# The expressions are those of the tokenizers with these names. Only cl100k is changed. tiktoken's
+# possessive quantifiers are greedy here, which matches the same. Its `$` is (?![\s\S]) here, since
+# `$` also matches before a newline in Oniguruma, the engine of Hugging Face.
+#
+# "spaces" is our own. Like SentencePiece, it begins a word with the space before it. Unlike
+# SentencePiece, it does not separate scripts, digits and punctuation, and it keeps all spaces. The
+# tokens of a Unigram are 2 to 8 % longer with "spaces" than with "gpt2".
 PATTERNS = {
     "gpt2": r"'(?:[sdmt]|ll|ve|re)| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+",
     "cl100k": r"'(?i:[sdmt]|ll|ve|re)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*"
@@ -1467,11 +1478,16 @@ PATTERNS = {
 
 PatternStep = str | Split | Metaspace | dict
 PatternSource = PatternStep | Sequence[PatternStep]
+# A string like this is the name of a pattern. It is an expression only as the regex of a Split.
 _LIKE_A_NAME = regex.compile(r"[A-Za-z][A-Za-z\d_-]+")
 
 
 def _plain_steps(step):
-    """Make the steps of JSON, and check other steps; a Split that isolates becomes its regex."""
+    """List the plain steps that a step means; raises InputError if it is not valid.
+
+    JSON means the steps of a pre_tokenizer. A Split that isolates means the same as its regex, and
+    is replaced by it, so that equal patterns have equal steps.
+    """
     match step:
         case dict():
             return _pre_tokenizer_steps(json.dumps(step))
@@ -1507,7 +1523,10 @@ def _brief_json(value):
 
 
 def _flattened(part, key):
-    """List the steps of a normalizer, pre_tokenizer or decoder; a Sequence has them under `key`."""
+    """List the steps of a normalizer, pre_tokenizer or decoder, which may be nested.
+
+    A step of the type Sequence lists its steps under `key`.
+    """
     match part:
         case list() | tuple():
             return [step for item in part for step in _flattened(item, key)]
@@ -1521,7 +1540,12 @@ def _flattened(part, key):
 
 
 def _call_step(part, functions, step, *arguments):
-    """Call the function for the type of a step of a tokenizer.json, with its other fields."""
+    """Call the function for the type of a step of a tokenizer.json; returns its result as a list.
+
+    part       the part of the file that has the step, for a message
+    functions  type -> function
+    step       its other fields are passed by name, after `arguments`
+    """
     fields = {name: field for name, field in step.items() if name != "type"}
     try:
         return list(functions[step["type"]](*arguments, **fields))
@@ -1529,12 +1553,14 @@ def _call_step(part, functions, step, *arguments):
         raise InputError(f"the {part} {_brief_json(step)} is not supported: {error}") from None
 
 
-# An expression of a tokenizer.json -> an expression for `regex`. Hugging Face matches by Oniguruma,
-# in Ruby's dialect. Most expressions mean the same in both, and some are rewritten. For all others
-# that may differ, a warning says so.
+# An expression of a tokenizer.json <-> an expression for `regex`. Hugging Face matches by
+# Oniguruma, in Ruby's dialect. Most expressions mean the same in both, and some are rewritten. For
+# all others that may differ, a warning says so.
 
-# Outside of a class, Oniguruma's \w also matches six numbers, as the table below says. The \w of
-# `regex` also matches two joiners, so it is written as a class.
+# Within a class, which is an expression in brackets, \w of Oniguruma matches these characters.
+# Outside of a class it also matches six numbers: see _ONIGURUMA_PARTS. The \w of `regex` also
+# matches two joiners, so it is written for Oniguruma as a class that has them. Reading turns this
+# class into \w again.
 _WORD = r"\p{Alphabetic}\p{M}\p{Nd}\p{Pc}"
 _TO_ONIGURUMA = {r"\w": r"[\p{Word}\u200c\u200d]", r"\W": r"[^\p{Word}\u200c\u200d]"}
 _FROM_ONIGURUMA = {
@@ -1542,6 +1568,7 @@ _FROM_ONIGURUMA = {
     r"\h": "0-9A-Fa-f",
     **{written: escape for escape, written in _TO_ONIGURUMA.items()},
 }
+# These match an escape, or an item of a class, that means the same in both dialects.
 _SAME_ESCAPE = (
     r"\\(?:[sSdDnrtfvaA]|[pP]\{\w+\}|x[0-7][\dA-Fa-f]|u(?![dD][89a-fA-F])[\dA-Fa-f]{4}|[^\w])"
 )
@@ -1549,9 +1576,11 @@ _WORD_SET = r"\[\^?\\p\{Word\}\\u200c\\u200d\]"
 _SAME_IN_SET = (
     rf"[^\]\[\\&-]|&(?!&)|(?<=[\[^])-|-(?!-|\\[wh])|{_SAME_ESCAPE}|\\[wh](?!-[^\]])|{_WORD_SET}"
 )
-# An expression is read in parts; the first entry that matches counts. Its value is the replacement
-# for `regex`: "" keeps the part, and None keeps it with a warning. When case is ignored, Oniguruma
-# matches ß with ss, and ligatures with their letters, which the first entry avoids.
+# An expression is read in parts, and the first entry that matches gives the part. The value of the
+# entry is the replacement of the part for `regex`: "" keeps it, and None keeps it with a warning.
+# Two facts about Oniguruma are hidden in the entries. When case is ignored, it matches ß with ss,
+# and ligatures with their letters; the first entry takes only groups without these. It matches ^
+# and $ at the ends of each line.
 _ONIGURUMA_PARTS = {
     r"\(\?i:(?:(?i:(?!ss|ff|fi|fl|st))[A-Za-z'|]|\[[A-Za-z]+\])+\)": "",
     rf"{_SAME_ESCAPE}|\[\^?(?:{_SAME_IN_SET})+\]": "",
@@ -1642,9 +1671,9 @@ def _byte_level_steps(add_prefix_space=True, use_regex=True, **_):
     return steps
 
 
-# The function that makes the steps of a pattern for a type of pre-tokenizer; its parameters are the
-# fields. Rust's \s and \w are the same as here, except for characters that are newer than its
-# Unicode 16.
+# The function for a type of pre-tokenizer makes the steps of a pattern. Its parameters are the
+# fields of the pre-tokenizer. Rust's \s and \w match the same characters as here, except for those
+# that are newer than Unicode 16.
 _PRE_TOKENIZERS = {
     "BertPreTokenizer": lambda: (Split(r"\s", "removed"), PUNCTUATION),
     "Whitespace": lambda: (Split(r"\w+|[^\w\s]+", "removed", invert=True),),
@@ -1663,7 +1692,8 @@ _DIGITS = {"type": "Digits", "individual_digits": False}
 def _pre_tokenizer_steps(pre_tokenizer):
     """Make the steps of a pattern for a pre_tokenizer in JSON.
 
-    Digits after a ByteLevel cut the names of bytes, not the text: see `_check_after_bytes`.
+    Digits after a ByteLevel is left out, since it cuts the names of bytes, and not the text: see
+    `_check_after_bytes`. If no step is left that could cut, the pattern "none" is the last step.
     """
     steps = []
     has_byte_level = False
