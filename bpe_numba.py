@@ -9284,6 +9284,12 @@ def naming_file(where):
         raise InputError(f"{where}: its objects are nested too deeply") from None
 
 
+def _refuse(what, features):
+    """Raise InputError if a model has one of some features, {feature: whether it is there}."""
+    for feature, is_there in features.items():
+        require(not is_there, f"{what} with {feature} is not supported")
+
+
 def read_vocab(names: object, alphabet: str = "characters", texts: Iterable[str] = ()) -> Vocab:
     """Read a vocabulary from a file; returns id -> token, without an empty token.
 
@@ -9359,9 +9365,8 @@ def _names_without_added(model):
     names = vocab_names(model)
     end = model.added_from
     own = {name: token_id for name, token_id in names.items() if token_id < end}
-    added = list(names.values())[len(own) :]
-    has_last_ids = added == list(range(end, end + len(added)))
-    if not has_last_ids or end - len(own) > 1 or max(model.ordinary, default=-1) >= end:
+    have_last_ids = max(model.vocab, default=-1) < end + len(names) - len(own)
+    if end - len(own) > 1 or not have_last_ids or max(model.ordinary, default=-1) >= end:
         return names
     for missing in set(range(end)).difference(own.values()):
         own[""] = missing
@@ -9492,14 +9497,11 @@ def _read_gpt2_pair(file, special_tokens, pattern):
     for endings in (("vocab.json", "merges.txt"), ("encoder.json", "vocab.bpe")):
         for ending in filter(file.name.endswith, endings):
             files = [file.with_name(file.name.removesuffix(ending) + other) for other in endings]
-            for part in files:
-                require(
-                    part.is_file(),
-                    f"{file}: GPT-2 has two files, a vocabulary and merges: {part} is missing",
-                )
-            return read_gpt2(*files, special_tokens, pattern or "gpt2")
+            if all(map(Path.is_file, files)):
+                return read_gpt2(*files, special_tokens, pattern or "gpt2")
     raise InputError(
-        f"{file}: the names of GPT-2's two files must end in vocab.json and merges.txt"
+        f"{file}: GPT-2 has two files, a vocabulary and merges, with names that end in vocab.json "
+        "and merges.txt: one of them is missing"
     )
 
 
@@ -9535,16 +9537,17 @@ def read_tiktoken(data, file, encoding, pattern, special_tokens):
     vocab = _parse_ranks(data, file)
     sidecar = _sidecar(file)
     facts = {}  # those of an Encoding
-    if encoding is None and pattern is None and sidecar.is_file():
-        facts = _read_beside(sidecar)
-        require(
-            isinstance(facts.get("pattern"), str) and isinstance(facts.get("special_tokens"), dict),
-            f"{sidecar}: the pattern or the special tokens are missing",
-        )
-    elif encoding is not None or pattern is None:
-        encoding = encoding or _find_encoding(data, file, special_tokens is not None)
+    if encoding is not None:
         require_known("encoding", encoding, ENCODINGS)
         facts = ENCODINGS[encoding]._asdict()
+    elif pattern is None and sidecar.is_file():
+        facts = _read_beside(sidecar)
+        require(
+            facts.get("pattern") and "special_tokens" in facts,
+            f"{sidecar}: the pattern or the special tokens are missing",
+        )
+    elif pattern is None:
+        facts = ENCODINGS[_find_encoding(data, file, special_tokens is not None)]._asdict()
     if special_tokens is None:
         special_tokens = facts.get("special_tokens")
     return Model(vocab, None, special_tokens, pattern or facts["pattern"])
@@ -9579,14 +9582,14 @@ def _find_encoding(data, file, has_specials):
         f"{file}: a rank file does not say its pattern: name it (`pattern`), or the encoding "
         f"(`encoding`): {', '.join(ENCODINGS)}",
     )
-    if has_specials or all(ENCODINGS[name] == ENCODINGS[names[0]] for name in names):
-        return names[0]
+    if file.stem in names:
+        return file.stem
     require(
-        file.stem in names,
+        has_specials or all(ENCODINGS[name] == ENCODINGS[names[0]] for name in names),
         f"{file}: {' and '.join(names)} have the same ranks but different special tokens: name one "
         "(`encoding`)",
     )
-    return file.stem
+    return names[0]
 
 
 @naming_file("tiktoken cannot represent this tokenizer")
@@ -9654,8 +9657,6 @@ def _plain_added(added, merges):
 
 def read_bpe(data, added, alphabet):
     """Read the "model" object of a BPE."""
-    for key in ("dropout", "continuing_subword_prefix"):
-        require(not data.get(key), f"a model with {key} is not supported")
     names = data.get("vocab")
     pairs = data.get("merges")
     require(
@@ -9666,9 +9667,14 @@ def read_bpe(data, added, alphabet):
     suffix = data.get("end_of_word_suffix") or ""
     looks_up = bool(data.get("ignore_merges"))
     byte_fallback = bool(data.get("byte_fallback")) and not of_bytes
-    require(
-        not (suffix and (looks_up or byte_fallback)),
-        "end_of_word_suffix with ignore_merges or byte_fallback is not supported",
+    _refuse(
+        "a BPE",
+        {
+            "dropout": data.get("dropout"),
+            "continuing_subword_prefix": data.get("continuing_subword_prefix"),
+            "end_of_word_suffix with ignore_merges": suffix and looks_up,
+            "end_of_word_suffix with byte_fallback": suffix and byte_fallback,
+        },
     )
     # Names that do not stand for bytes are plain text, and no text becomes their tokens. Cohere's
     # are emoji, beside the tokens of their bytes.
@@ -9716,14 +9722,6 @@ def read_trimmed(data, added, alphabet):
     return read_bpe(data, added, alphabet) | {"unused": unused}
 
 
-# field of Model -> key of the "model" object, and the value if it is missing
-_WORDPIECE_FIELDS = {
-    "unk_token": ("unk_token", "[UNK]"),
-    "subword_prefix": ("continuing_subword_prefix", "##"),
-    "max_word_chars": ("max_input_chars_per_word", 100),
-}
-
-
 def write_wordpiece(model):
     """Write the "model" object of a WordPiece."""
     return {
@@ -9737,22 +9735,27 @@ def write_wordpiece(model):
 
 def read_wordpiece(data, added, alphabet):
     """Read the "model" object of a WordPiece."""
-    fields = {}
-    for field, (key, default) in _WORDPIECE_FIELDS.items():
-        value = data.get(key, default)
-        require(
-            type(value) is type(default),
-            f"the {key} of a WordPiece is a value like {default!r}, not {_brief_json(value)}",
-        )
-        fields[field] = value
-    vocab = read_vocab(data.get("vocab"), alphabet, added)
+    prefix = data.get("continuing_subword_prefix", "##")
+    longest = data.get("max_input_chars_per_word", 100)
     require(
-        alphabet != "bytes" or fields["subword_prefix"].isascii(),
+        isinstance(prefix, str) and type(longest) is int,
+        "in a WordPiece, continuing_subword_prefix is a string, max_input_chars_per_word a number",
+    )
+    require(
+        alphabet != "bytes" or prefix.isascii(),
         "beside a ByteLevel, the prefix of a WordPiece must be ASCII",
     )
-    if fields["unk_token"] not in data["vocab"]:
-        fields["unk_token"] = None
-    return fields | {"vocab": vocab, "merges": None}
+    vocab = read_vocab(data.get("vocab"), alphabet, added)
+    unknown = data.get("unk_token", "[UNK]")
+    if unknown not in data["vocab"]:
+        unknown = None
+    return {
+        "vocab": vocab,
+        "merges": None,
+        "unk_token": unknown,
+        "subword_prefix": prefix,
+        "max_word_chars": longest,
+    }
 
 
 def write_wordlevel(model):
@@ -9766,9 +9769,8 @@ def write_wordlevel(model):
 
 def read_wordlevel(data, added, alphabet):
     """Read the "model" object of a WordLevel: a WordPiece that knows only whole words."""
-    unknown = data.get("unk_token") or ""
     as_wordpiece = {"continuing_subword_prefix": "", "max_input_chars_per_word": MAX_ID}
-    return read_wordpiece(data | as_wordpiece | {"unk_token": unknown}, added, alphabet)
+    return read_wordpiece({"unk_token": None} | data | as_wordpiece, added, alphabet)
 
 
 def write_unigram(model):
@@ -9791,26 +9793,25 @@ def write_unigram(model):
 
 def read_unigram(data, added, alphabet):
     """Read the "model" object of a Unigram."""
-    require(
-        alphabet == "characters" or not data.get("byte_fallback"),
-        "a Unigram with byte_fallback beside a ByteLevel is not supported",
+    byte_fallback = bool(data.get("byte_fallback"))
+    _refuse(
+        "a Unigram", {"byte_fallback beside a ByteLevel": byte_fallback and alphabet == "bytes"}
     )
     pairs = data.get("vocab")
-    unk_id = data.get("unk_id")
     require(isinstance(pairs, list), "the vocabulary of a Unigram is a list of tokens and scores")
     for pair in pairs:
         match pair:
-            case [str(), score] if type(score) in (int, float) and abs(score) < 1e300:
+            case [str(), int() | float() as score] if abs(score) < 1e300:
                 continue
         raise InputError(f"{_brief_json(pair)} is not a token and its score")
     names = [name for name, _ in pairs]
-    unknown = None
-    if unk_id is not None:
+    unknown = data.get("unk_id")
+    if unknown is not None:
         require(
-            _is_id(unk_id) and unk_id < len(names),
-            f"the unk_id {unk_id!r} is not in the vocabulary of {len(names)}",
+            _is_id(unknown) and unknown < len(names),
+            f"the unk_id {unknown!r} is not in the vocabulary of {len(names)}",
         )
-        unknown = names[unk_id]
+        unknown = names[unknown]
     ids = {name: token_id for token_id, name in enumerate(names)}
     return {
         "vocab": read_vocab(ids, alphabet, added),
@@ -9818,30 +9819,23 @@ def read_unigram(data, added, alphabet):
         "scores": np.array([score for _, score in pairs], np.float64),
         "unk_token": unknown,
         "fuse_unk": True,
-        "byte_fallback": bool(data.get("byte_fallback")),
+        "byte_fallback": byte_fallback,
     }
 
 
-def _number_added(file_ids, names):
-    """Number added tokens as Hugging Face does; raises InputError if the file differs.
+def _check_added_ids(ids, names):
+    """Check that added tokens have the ids that Hugging Face gives them.
 
-    A token in the vocabulary keeps its id. The others get the numbers from the size of the
-    vocabulary on.
-
-    file_ids  text -> id of the added tokens, as the file says
-    names     the vocabulary: name -> id
+    These are as in the vocabulary, or go on from its size.
     """
     numbers = defaultdict(itertools.count(len(names)).__next__, names)
-    ids = {}
-    for text, token_id in file_ids.items():
+    for text, token_id in ids.items():
         own_id = numbers[text]
         if token_id != own_id:
             raise InputError(
                 f"the added token {text!r} has the ids {own_id} and {_brief_json(token_id)}: "
                 "rename it"
             )
-        ids[text] = own_id
-    return ids
 
 
 def template_processing(template, special_tokens):
@@ -9926,8 +9920,7 @@ def _to_tokenizer_json(model):
                 f"a tokenizer.json has one text for each id: {text!r}, the second text of "
                 f"{token_id}, is left out"
             )
-    # This raises InputError if Hugging Face would give a special token another id.
-    _number_added({text: token_id for token_id, text in texts.items()}, _token_names(written))
+    _check_added_ids({text: token_id for token_id, text in texts.items()}, _token_names(written))
     added = []
     for token_id, text in texts.items():
         flags = model.flags.get(text, NO_FLAGS)
@@ -9937,9 +9930,7 @@ def _to_tokenizer_json(model):
     normalizer = model.normalizer
     if normalizer and normalizer[0]["type"] == "SentencePiece":
         normalizer = _sentencepiece_steps(normalizer[0])
-    decoder = model.decoder
-    if not decoder:
-        decoder = [_BYTE_LEVEL if model.alphabet == "bytes" else {"type": "Fuse"}]
+    join = _BYTE_LEVEL if model.alphabet == "bytes" else {"type": "Fuse"}
     return {
         "version": "1.0",
         **{key: model.batching.get(key) for key in _BATCHING},
@@ -9947,7 +9938,7 @@ def _to_tokenizer_json(model):
         "normalizer": _in_sequence(normalizer, "normalizers"),
         "pre_tokenizer": _in_sequence(_pre_tokenizers(model), "pretokenizers"),
         "post_processor": model.post_processor,
-        "decoder": _in_sequence(decoder, "decoders"),
+        "decoder": _in_sequence(model.decoder or [join], "decoders"),
         "model": written,
     }
 
@@ -10080,10 +10071,11 @@ def read_huggingface(content):
     if alphabet == "bytes":
         _check_after_bytes(parts[types.index("ByteLevel") + 1 :], kind, fields)
     names = _token_names(model_object)
+    _check_added_ids(ids, names)
     has_gaps = max(names.values(), default=-1) >= len(names)
     model = Model(
         **fields,
-        special_tokens=_number_added(ids, names),
+        special_tokens=ids,
         pattern=pattern.parts,
         kind=kind,
         flags=flags,
@@ -10279,25 +10271,25 @@ def read_sentencepiece(data):
 def _parse_sentencepiece(data):
     """Parse a ModelProto of SentencePiece, and check that its features are supported."""
     proto = import_optional("sentencepiece.sentencepiece_model_pb2", "protobuf").ModelProto()
-    is_whole = False
-    with contextlib.suppress(import_optional("google.protobuf.message").DecodeError):
+    try:
         proto.ParseFromString(data)
-        is_whole = (
-            proto.pieces and proto.HasField("trainer_spec") and proto.HasField("normalizer_spec")
-        )
-    require(is_whole, "not a SentencePiece model, or cut off")
+    except import_optional("google.protobuf.message").DecodeError:
+        proto.Clear()
+    require(
+        proto.pieces and proto.HasField("trainer_spec") and proto.HasField("normalizer_spec"),
+        "not a SentencePiece model, or cut off",
+    )
     types = [piece.type for piece in proto.pieces]
     n_unknown = types.count(_UNKNOWN)
-    unsupported = {
-        "a model of words": proto.trainer_spec.model_type not in _SENTENCEPIECE_KINDS,
+    features = {
+        "words": proto.trainer_spec.model_type not in _SENTENCEPIECE_KINDS,
         "a token that is not UTF-8": bytes in {type(piece.piece) for piece in proto.pieces},
         "a denormalizer": proto.denormalizer_spec.precompiled_charsmap,
         "an unused token": _UNUSED in types,
-        f"a vocabulary with {n_unknown} unknown tokens": n_unknown != 1,
+        f"{n_unknown} unknown tokens": n_unknown != 1,
         "treat_whitespace_as_suffix": proto.trainer_spec.treat_whitespace_as_suffix,
     }
-    for feature, is_there in unsupported.items():
-        require(not is_there, f"{feature} is not supported in a SentencePiece model")
+    _refuse("a SentencePiece model", features)
     return proto
 
 

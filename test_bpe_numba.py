@@ -7720,7 +7720,6 @@ BAD_CHANGES = {
     "bert": [
         ({"model__vocab": ["a"]}, "object of tokens and ids"),
         ({"model__max_input_chars_per_word": "100"}, "max_input_chars_per_word"),
-        ({"model__unk_token": None}, "unk_token"),
     ],
 }
 # Folder, the folder that is changed, the change, and the pattern of the message.
