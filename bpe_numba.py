@@ -7332,19 +7332,22 @@ def build_vocabulary(learned, special_tokens, special_tokens_at="first", byte_to
 NO_MERGE = ALL_ONES  # the entry of a pair that does not merge
 LOW_HALF = u64(2**32 - 1)
 NO_RANK = NO_MERGE & ~LOW_HALF
-# in place of the id of an unknown letter: NO_ID refuses the word, DROPPED leaves the letter out
+# `unk_id` is one of these if unknown letters have no id: a word with one is refused (NO_ID), or the
+# letter is left out (DROPPED)
 NO_ID = -1
 DROPPED = -2
-# in place of both ids of a merge, if the pair that its token is merged from is not known yet
+# Both ids of a merge are this if only its result is given. `_fill_merges` then finds the pair.
 ANY_PAIR = -1
 # a word of up to so many letters is merged by comparing all its pairs, a longer one by a heap
 MAX_LINEAR_MERGE = 48
-# behind the entries of a word, `scratch` holds the state that a Unigram in single precision carries
-# through a text; see `settle_unigram`
+# Behind the entries of a word, `scratch` holds the state that a Unigram in single precision carries
+# through a text: the sum of scores, a float64; the index of the first id whose score is not in the
+# sum yet; the position of its word; and whether the last word must not be cached. See
+# `settle_unigram`.
 SCRATCH_SIZE = MAX_LINEAR_MERGE + 4
 SUM, NEXT_ID, NEXT_BYTE, IS_UNSURE = range(MAX_LINEAR_MERGE, SCRATCH_SIZE)
 SHORT_BYTES = 1 << 12  # of a text that one call of a kernel encodes
-# for the bytes of unknown characters
+# the names of the tokens for the bytes of unknown characters
 _FALLBACK_TOKENS = [f"<0x{b:02X}>".encode() for b in range(256)]
 CACHE_ENTRIES = 1 << 14  # entries of a new cache; a larger table than the words need is slower
 MAX_CACHED_BYTES = 1 << 12  # of a word; longer words take too much space
@@ -7360,10 +7363,10 @@ class TokenBytes(NamedTuple):
 
 @struct
 class BpeTables:
-    """The pairs of ids that merge.
+    """The ids of letters, the pairs of ids that merge, and the words that are looked up whole.
 
-    An entry has the rank in its upper half and the resulting id in its lower half. The letters of a
-    word are its bytes or its characters.
+    The letters of a word are its bytes or its characters. The entry of a pair, uint64, has its rank
+    in the upper half and the resulting id in the lower half.
     """
 
     # int32[256], by byte, or int32[0x110000], by code point: the id of the letter, or -1
@@ -7412,7 +7415,10 @@ def _letter_table(letters, n, unknown):
 
 
 def _marked_letters(model):
-    """Map the letters that may end a word, or continue one, to their ids."""
+    """Map letters to the ids of their tokens with the prefix and the suffix of the model.
+
+    They continue a word of a WordPiece, as ##a, or end a word of a BPE, as a</w>.
+    """
     prefix = model.subword_prefix.encode()
     suffix = model.word_suffix.encode()
     names = {}
@@ -7466,8 +7472,9 @@ def truncate(model, vocab_size):
 def _possible_merges(model, samples):
     """List the merges of a model, int64[M, 4]: left, right, result and rank.
 
-    Without merges, there is a row for each token, and its pair is ANY_PAIR; for sampling, there is
-    a row for each way to make a token from two others.
+    If the model has no list of merges, the rank of a row is that of its score or, without scores,
+    the id of its result. There is a row for each token, and its pair is ANY_PAIR. For sampling,
+    there is a row for each way to make a token from two others.
     """
     if model.merges is not None:
         return _merges_as_ids(model.merges, model.ids)
@@ -7506,7 +7513,11 @@ def _letter_fields(model, unknown_letter):
 
 @interruptible
 def _bpe_tables_and_merges(model, unknown_letter=-1, samples=False):
-    """Make the tables of `bpe_tables`, and return the results of `last_merges` as ids."""
+    """Make the tables of `bpe_tables`, and find the results of `last_merges` as ids.
+
+    Returns the tables; the pair that makes each token, int64[…, 2]; and the tokens of several
+    letters that no pair makes, int64[…].
+    """
     tokens = make_token_bytes(model.vocab)
     rows = _possible_merges(model, samples)
     rows = rows[np.lexsort((rows[:, 2], tokens.sizes[rows[:, 2]]))]
@@ -7618,7 +7629,7 @@ def _merges_as_ids(merges, id_of):
 def _merge_slot(key, merges):
     """Look up two ids in `BpeTables.merges`; in `key`, uint64, the left one is the upper half.
 
-    Returns their slot, or the free slot where they belong.
+    Returns their slot, uint64, or the free slot where they belong.
     """
     mask = u64(len(merges) - 1)
     slot = key * u64(0x9E3779B97F4A7C15) >> u64(32) & mask
@@ -7647,8 +7658,8 @@ def _first_letters(text, start, size, tables, ids, at):
     """Write the ids of the bytes or characters of a word; returns their number, or -1.
 
     An unknown character, or an invalid byte, becomes the tokens of its bytes or `unk_id`, or is
-    left out, as the model says; if it has to have an id, and has none, the result is -1. There are
-    never more ids than bytes.
+    left out, as the model says. If it must have an id, and has none, the result is -1. There are
+    never more ids than bytes. A letter is code << 3 | size, as from `_decode_character`.
     """
     letter_ids = tables.letter_ids
     last_ids = tables.last_ids
@@ -7688,10 +7699,10 @@ def _first_letters(text, start, size, tables, ids, at):
 def _merge_short(n, merges, bloom, scratch, ids, at):
     """Merge the pair of lowest rank, the leftmost of several, again and again.
 
-    Returns the number of ids that are left. ids[at : at + n] are the ids of the letters, merges and
-    bloom those of BpeTables, and scratch[k] is the entry of ids k and k + 1. Each round closes the
-    gap that a merge leaves, and compares all pairs on the way. That takes n² steps, but no more
-    time than a heap for up to MAX_LINEAR_MERGE letters.
+    Returns the number of ids that are left. ids[at : at + n] are the ids of the letters; `merges`
+    and `bloom` are those of BpeTables. scratch[k] is the entry of the ids k and k + 1. A merge
+    leaves a gap at i; each round closes it, and finds the next pair on the way. That takes n²
+    steps, but no more time than a heap for up to MAX_LINEAR_MERGE letters.
     """
     first = u64(at)
     last = u64(max(n - 1, 0))
@@ -7723,7 +7734,7 @@ def _merge_short(n, merges, bloom, scratch, ids, at):
 
 @inner_kernel
 def _heap_push(heap, size, item):
-    """Add an item to a heap of `size` items, uint64[…], which has the least on top."""
+    """Add an item, uint64, to a heap of `size` items, uint64[…], which has the least on top."""
     child = size
     while child and heap[(child - 1) >> 1] > item:
         heap[child] = heap[(child - 1) >> 1]
@@ -7733,7 +7744,7 @@ def _heap_push(heap, size, item):
 
 @inner_kernel
 def _heap_pop(heap, size):
-    """Remove the least of `size` items, and return it."""
+    """Remove the least of `size` items from such a heap, and return it."""
     size -= 1
     least = heap[0]
     item = heap[size]
@@ -7767,9 +7778,10 @@ def _queue_merge(left, right, merges, bloom, symbols, entries, heap, size):
 def _merge_long(n, tables, alpha, state, ids, at):
     """Merge as `_merge_short` does, but in n log n steps for a word of n letters.
 
-    The heap holds ranks and positions. With alpha > 0, each time the next merge is chosen, it is
-    left out with this probability, and `state`, uint64[1], is that of `_random`. The symbols are a
-    linked list: before[k] and after[k] are the neighbours of k.
+    An item of the heap has the rank of a pair in its upper half, and the position of its first
+    symbol in the lower half. The symbols are a linked list: before[k] and after[k] are the
+    neighbours of k. With alpha > 0, each merge that is chosen is left out with this probability,
+    until another one is made. `state`, uint64[1], is that of `_random`.
     """
     before = np.empty(n, np.int64)
     after = np.empty(n, np.int64)
@@ -7780,7 +7792,7 @@ def _merge_long(n, tables, alpha, state, ids, at):
     # heap[end :] are the items that were left out; left_out is the last one
     end = len(heap)
     left_out = NO_MERGE
-    # a kernel is slower with the struct
+    # The loops are slower if they read these arrays from the struct.
     symbols = ids[at : at + n]
     merges = tables.merges
     bloom = tables.bloom
@@ -7844,9 +7856,10 @@ def _random(state):
 def _write_parts(n, parts, ids, at, size):
     """Write the parts of unused tokens in the place of ids[at : at + n]; returns the number of ids.
 
-    `parts` is that of BpeTables, int64[V, 2] or empty.
-    The ids of used tokens move to the end of ids[at : at + size], the last one first. There is room
-    for all parts, since each has at least one of the `size` bytes of the word.
+    `parts` is that of BpeTables, int64[V, 2] or empty. The ids are taken from the end. That of an
+    unused token gives way to its two parts, which are taken next. That of a used token moves to the
+    end of ids[at : at + size], before those that are already there. There is room for all ids,
+    since each stands for at least one of the `size` bytes of the word.
     """
     if n > 0 and len(parts):
         stop = at + n
@@ -7898,9 +7911,10 @@ def _fill_merges(rows, keeps_all, tokens, tables):
     keeps_all  enter all pairs of ids; otherwise only those that make a token
     tokens     TokenBytes
 
-    Several pairs could make the same token, but only one of them ever does. The kernel finds that
-    one, and enters it alone: 200,000 of the 446,000 pairs of o200k. A table half as large makes
-    merging twice as fast.
+    Several pairs could make the same token, but only one of them ever does. To find it, the kernel
+    segments the bytes of the token by the merges of shorter tokens, which are already in the
+    tables: the pair is what is left. It enters this pair alone: 200,000 of the 446,000 pairs of
+    o200k. A table half as large makes merging twice as fast.
 
     Proof. Let a pair become a token somewhere in a word. All merges in its bytes until then took
     place within these bytes, and each had the lowest rank, the leftmost of several, also among the
@@ -7943,8 +7957,9 @@ def sample_bpe(text, start, size, tables, alpha, state, ids, at):
 
     Returns the number of ids, or -1. This is BPE-dropout (Provilkov, Emelianenko and Voita 2020).
     Each search for the pair of lowest rank leaves out each candidate with the probability alpha,
-    and merging ends when none is left. So alpha 0 gives the encoding, and alpha 1 the letters. With
-    alpha > 0 no word is looked up whole. `state` is that of `_random`.
+    and merging ends when none is left. So alpha 0 gives the ids of `segment_bpe`, and alpha 1 those
+    of the letters. With alpha > 0 no word is looked up whole. `state`, uint64[1], is that of
+    `_random`.
     """
     if not alpha > 0.0:
         return segment_bpe(
@@ -7958,9 +7973,10 @@ def sample_bpe(text, start, size, tables, alpha, state, ids, at):
 
 @kernel
 def _segment_words(text, offsets, tables, scratch, ids, id_offsets):
-    """Write the ids of words, and where the ids of each word end; returns the end of all.
+    """Write the ids of W words, and where the ids of each word end; returns the end of all.
 
-    offsets, id_offsets   int64[W + 1]: where the words begin in the text, and in ids
+    offsets       int64[W + 1]: word w is text[offsets[w] : offsets[w + 1]]
+    id_offsets    int64[W + 1], the result: ids[id_offsets[w] : id_offsets[w + 1]] are its ids
     """
     at = i64(0)
     for w in range(len(offsets) - 1):
@@ -7978,9 +7994,10 @@ def exact_pattern(model):
 
         ▁*(?:[set]+|[\s\S])
 
-    1. The set has the characters that are adjacent to another one in some token.
-    2. The mark ▁, or the space in a model without it, does not count if no token has another
-       character before it. Otherwise it is a character like any other, and the pattern lacks ▁*.
+    1. The set in brackets has the characters that are adjacent to another one in some token.
+    2. The mark is ▁ or, in a model without it, the space. It does not count as a neighbour if no
+       token has another character before it. Otherwise it is a character like any other, and the
+       pattern lacks ▁*.
     3. Unknown characters are cut off, unless they depend on their neighbours: if they are left out,
        or if several become one token. Then the set has all characters but the letters that are
        adjacent to no other.
@@ -8034,7 +8051,7 @@ def _made_tokens(model):
 
 
 def _joins_unknown(model, tokens):
-    """Tell whether unknown characters are left out, or become one token with their neighbours."""
+    """Check whether unknown characters are left out, or become one token with their neighbours."""
     falls_back = model.byte_fallback and fallback_tokens(model) <= model.ids.keys()
     # a text may have the unknown token itself, which then becomes one token with them
     is_written = model.kind == "unigram" and str(model.unk_token).encode() in tokens
@@ -8044,8 +8061,9 @@ def _joins_unknown(model, tokens):
 def _kernel_of_kind(name):
     """Make a function for kernels that finds a kernel of a kind of model, the field `name` of Kind.
 
-    The Numba type of the tables decides the kind when the caller is compiled. So no loop tests for
-    the kind, and only the kinds in use are compiled.
+    `_segment(tables)` is `segment_bpe` if the tables are BpeTables. The Numba type of the tables
+    decides this when the caller is compiled. So no loop tests for the kind, and only the kinds in
+    use are compiled.
     """
 
     def find(tables):
