@@ -7340,10 +7340,8 @@ DROPPED = -2
 ANY_PAIR = -1
 # a word of up to so many letters is merged by comparing all its pairs, a longer one by a heap
 MAX_LINEAR_MERGE = 48
-# Behind the entries of a word, `scratch` holds the state that a Unigram in single precision carries
-# through a text: the sum of scores, a float64; the index of the first id whose score is not in the
-# sum yet; the position of its word; and whether the last word must not be cached. See
-# `settle_unigram`.
+# behind the entries of a word, `scratch` holds the state that a Unigram in single precision carries
+# through a text; see `settle_unigram`
 SCRATCH_SIZE = MAX_LINEAR_MERGE + 4
 SUM, NEXT_ID, NEXT_BYTE, IS_UNSURE = range(MAX_LINEAR_MERGE, SCRATCH_SIZE)
 SHORT_BYTES = 1 << 12  # of a text that one call of a kernel encodes
