@@ -1836,7 +1836,7 @@ def _alternatives(sequences):
 
 
 def _takes_one_character(sequence):
-    """Check whether a sequence takes a single character; it may look at this character before."""
+    """Check whether a sequence takes a single character, with or without lookaheads at it."""
     *looks, (kind, *_) = sequence or [("none",)]
     return kind == "class" and all(look[0] == "lookahead" for look in looks)
 
@@ -1897,8 +1897,8 @@ class _Machine:
     are the ordered threads of Pike's machine; see Cox, "Regular Expression Matching: the Virtual
     Machine Approach". Ways after one that has matched are dropped, so the last match before the
     state is empty is the leftmost-first one, as in Perl. A match is recognized one character later,
-    when lookaheads can be decided. END itself matches in the start state, to which no text leads
-    back.
+    when lookaheads can be decided. In the first state, END is a match by itself, beside those of
+    the expression. No text leads back to that state.
     """
 
     def __init__(self, sequence, sources):
@@ -1929,7 +1929,10 @@ class _Machine:
         ]
 
     def step(self, state, matching):
-        """Read a character: returns whether a match ends before it, and the next state."""
+        """Read a character in a state; `matching` has the one-character expressions that match it.
+
+        Returns whether a match ends before the character, and the next state.
+        """
         seen = set()
         after = {}  # the ways to go on, in their order
         waiting = list(reversed(state))
@@ -1961,7 +1964,10 @@ class _Machine:
 
 
 def _ways_to_repeat(sequence, least, most, mode, rest):
-    """List the ways to go on at a "repeat" part, the preferred one last."""
+    """List the ways to go on at a "repeat" part, the preferred one last, as `step` takes it first.
+
+    `rest` is the way after the part.
+    """
     if not most:
         return [rest]
     again = ("repeat", sequence, max(least - 1, 0), most - 1, mode)
@@ -2056,8 +2062,9 @@ MAX_PENDING_BYTES = 17
 def _compile_pattern(source, passes=()):
     """Compile an expression to a table; raises Unsupported if that cannot be done exactly.
 
-    passes  those of the Splits that become one machine, the last of which is in the expression. The
-            text ends where the others surely cut, and what one of them drops is dropped
+    passes  the passes of the Splits that become one machine; the expression contains the last one.
+            The machine reads END where one of the others surely cuts. A pretoken that begins with a
+            character which any of them drops is dropped
     """
     sources = {}  # of all expressions, so that each class belongs to one class of their tables
     expressions = [source, *(cut_pass.split.pieces for cut_pass in passes)]
@@ -2091,7 +2098,10 @@ def _compile_pattern(source, passes=()):
 
 
 def _sure_starts(next_state, accepts):
-    """Find the classes that begin a match, whatever follows; of C + 1."""
+    """Find the classes with which a match surely begins, whatever follows, bool[C + 1].
+
+    The arguments are those of a ScanTable.
+    """
     first = next_state[0]
     # The states from which a match surely follows are fewer in each round.
     sure = np.ones(len(accepts), bool)
@@ -2103,11 +2113,12 @@ def _sure_starts(next_state, accepts):
 
 
 def _splits_after(next_state, accepts):
-    """List for each class x whether a pretoken ends before each class y, bool[contexts, C].
+    """List for each class x whether a pretoken surely ends between x and each class y.
 
-    A context is a state after an x: it must accept before the y and before END, and must not take
-    the y. If no match begins with x, text without a match is a context, too: it ends at a y that is
-    a match, whatever follows.
+    The arguments are those of a ScanTable. Each item of the list is bool[contexts, C]. A context of
+    x is a state after x. The pretoken ends if this state accepts before y and before END, and does
+    not take y. If no match begins with x, text without a match is a context, too, and is the row
+    -1: it ends if y alone is a match, whatever follows.
     """
     first = next_state[0]
     begins = (first >= 0) & accepts[first].all(axis=1)
@@ -2143,8 +2154,10 @@ class _Reading(NamedTuple):
     row: tuple = ()  # the row of `cuts` for the last character
 
 
-CUT = -1  # is read where the text ends between two characters: it is END, but has no bytes
-MANY = -2  # characters that are not told apart
+# In place of characters, the transducer reads CUT where the text ends between two of them: an END
+# without bytes. MANY stands for characters that are too many or too different to be remembered.
+CUT = -1
+MANY = -2
 
 
 def _streaming_transducer(next_state, accepts, cuts, sizes):
@@ -2507,12 +2520,14 @@ def _compile_splits(steps):
 
 
 def _join(passes):
-    r"""Make one machine of Splits, that of the last; raises Unsupported if that is not exact.
+    r"""Make one machine of Splits; raises Unsupported if it would not cut as they do, in turn.
 
-    Its text ends where an earlier Split surely cuts. That is all if two characters tell where such
-    a Split cuts. One that also cuts elsewhere, as \d{1,3} does, becomes an alternative of the last
-    one, if it takes runs of characters, and later Splits leave its matches whole. In a run, a piece
-    of a dropped match is dropped, too.
+    It is the machine of the last Split, in which the text ends where an earlier one surely cuts.
+    There are two cases for each earlier Split. If two characters always tell whether it cuts
+    between them, it needs no more. Otherwise, as for \d{1,3}, its expression becomes an alternative
+    of the last one. It must take runs of certain characters, of which a later Split matches none.
+
+    A Split that drops its matches must take runs, too: each piece of a dropped run is dropped.
     """
     *others, last = passes
     if not others:
@@ -2537,7 +2552,7 @@ def _join(passes):
 
 
 def _leaves_whole(table, characters):
-    """Check that no text of these characters, bool[0x110000], has a match."""
+    """Check that no text of these characters, bool[0x110000], contains a match."""
     next_state = table.next_state[:, np.unique(table.class_of[characters])].tolist()
     states = [0]
     for state in states:
