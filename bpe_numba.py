@@ -1613,16 +1613,16 @@ def _read_regex(text):
     A warning says if it may mean something else.
     """
     rewritten = ""
-    doubtful = []
+    doubtful = ""
     replacements = list(_ONIGURUMA_PARTS.values())
     for part in _ONIGURUMA_PART.finditer(text):
         replacement = replacements[part.lastindex - 1]
         if replacement is None:
-            doubtful.append(part[0])
+            doubtful = part[0]
         rewritten += replacement or _replace_escapes(part[0], _FROM_ONIGURUMA)
     if doubtful:
         note(
-            f"Hugging Face's engine may read {doubtful[0]} in the pattern {text[:200]!r} "
+            f"Hugging Face's engine may read {doubtful} in the pattern {text[:200]!r} "
             "differently: some ids may differ"
         )
     return rewritten
@@ -9594,9 +9594,7 @@ def _parse_ranks(data, file):
     ids = list(map(int, fields[1::2]))
     vocab = dict(zip(ids, map(binascii.a2b_base64, fields[::2]), strict=True))
     if len(vocab) < len(ids):
-        token_id = _repeated(ids)
-        line = len(ids) - ids[::-1].index(token_id)
-        raise InputError(f"{file}, line {line}: the id {token_id} appears twice")
+        raise InputError(f"{file}: the id {_repeated(ids)} appears twice")
     return {token_id: token for token_id, token in vocab.items() if token}
 
 
@@ -10077,12 +10075,11 @@ _TYPES_BY_KEYS = {"merges": "BPE", "continuing_subword_prefix": "WordPiece", "un
 
 def _check_first_marks(parts, normalizer_steps):
     """Check that no normalizer moves the beginning of a text, if a Metaspace marks only that."""
-    if any(part.get("prepend_scheme") == "first" for part in parts):
-        names = _CHANGING_THE_START.intersection(step["type"] for step in normalizer_steps)
-        require(
-            not names,
-            f"Metaspace with prepend_scheme first after {', '.join(names)} is not supported",
-        )
+    steps = _CHANGING_THE_START.intersection(step["type"] for step in normalizer_steps)
+    marks_first = any(part.get("prepend_scheme") == "first" for part in parts)
+    _refuse(
+        "a Metaspace", {f"prepend_scheme first after {', '.join(steps)}": steps and marks_first}
+    )
 
 
 def read_huggingface(content):
@@ -10137,13 +10134,9 @@ def _read_kind(model_object):
             f"the {key} of a model is a string, not {_brief_json(model_object.get(key))}",
         )
     by_keys = (name for key, name in _TYPES_BY_KEYS.items() if key in model_object)
-    name = str(model_object.get("type") or next(by_keys, ""))
-    require(
-        name.lower() in KINDS,
-        f"a model of type {name!r} is not supported, only BPE, WordPiece, WordLevel, Unigram, and "
-        "kinds whose files are imported first",
-    )
-    return name.lower()
+    kind = str(model_object.get("type") or next(by_keys, "")).lower()
+    require_known("kind of model", kind, KINDS)
+    return kind
 
 
 def _read_decoder(part, alphabet):
@@ -10343,7 +10336,7 @@ def read_bert(data, file, config):
     """
     names = [line.removesuffix("\r") for line in _decode_utf8(data, file).split("\n")]
     ids = {name: token_id for token_id, name in enumerate(names) if name}
-    if len(ids) < sum(map(bool, names)):
+    if len(ids) < len(names) - names.count(""):
         name = _repeated(filter(None, names))
         note(f"{file}, line {ids[name] + 1}: {name!r} appears twice: the last line counts")
     specials = {text: ids[text] for text in _BERT_SPECIALS if text in ids}
@@ -10470,7 +10463,7 @@ class Format(NamedTuple):
 
     # Its parameters are some of these, by name: data, the bytes of the file; file, its path;
     # config, the content of tokenizer_config.json; and the options of `load_model`.
-    read: Callable[..., Model]
+    read: Callable
     write: Callable | None  # (model) -> {name of a file: content}; None: it is only read
     file: str  # the name of its first file
     sign: bytes  # an expression that matches the beginning of its files
@@ -10646,8 +10639,8 @@ def save_model(model, path, format=None):
         with contextlib.suppress(InputError):
             texts |= write_gpt2(model)
     atomic_write_all(folder, texts)
-    others = {form.file for form in FORMATS.values() if (folder / form.file).is_file()}
-    others -= texts.keys()
+    files = {form.file for form in FORMATS.values() if (folder / form.file).is_file()}
+    others = files - texts.keys()
     if others:
         note(f"{folder}: {', '.join(sorted(others))} may hold another model: remove outdated files")
 

@@ -7656,7 +7656,7 @@ BAD_MODELS = [
     ("tokenizer.model", b"\n\x0e\n\x05<unk>\x15", "SentencePiece", None),
     ("vocab.txt", b"[UNK]\n\xff\n", "not UTF-8", None),
     ("tokenizer.model", b"IQ== 0\n", "does not say its pattern", None),
-    ("a.tiktoken", b"IQ== 0\nIg== 0\n", "line 2.*twice", "gpt2"),
+    ("a.tiktoken", b"IQ== 0\nIg== 0\n", "the id 0 appears twice", "gpt2"),
     ("a.tiktoken", b"IQ== 0\nIQ== 1\n", "same bytes", "gpt2"),
     ("a.tiktoken", b"IQ== 0\nI?== 1\n", "line 2: not a token", None),
     ("a.tiktoken", b"IQ== 0\n" + base64.b64encode(b"a" * 5000) + b" 1\n", "5,000 bytes", "gpt2"),
