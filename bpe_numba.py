@@ -3402,14 +3402,17 @@ class _CharacterStep(NamedTuple):
 def _composed(steps):
     """Compose steps: returns the replacements of characters, and the joined characters.
 
-    A decomposition only reorders joined characters. So only characters that survive all later steps
-    count as joined by it.
+    The steps are added from the last to the first. Then `changes` are the replacements by all
+    later steps, and `joined` are the characters that one of them joins. A character is also joined
+    if its replacement contains a joined one, or if it is removed, which brings its neighbours
+    together. A decomposition only reorders the characters that it joins. So they count only if no
+    later step removes them.
     """
     changes = {}
     joined = set()
     for step in reversed(steps):
         joining = {char for char in joined if ord(char) not in step.changes}
-        if joined:  # a removed character brings its two neighbours together
+        if joined:
             joining |= {
                 chr(code)
                 for code, text in step.changes.items()
@@ -3434,7 +3437,7 @@ class _CharacterMap:
     offsets: np.ndarray  # int64[R + 2]     replacement r is texts[offsets[r] : offsets[r + 1]]
     leads: np.ndarray  # bool[256]          whether a joined character begins with this byte
     first_lead: int  # the smallest of these bytes
-    longest: int  # the most bytes that replace one byte
+    longest: int  # for each byte of a text there is room for so many bytes of replacements
 
 
 JOINED = -1
@@ -3468,8 +3471,12 @@ def _character_map(changes, joined):
 def _find_joined(text, table):
     """Find runs of joined characters, each with the character before it and the one after it.
 
-    Returns the start and the end of each, int64[J, 2], and their text, with END after each. Each
-    byte 0xFE ends a run, even if it is not END: an invalid byte does not change its neighbours.
+    text   uint8[…], and PADDING
+    table  _CharacterMap
+
+    Returns the start and the end of each run, int64[J, 2], and the texts of the runs, uint8[…],
+    with END after each. A byte 0xFE ends a run even if it is not END: an invalid byte does not
+    change its neighbours.
     """
     runs = np.empty((16, 2), i64)
     n = 0
@@ -3514,7 +3521,14 @@ MAPPED_BYTES = 1 << 12  # reserve space for so many bytes at once; for each one 
 
 @kernel
 def _map_characters(text, runs, changed, changed_ends, table):
-    """Map characters by the table, and replace runs by the texts in `changed`; returns the text."""
+    """Map the characters of a text by a table, and replace its runs; returns the text with PADDING.
+
+    text          uint8[…], and PADDING
+    runs          int64[J, 2], from `_find_joined`
+    changed       uint8[…]: the texts that replace the runs, with END after each
+    changed_ends  int64[…]: the positions of these ENDs; those of the padding may follow
+    table         _CharacterMap
+    """
     entries = table.entries
     ascii_bytes = table.ascii_bytes
     texts = table.texts
@@ -3560,11 +3574,11 @@ class _MapPass:
     def __init__(self, steps):
         changes, joined = _composed(steps)
         self.steps = steps
-        self.maps = bool(changes)  # kernels alone read the table
+        self.maps = bool(changes)  # Python cannot ask the table, whose fields kernels alone read
         self.border = "".join(joined)
         self.table = _character_map(changes, joined)
         self.changed = {*changes, *map(ord, joined)}
-        # lone surrogates mean invalid bytes, which no str has
+        # A lone surrogate means an invalid byte, and no str that a user passes has one.
         self.changes = {code: text for code, text in changes.items() if code >> 11 != 0x1B}
         easy = {*map(chr, range(0x80))} - joined
         self.hard = joined and re.compile(f"[^{re.escape(''.join(easy))}]")
@@ -3613,7 +3627,7 @@ class _TextPass(NamedTuple):
         for k, data in enumerate(flat.parts()):
             goes_on = k == 0 and opening == CONTINUES  # a block may begin inside a text
             if self.change:
-                before = "." * goes_on
+                before = "." * goes_on  # keeps the start from being changed as that of a text
                 text = self.change(before + data.decode("utf-8", "surrogateescape"))
                 data = text[len(before) :].encode("utf-8", "surrogateescape")
             if data and not goes_on:
@@ -3643,7 +3657,7 @@ def _normal_form(form):
     Joined are the characters that may be reordered or composed: those that begin with an accent or,
     if the form composes, with a character that a composition may end with. These are the vowels and
     finals of Hangul, and all but the first character of a decomposition. A form that composes
-    changes joined characters only.
+    changes joined characters only, and so has no `changes`.
     """
     decomposed = form.replace("C", "D")
     decomposes = form == decomposed
@@ -3950,8 +3964,9 @@ class Normalizer:
     def cut_arrays(self, pattern: Pattern) -> tuple[np.ndarray, np.ndarray]:
         """Make the arrays that tell where text may be cut before it is normalized.
 
-        They are those of Pattern.cut_arrays. A text may be cut between a character that no step
-        changes and a newline or a space, if the pattern must split there.
+        They are like those of Pattern.cut_arrays, but with three more classes: the characters that
+        a step may change, the newline and the space. A text may be cut between a character that no
+        step changes and a newline or a space, if the pattern must split the normalized text there.
         """
         if not self:
             return pattern.cut_arrays
