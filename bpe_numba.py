@@ -3380,9 +3380,10 @@ def _find_cut(text, start, stop, class_of, must_split, special):
 #
 #     changed   the code points that the pass may change, remove or join with others. All other
 #               characters stay, and a text may be cut beside them. None: there is no such promise
-#     changes   what a single one of them becomes where its neighbours stay; without it: itself
+#     changes   code point -> the text that the character becomes if its neighbours stay. Those
+#               without an entry stay as well
 #     border    characters whose change depends on the text around them. No piece begins with one
-#     prefix    what is put before a text that is not empty; only a _TextPass has one
+#     prefix    bytes that are put before a text that is not empty; only a _TextPass has them
 #
 # The joined characters of a _MapPass are among `changed`, and are its `border`.
 
@@ -3404,9 +3405,9 @@ def _composed(steps):
 
     The steps are added from the last to the first. Then `changes` are the replacements by all
     later steps, and `joined` are the characters that one of them joins. A character is also joined
-    if its replacement contains a joined one, or if it is removed, which brings its neighbours
-    together. A decomposition only reorders the characters that it joins. So they count only if no
-    later step removes them.
+    if its replacement contains a joined one, or if it is removed, so that later steps see its
+    neighbours side by side. A decomposition only reorders the characters that it joins. So they
+    count only if no later step removes them.
     """
     changes = {}
     joined = set()
@@ -3578,7 +3579,7 @@ class _MapPass:
         self.border = "".join(joined)
         self.table = _character_map(changes, joined)
         self.changed = {*changes, *map(ord, joined)}
-        # A lone surrogate means an invalid byte, and no str that a user passes has one.
+        # A lone surrogate means an invalid byte, which no str has.
         self.changes = {code: text for code, text in changes.items() if code >> 11 != 0x1B}
         easy = {*map(chr, range(0x80))} - joined
         self.hard = joined and re.compile(f"[^{re.escape(''.join(easy))}]")
@@ -3806,6 +3807,7 @@ def _sentencepiece_passes(charsmap, symbols, prefix, squeezes, escapes):
         yield _TextPass(prefix=space, changed=())
     if charsmap:
         yield _longest_match_step(charsmap)
+    # The lone surrogates mean invalid bytes; 0xFE is only END here, see _MapPass.apply.
     escaped = {*range(0xDC80, 0xDD00)} - {0xDC00 + END}
     yield _CharacterStep(shown | dict.fromkeys(escaped, "\ufffd"))
     if squeezes:
