@@ -2134,14 +2134,14 @@ FRESH, ACCEPTED, GAP = range(3)
 class _Reading(NamedTuple):
     r"""A state of a transducer: what it has read of the current pretoken.
 
-    With the pattern `\S+|\s+(?!\S)|\s`, two spaces (dots here) are read, and then a c, which makes
-    the machine give back the second space:
+    With the pattern `\S+|\s+(?!\S)|\s`, two spaces (dots here) have been read. Now a c is read, and
+    makes the machine give back the second space. The last of `unread` is always read next:
 
         unread   inner   pending   status     ends
         c        \s+     .         ACCEPTED          the first space is a match
-        c .      start             FRESH      2      no more is: the second one is read again
+        c .      start             FRESH      2      it is a pretoken; the second one is read again
         c        \s+     .         FRESH      2
-        c        start             FRESH      2, 1   it was a match; now c is read
+        c        start             FRESH      2, 1   the second one is a pretoken; c is read again
                  \S+     c         FRESH      2, 1
     """
 
@@ -2165,11 +2165,14 @@ def _streaming_transducer(next_state, accepts, cuts, sizes):
 
     The entries are those of a ScanTable. The transducer emits the end of each pretoken, and reads
     again the characters after it, which its state remembers. So scanning never moves backwards.
-    Characters are classes, with these sizes in bytes; `cuts` are those between which the text ends,
-    bool[C, C].
+    Here a character is the number of its class.
+
+    next_state, accepts   those of a ScanTable
+    cuts                  bool[C, C]: whether the text ends between two characters
+    sizes                 the bytes of each character
     """
     rows = list(map(tuple, cuts.tolist()))
-    # An end before MANY is further back than an entry can tell.
+    # The last two sizes are those of MANY, too far back for an entry to tell, and of CUT.
     machine = next_state, accepts, rows, [*sizes, MAX_BACK + 1, 0]
     ends, following = _number_states(
         _Reading(row=rows[-1]),
@@ -2179,7 +2182,10 @@ def _streaming_transducer(next_state, accepts, cuts, sizes):
 
 
 def _advance(machine, state, char):
-    """Read a character in a state: returns the lower bits of the entry, and the next state."""
+    """Read a character in a state: returns the lower bits of the entry, and the next state.
+
+    The state is a _Reading. After an UNRESOLVED entry there is no state, which is written as ().
+    """
     next_state, accepts, rows, sizes = machine
     inner, pending, status, row = state
     unread = [char]  # the last one is read next
@@ -2238,7 +2244,10 @@ def _utf8_table(entries, class_of):
     """Expand transitions on classes to bytes, uint32[R * 256].
 
     There is a row for each state, and there are rows for the bytes that continue a character; equal
-    ones are shared. `class_of` is uint16[0x110000]; the last class is END.
+    ones are shared.
+
+    entries   int64[states, C], from `_streaming_transducer`; the last class is END
+    class_of  uint16[0x110000]
     """
     empty = np.full(256, INVALID_UTF8, u32)
     rows = [empty.copy() for _ in entries]
@@ -2253,7 +2262,10 @@ def _utf8_table(entries, class_of):
     blocks = blocks.view(np.uint16)
 
     def row_entries(continued):
-        """Make an entry for every 64 entries, uint32: it leads to a row with these at 0x80…0xBF."""
+        """Make an entry for each 64 of these entries, uint32.
+
+        It leads to a row that has the 64 entries at 0x80…0xBF, the bytes that continue a character.
+        """
         links = []
         for block in continued.reshape(-1, 64):
             key = block.tobytes()
