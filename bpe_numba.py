@@ -9253,6 +9253,7 @@ _CL100K = {
     "<|fim_suffix|>": 100260,
     "<|endofprompt|>": 100276,
 }
+# id - 200000 -> name
 _HARMONY_NAMES = {
     2: "return",
     3: "constrain",
@@ -9265,6 +9266,7 @@ _HARMONY_NAMES = {
 _HARMONY = {
     f"<|{_HARMONY_NAMES.get(k, f'reserved_{200000 + k}')}|>": 200000 + k for k in range(1088)
 }
+# id - 128000 -> name
 _LLAMA3_NAMES = {
     0: "begin_of_text",
     1: "end_of_text",
@@ -9276,7 +9278,7 @@ _LLAMA31_NAMES = _LLAMA3_NAMES | {4: "finetune_right_pad_id", 8: "eom_id", 10: "
 
 
 def _number_llama3(names):
-    """Number Llama 3's 256 special tokens; those without a name are reserved, from 0 on."""
+    """Number Llama 3's 256 special tokens; those without a name here are called reserved."""
     others = (f"reserved_special_token_{k}" for k in itertools.count())
     return {f"<|{names.get(k) or next(others)}|>": 128000 + k for k in range(256)}
 
@@ -9545,7 +9547,10 @@ def _gpt2_model(names, lines, special_tokens, pattern):
 
 
 def _names_text(name):
-    """Check whether a name stands for other text, as Ġhi for a space and hi."""
+    """Check whether a name stands for other text, as Ġhi for a space and hi.
+
+    A token with such a name is an ordinary one, even if no merge makes it.
+    """
     if not _BYTE_NAMES.issuperset(name):
         return False
     data = _read_names([name])[0]
@@ -9882,9 +9887,10 @@ def read_unigram(data, added, alphabet):
 
 
 def _check_added_ids(ids, names):
-    """Check that added tokens have the ids that Hugging Face gives them.
+    """Check that added tokens, text -> id, have the ids that Hugging Face gives them.
 
-    These are as in the vocabulary, or go on from its size.
+    A token that is in the vocabulary (`names`, name -> id) has its id there. The others are
+    numbered from the size of the vocabulary on.
     """
     numbers = defaultdict(itertools.count(len(names)).__next__, names)
     for text, token_id in ids.items():
@@ -10515,6 +10521,7 @@ FORMATS = {
         rb"#version|(?!" + _RANK + rb")\S+ \S+\r?\n|" + _VOCAB,
     ),
     "tiktoken": Format(read_tiktoken, write_tiktoken, "tokenizer.tiktoken", _RANK),
+    # A ModelProto begins with its pieces. The tag of this field is the byte of a newline.
     "sentencepiece": Format(read_sentencepiece, None, "tokenizer.model", rb"\n"),
     "bert": Format(read_bert, None, "vocab.txt", rb"(?ms)(?:.*?\n)??(?:##|\[UNK\]\r?$)"),
 }
@@ -10582,7 +10589,7 @@ def _find_model_file(folder):
     raise InputError(f"{folder}: no tokenizer.json here, nor a single file of another format")
 
 
-# The files of a model in a repository of the hub: its vocabulary, and what belongs to it.
+# The files of a model in a repository of the hub: the first that is there has its vocabulary.
 _HUB_VOCABULARIES = (
     "tokenizer.json",
     "tokenizer.model",
