@@ -3709,26 +3709,24 @@ def _read_charsmap(text):
     n_bytes = 0
     size = int.from_bytes(blob[:4], "little")
     try:
-        units = np.frombuffer(blob, "<u4", size // 4, 4).astype(i64)
+        units = np.frombuffer(blob, "<u4", size // 4, 4).tolist()
         texts = blob[4 + size :]
-        nodes = (np.arange(len(units)) ^ units >> 10 << ((units & 1 << 9) >> 6)).tolist()
-        labels = (units & 0x800000FF).tolist()
-        units = units.tolist()
         children = defaultdict(list)  # node -> positions of its children
-        for place, label in enumerate(labels):
+        for place, unit in enumerate(units):
+            label = unit & 0x800000FF
             if 0 < label < 256:
                 children[place ^ label].append(place)
-        prefixes = [(b"", nodes[0])]
-        for prefix, node in prefixes:
-            for place in children[node]:
-                key = prefix + BYTES[labels[place]]
-                prefixes.append((key, nodes[place]))
-                n_bytes += len(key)
-                if units[place] & 1 << 8:
-                    start = units[nodes[place]] & 0x7FFFFFFF
-                    changes[key.decode()] = texts[
-                        start : texts.index(b"\0", start, start + MAX_REPLACEMENT)
-                    ].decode()
+        prefixes = [(b"", 0)]
+        for prefix, place in prefixes:
+            unit = units[place]
+            node = place ^ unit >> 10 << ((unit & 1 << 9) >> 6)
+            if prefix and unit & 1 << 8:
+                start = units[node] & 0x7FFFFFFF
+                end = texts.index(b"\0", start, start + MAX_REPLACEMENT)
+                changes[prefix.decode()] = texts[start:end].decode()
+            for child in children[node]:
+                prefixes.append((prefix + BYTES[units[child] & 0xFF], child))
+                n_bytes += len(prefix)
             require(n_bytes <= MAX_CHARSMAP_BYTES, "a circle")
     except (IndexError, ValueError):
         raise InputError(
