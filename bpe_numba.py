@@ -16,6 +16,9 @@ Glossary
 
     document        a file, a line of a .jsonl file, or the text between two special tokens
     pretoken        a piece of a document, cut out by the pattern; no token crosses its ends
+    step            a part of a pattern or a normalizer; it changes the result of the one before
+    flat text       texts in one array of bytes; the byte END (0xFE) stands where a text ends, and
+                    over each special token
     word            a distinct pretoken, as a sequence of symbols, with the count of its occurrences
     symbol          a number for some bytes during learning; the first are bytes or characters
     pair            two adjacent symbols of a word
