@@ -7354,7 +7354,7 @@ def build_vocabulary(learned, special_tokens, special_tokens_at="first", byte_to
 #
 #     text      uint8[…], and PADDING; a word is text[start : start + size]
 #     tables    BpeTables, or those of another kind
-#     scratch   uint64[SCRATCH_SIZE], for one word
+#     scratch   uint64[MAX_LINEAR_MERGE], for one word
 #     ids, at   uint32[…], the result, and the index where the next id goes. There is room for as
 #               many ids as the word has bytes
 #
@@ -7364,14 +7364,14 @@ def build_vocabulary(learned, special_tokens, special_tokens_at="first", byte_to
 #     _take_text                  puts a text into the workspace
 #     _encode_flat                encodes it; also a short text, from which it cuts special tokens
 #         _scan_batch             finds the ends of the next words
-#         _encode_words           looks up each word in the cache; END stands for a special token or
-#                                 the end of a text
+#         _encode_words           encodes them
+#             _copy_hits          copies the ids of words that are in the cache
+#             _end_text           writes what END stands for: a special token, or the end of a text
 #             _segment            cuts a word that is not in the cache; it is `segment_bpe` or
 #                                 another kind's kernel
 #                 _first_letters, then _merge_short or, for more than MAX_LINEAR_MERGE letters,
 #                 _merge_long
 #             _store_ids          writes its ids into the cache
-#             _settle             adds to the sum of scores that a Unigram of SentencePiece carries
 #         _renew_cache            makes a full cache larger, or empties it
 
 NO_MERGE = ALL_ONES  # the entry of a pair that does not merge
@@ -7385,15 +7385,12 @@ DROPPED = -2
 ANY_PAIR = -1
 # a word of up to so many letters is merged by comparing all its pairs, a longer one by a heap
 MAX_LINEAR_MERGE = 48
-# behind the entries of a word, `scratch` holds the state that a Unigram in single precision carries
-# through a text; see `settle_unigram`
-SCRATCH_SIZE = MAX_LINEAR_MERGE + 4
-SUM, NEXT_ID, NEXT_BYTE, IS_UNSURE = range(MAX_LINEAR_MERGE, SCRATCH_SIZE)
 SHORT_BYTES = 1 << 12  # of a text that one call of a kernel encodes
 # the names of the tokens for the bytes of unknown characters
 _FALLBACK_TOKENS = [f"<0x{b:02X}>".encode() for b in range(256)]
 CACHE_ENTRIES = 1 << 14  # entries of a new cache; a larger table than the words need is slower
 MAX_CACHED_BYTES = 1 << 12  # of a word; longer words take too much space
+UNCACHED = -2  # for n ids that the cache must not keep, `segment` returns UNCACHED - n
 
 
 class TokenBytes(NamedTuple):
@@ -8048,7 +8045,7 @@ def exact_pattern(model):
        looked up whole or have a suffix, or if tokens of unknown characters merge; or if the set
        would have all characters.
 
-    A sum in single precision is carried from part to part by `settle_unigram`.
+    A sum in single precision goes on from part to part, in a RunningSum.
 
     Proof. Let the pattern cut between x and y. Either one of them shares no token with other
     characters except the mark; or y is the mark, and x is not. In no token does x come before y, so
@@ -8101,6 +8098,11 @@ def _joins_unknown(model, tokens):
     return model.drops_unknown or (model.fuse_unk and (is_written or not falls_back))
 
 
+@inline_kernel
+def begin_nothing(text, start, is_new, tables, scratch, ids, at):
+    """Do nothing: in most kinds of models, the ids of a word depend on no word before it."""
+
+
 def _kernel_of_kind(name):
     """Make a function for kernels that finds a kernel of a kind of model, the field `name` of Kind.
 
@@ -8123,44 +8125,8 @@ def _kernel_of_kind(name):
 
 
 _segment = _kernel_of_kind("segment")
-_settle = _kernel_of_kind("settle")
+_begin_text = _kernel_of_kind("begin_text")
 _sample = _kernel_of_kind("sample")
-
-
-@kernel
-def settle_nothing(text, stop, scratch, tables, ids, at):
-    """Do nothing: in most kinds of models, the ids of a word depend on no word before it."""
-
-
-@kernel
-def _sample_words(text, scanned, meanings, tables, alpha, state, ids, at, id_stops):
-    """Cut words, which have an END after each, at random; all else is as in `_encode_flat`.
-
-    state  uint64[2]: that of `_random`, and the seed of the text. The next text has the next seed
-    """
-    start = 0
-    m = 0
-    n_texts = 0
-    for end in range(len(text) - PADDING):
-        if scanned[end] != END:
-            continue
-        if start < end:
-            n = _sample(tables)(text, start, end - start, tables, alpha, state, ids, at)
-            if n < 0:
-                return -1 - start
-            at += n
-        if meanings[m] >= 0:
-            ids[at] = meanings[m]
-            at += 1
-        elif meanings[m] == BEGINS:
-            id_stops[n_texts] = at
-            n_texts += 1
-            if m + 1 < len(meanings):  # the last text may go on in the next part
-                state[1] += u64(1)
-                state[0] = state[1]
-        start = end + 1
-        m = m + 1
-    return at
 
 
 # An entry of the cache is one of the table of words. Its columns `value` and `more` hold the ids,
@@ -8189,7 +8155,7 @@ class _Workspace:
     lanes: np.ndarray  # see Scan
     marks: np.ndarray
     keys: np.ndarray  # uint64[4 * KEYS], for _word_keys
-    scratch: np.ndarray  # uint64[SCRATCH_SIZE], for one word
+    scratch: np.ndarray  # uint64[…], or what else the kind of model needs for its words
     words: _WordTable  # the cache
     pool: np.ndarray  # uint32[…], ids of words that have more than three ids, or are long
     n_ends: int  # ENDs so far
@@ -8218,38 +8184,40 @@ def _renew_cache(workspace):
 
 
 @inline_kernel
-def _is_full(workspace, words, most_words, room):
+def _is_full(workspace, words, entries, pool):
     """Check whether the cache may lack room for one more word."""
+    room = len(pool) - MAX_CACHED_BYTES - 1  # as much as for the bytes of long words
+    most_words = 3 * len(entries) // 4
+    if len(entries) < workspace.max_entries:
+        most_words = len(entries) // 2
     # bits, not `or`: a struct that one path does not use would have its references counted
     return (words.n_words >= most_words) | (words.n_long_bytes > room) | (workspace.n_pooled > room)
 
 
 @inline_kernel
-def _store_ids(workspace, entries, slot, pool, is_long, n, ids, at):
+def _store_ids(workspace, entries, slot, pool, n, ids, at):
     """Write n ids, ids[at :], into an entry of the cache that has its key, or into the pool.
 
-    The pool must have room.
+    entries  uint64[H, 4]
+    pool     uint32[…], which must have room
     """
-    in_pool = is_long or n > 3
-    first = workspace.n_pooled
-    n_pooled = n * i64(in_pool)
-    for i in range(n_pooled):
-        pool[first + i] = ids[at + i]
-    workspace.n_pooled = first + n_pooled
-    value = u64(ids[at]) | u64(ids[at + 1]) << u64(32)  # always three ids, of which n are valid
-    more = u64(ids[at + 2])
-    if in_pool:
-        value = u64(first)
-        more = entries[slot, MORE] | IN_POOL
-    entries[slot, VALUE] = value
-    entries[slot, MORE] = more | u64(n) << N_IDS_SHIFT
+    if n > 3 or entries[slot, 1] >= LONG:
+        entries[slot, VALUE] = u64(workspace.n_pooled)
+        entries[slot, MORE] |= IN_POOL
+        for k in range(at, at + n):
+            pool[workspace.n_pooled] = ids[k]
+            workspace.n_pooled += 1
+    else:  # always three ids, of which n are valid
+        entries[slot, VALUE] = u64(ids[at]) | u64(ids[at + 1]) << u64(32)
+        entries[slot, MORE] = u64(ids[at + 2])
+    entries[slot, MORE] |= u64(n) << N_IDS_SHIFT
 
 
 @inline_kernel
 def _copy_ids(value, more, pool, ids, at):
-    """Copy the ids of an entry of the cache; returns where they end.
+    """Copy the ids of an entry of the cache, its `value` and `more`; returns where they end.
 
-    There must be room for them, at least for 3.
+    All numbers are uint64. There must be room for the ids, at least for 3.
     """
     n = more >> N_IDS_SHIFT & N_IDS_MASK
     ids[at] = value & LOW_HALF
@@ -8265,7 +8233,33 @@ def _copy_ids(value, more, pool, ids, at):
 
 
 @inline_kernel
-def _write_end(workspace, meanings, ids, at):
+def _copy_hits(keys, key, stop, flat, pool, ids, at):
+    """Copy the ids of words in their home slots in the cache, up to the first word that is not.
+
+    This is the hot loop. One that also searched other slots would take 1.1 times as long.
+
+    keys  uint64[4 * KEYS], from `_word_keys`; those of the words are keys[key : stop]
+    flat  uint64[4 * H], the entries of the cache: an index into it needs a shift, not a product
+          with a stride
+
+    Returns where in `keys` it stopped, and where the ids end; all numbers are uint64.
+    """
+    is_hit = True
+    while is_hit and key < stop:
+        first = u64(4) * keys[key + u64(2)]
+        high = keys[key + u64(1)]
+        value = flat[first + u64(VALUE)]
+        more = flat[first + u64(MORE)]
+        other = (flat[first] ^ keys[key]) | (flat[first + u64(1)] ^ high)
+        is_hit = not (other | (high >> u64(63)))  # a long word needs a second look
+        if is_hit:
+            at = _copy_ids(value, more, pool, ids, at)
+            key += u64(4)
+    return key, at
+
+
+@inline_kernel
+def _end_text(workspace, meanings, ids, at):
     """Write the id of a special token, or where the ids of a text end; returns where ids end."""
     meaning = meanings[workspace.n_ends]
     workspace.n_ends += 1
@@ -8282,68 +8276,45 @@ def _write_end(workspace, meanings, ids, at):
 def _encode_words(workspace, text, scanned, meanings, at):
     """Write the ids of a batch of words, from word number `n_encoded` on, until the cache is full.
 
-    Returns where they end, or -1 - start of a word that cannot be encoded. There must be room for
-    two ids more. The inner loop is the hot one: it copies the ids of words that are in their home
-    slots in the cache. A loop that also searched other slots would take 1.1 times as long.
+    The arguments are those of `_encode_flat`. Returns where the ids end, or -1 - start of a word
+    that cannot be encoded. There must be room for two ids more.
     """
     ids = workspace.ids
     words = workspace.words
-    scratch = workspace.scratch
     tables = workspace.tables
+    scratch = workspace.scratch
     keys = workspace.keys
     pool = workspace.pool
     class_of = workspace.table.class_of
     dropped = workspace.table.dropped
     entries = words.entries
     long_words = words.long_words
-    flat = entries.reshape(-1)  # an index into it needs a shift, not a product with a stride
-    longest = min(MAX_CACHED_BYTES, len(pool) >> 4)
-    room = len(pool) - longest - 1  # as much as for the bytes of long words
-    most_words = 3 * len(entries) // 4
-    if len(entries) < workspace.max_entries:
-        most_words = len(entries) // 2
+    flat = entries.reshape(-1)
     n = workspace.lanes[0, N_ENDS]
     bounds = workspace.lanes[0, FIRST:]  # word k is text[bounds[k] : bounds[k + 1]]
     k = n_keyed = base = workspace.n_encoded
-    is_full = _is_full(workspace, words, most_words, room)
-    _settle(tables)(text, bounds[k], scratch, tables, ids, at)
-    while k < n and not is_full and at >= 0:
+    is_full = _is_full(workspace, words, entries, pool)
+    while k < n and at >= 0 and not is_full:
         if k >= n_keyed:
             base = k
             n_keyed = min(k + KEYS, n)
             _word_keys(text, bounds[k], bounds[k + 1 :], n_keyed - k, entries, keys)
-        out = u64(at)
         key = u64(4 * (k - base))
-        stop = u64(4 * (n_keyed - base))
-        while key < stop:
-            first = u64(4) * keys[key + u64(2)]
-            high = keys[key + u64(1)]
-            value = flat[first + u64(VALUE)]
-            more = flat[first + u64(MORE)]
-            if (flat[first] ^ keys[key]) | (flat[first + u64(1)] ^ high) | (high >> u64(63)):
-                break  # a long word needs a second look
-            out = _copy_ids(value, more, pool, ids, out)
-            key += u64(4)
+        key, out = _copy_hits(keys, key, u64(4 * (n_keyed - base)), flat, pool, ids, u64(at))
         at = i64(out)
         k = base + i64(key >> u64(2))
-        if key == stop:
+        if k == n_keyed:
             continue
         begin = bounds[k]
         k += 1
         if scanned[begin] == END:
-            _settle(tables)(text, begin, scratch, tables, ids, at)
-            at = _write_end(workspace, meanings, ids, at)
-            if workspace.n_ends < len(meanings):  # the sum of the last text may be carried on
-                scratch[SUM] = 0
-            scratch[NEXT_ID] = at
-            scratch[NEXT_BYTE] = bounds[k]
+            at = _end_text(workspace, meanings, ids, at)
+            is_new = workspace.n_ends < len(meanings)  # the last text may go on in the next part
+            _begin_text(tables)(text, bounds[k], is_new, tables, scratch, ids, at)
             continue
         low = keys[key]
         high = keys[key + u64(1)]
-        if low == u64(END) and high == END_KEY:  # a real byte 0xFE gets the key of a long word
-            high = LONG | u64(1)
-        home = _home_slot(low, high, len(entries))
-        slot = _find_slot(entries, long_words, low, high, home, text, begin)
+        slot = _find_slot(entries, long_words, low, high, keys[key + u64(2)], text, begin)
         if entries[slot, 1]:
             at = i64(_copy_ids(entries[slot, VALUE], entries[slot, MORE], pool, ids, u64(at)))
             continue
@@ -8351,14 +8322,45 @@ def _encode_words(workspace, text, scanned, meanings, at):
         n_ids = i64(0)
         if not _is_dropped(text, begin, bounds[k], class_of, dropped):
             n_ids = _segment(tables)(text, begin, size, tables, scratch, ids, at)
-        if n_ids >= 0 and size <= longest and not scratch[IS_UNSURE]:
+        is_end = size == 1 and text[begin] == END  # a real byte 0xFE has the key of END
+        if n_ids >= 0 and size <= MAX_CACHED_BYTES and not is_end:
             _store_key(words, entries, long_words, slot, low, high, text, begin)
-            _store_ids(workspace, entries, slot, pool, high >= LONG, n_ids, ids, at)
-            is_full = _is_full(workspace, words, most_words, room)
-        at += n_ids
-        if n_ids < 0:
+            _store_ids(workspace, entries, slot, pool, n_ids, ids, at)
+            is_full = _is_full(workspace, words, entries, pool)
+        at += max(n_ids, UNCACHED - n_ids)
+        if n_ids == -1:
             at = -1 - begin
     workspace.n_encoded = k
+    return at
+
+
+@kernel
+def _sample_words(workspace, tables, alpha, state, at):
+    """Cut words, which have an END after each, at random; all else is as in `_encode_flat`.
+
+    tables  those of `sample`
+    state   uint64[2]: that of `_random`, and the seed of the first text; each text has the next one
+    """
+    text = workspace.text
+    scanned = workspace.scanned
+    meanings = workspace.meanings
+    ids = workspace.ids
+    workspace.n_ends = workspace.n_texts = 0
+    start = 0
+    for end in range(len(text) - PADDING):
+        if scanned[end] != END:
+            continue
+        if start < end:
+            n = _sample(tables)(text, start, end - start, tables, alpha, state, ids, at)
+            if n < 0:
+                return -1 - start
+            at += n
+        n_texts = workspace.n_texts
+        at = _end_text(workspace, meanings, ids, at)
+        # the last text may go on in the next part
+        if n_texts < workspace.n_texts and workspace.n_ends < len(meanings):
+            state[0] = state[1] + u64(workspace.n_texts)
+        start = end + 1
     return at
 
 
@@ -8382,12 +8384,11 @@ def _encode_flat(workspace, n_raw, opening, at):
 
     n_raw    the bytes of a single text that is not flat yet, and must have no real byte 0xFE; -1
              for a flat text
-    opening  how the first text begins; a sum of scores is carried on if it is CONTINUES
+    opening  how the first text begins
     """
     lanes = workspace.lanes
     marks = workspace.marks
     table = workspace.table
-    scratch = workspace.scratch
     text = workspace.text
     scanned = workspace.scanned
     meanings = workspace.meanings
@@ -8396,10 +8397,10 @@ def _encode_flat(workspace, n_raw, opening, at):
         text = _add_padding(text, n_raw + 1)
         text, meanings = _cut_at_special(text, text, meanings, workspace.special)
         scanned = text
-    if opening != CONTINUES:
-        scratch[SUM] = 0
-    scratch[NEXT_ID] = at
-    scratch[NEXT_BYTE] = scratch[IS_UNSURE] = 0
+    is_new = opening != CONTINUES
+    _begin_text(workspace.tables)(
+        text, i64(0), is_new, workspace.tables, workspace.scratch, workspace.ids, at
+    )
     stop = _begin_scan(text, lanes)
     workspace.n_ends = workspace.n_texts = workspace.n_encoded = 0
     while at >= 0 and (workspace.n_encoded < lanes[0, N_ENDS] or lanes[0, POSITION] < stop):
@@ -8937,9 +8938,6 @@ MAX_SUM = 100_000.0
 # may change places only if their sums differ by at most 4 * n times as much.
 ROUNDING = 4 * 2.0**-8
 MAX_SURE_BYTES = 64  # in single precision, longer words are not cached
-EDGE_BITS = 24  # an edge is node << 24 | id; nodes are offsets in bytes from a word's start
-EDGE_MASK = (1 << 24) - 1
-MAX_MORE = 255  # unknown characters that are counted in an id, after the first one
 
 
 @struct
@@ -8954,9 +8952,16 @@ class UnigramTables:
     fuse_unk: bool
     of_bytes: bool  # bytes are the characters that may be unknown
     in_single: bool  # sums are float32, as in SentencePiece
-    # float64[V + 1]  by id: the score that the id adds to the sum of a path
-    added: np.ndarray
     near: float  # from a sum that is nearer to 0, no short word leads to MAX_SUM
+
+
+@struct
+class RunningSum:
+    """The sum of the scores of a text in single precision, up to some word of it."""
+
+    total: float = 0.0
+    n_bytes: int = 0  # text[:n_bytes] is in it
+    n_ids: int = 0  # ids[:n_ids] are in it
 
 
 def _as_parsed(score):
@@ -8981,217 +8986,233 @@ def unigram_tables(model: Model) -> UnigramTables:
     """
     ids = np.array(model.ordinary, np.int64)
     scores = model.scores
-    id_of = model.ids
     chosen = ids[scores[ids] > -np.inf]
     require(len(chosen), "a unigram model needs tokens with scores")
     if scores.dtype == np.float64:  # those of a SentencePiece model are float32
         scores = np.vectorize(_as_parsed)(scores)
     tokens = {token_id: model.vocab[token_id] for token_id in chosen.tolist()}
-    byte_ids = np.full(256, -1, np.int32)
-    if model.byte_fallback:
-        byte_ids[:] = [id_of.get(token, -1) for token in _FALLBACK_TOKENS]
-    unk_id = -1 if model.unk_token is None else id_of[model.unk_token.encode()]
+    fallback_ids = model.ids if model.byte_fallback else {}
     # Hugging Face also looks at special tokens for the worst score.
     known = scores[chosen] if model.sums_in_single else scores[scores > -np.inf]
     unknown = known.min() - scores.dtype.type(UNKNOWN_PENALTY)
-    near = MAX_SUM - MAX_SURE_BYTES * (np.abs(scores[chosen]).max() + UNKNOWN_PENALTY)
+    unk_id = model.ids.get((model.unk_token or "").encode(), -1)
     scores = np.append(scores.astype(np.float64), unknown)
-    added = scores.copy()
-    added[unk_id] = unknown
-    added[byte_ids] = unknown
-    added[byte_ids[0x80:0xC0]] = 0.0  # the first byte of a character stands for all of it
+    if unk_id not in tokens:
+        scores[unk_id] = unknown
     return UnigramTables(
-        make_trie(tokens),
-        scores,
-        byte_ids,
-        max(map(len, tokens.values())),
-        unk_id,
-        model.fuse_unk,
-        model.alphabet == "bytes",
-        model.sums_in_single,
-        added,
-        near,
+        trie=make_trie(tokens),
+        scores=scores,
+        byte_ids=np.array([fallback_ids.get(name, -1) for name in _FALLBACK_TOKENS], np.int32),
+        longest=max(map(len, tokens.values())),
+        unk_id=unk_id,
+        fuse_unk=model.fuse_unk,
+        of_bytes=model.alphabet == "bytes",
+        in_single=model.sums_in_single,
+        near=MAX_SUM - MAX_SURE_BYTES * (np.abs(scores[chosen]).max() + UNKNOWN_PENALTY),
     )
 
 
-@inner_kernel
-def _write_path(text, start, size, tables, last, counts, ids, at):
-    """Write the ids of the path that ends with the edge last[size]; returns their number.
+@inline_kernel
+def _following(word, node, tables):
+    """Return the node of a lattice after the next character; an invalid byte is a character."""
+    following = node + 1
+    if not tables.of_bytes:
+        following = node + (_decode_character(word, node, len(word)) & 7)
+    return following
 
-    An edge in `last` is node << EDGE_BITS | id, from this node on. With `fuse_unk`, consecutive
-    unknown characters, and unknown tokens that are written in the text, become one token. Unknown
-    characters become the tokens of their bytes if all of these exist, and otherwise the unknown
-    token. Without an unknown token the result is -1.
 
-    With `counts`, the id of n unknown characters is n - 1 << EDGE_BITS | id, with at most MAX_MORE.
+@inline_kernel
+def _next_edge(child, byte, is_character, edges, values, unknown):
+    """Go on by a byte in the trie of the tokens, whose arrays are `edges` and `values`.
+
+    Returns its node there, or NO_CHILD; and the token that ends there, which has an edge in the
+    lattice, or -1. A character that is not a token has an edge as an unknown character.
     """
-    unknown = len(tables.scores) - 1
-    unk_id = tables.unk_id
-    byte_ids = tables.byte_ids
-    node = size
-    at_end = at + size
-    # The path is followed from its end. It has room, since each id stands for at least one byte.
-    first = at_end
-    while node > 0:
-        stop = node
-        token_id = last[node] & EDGE_MASK
-        node = last[node] >> EDGE_BITS
-        n_more = 0
-        while (
-            tables.fuse_unk
-            and token_id in (unknown, unk_id)
-            and node > 0
-            and last[node] & EDGE_MASK in (unknown, unk_id)
-        ):
-            node = last[node] >> EDGE_BITS
-            token_id = unknown
-            n_more += counts and n_more < MAX_MORE
-        have_ids = token_id == unknown
-        for k in range(start + node, start + stop):
-            have_ids &= byte_ids[text[k]] >= 0
-        if have_ids:
-            for k in range(stop - 1, node - 1, -1):
-                first -= 1
-                ids[first] = byte_ids[text[start + k]]
-            continue
-        if token_id == unknown:
-            token_id = unk_id
-        if token_id < 0:
-            return -1
-        first -= 1
-        ids[first] = n_more << EDGE_BITS | token_id
-    for k in range(first, at_end):
-        ids[at + k - first] = ids[k]
-    return at_end - first
+    child = trie_child(child, byte, edges)
+    token_id = i64(-1)
+    if is_character:
+        token_id = unknown
+    if child >= 0 and values[child] >= 0:
+        token_id = i64(values[child])
+    return child, token_id
 
 
-@inline_kernel
-def _follow_edge(node, end, token_id, score, last, sums, seconds, in_single, state):
-    """Extend the best or the random path to a node by an edge; see `_find_path`."""
-    total = sums[node] + score
-    if state is None:
-        if in_single:
-            total = float(np.float32(total))
-        is_kept = total > sums[end]
-        seconds[end] = max(seconds[end], min(total, sums[end]))
-        sums[end] = max(total, sums[end])
-    else:
-        sums[end] = np.logaddexp(sums[end], total)
-        is_kept = _random(state) < np.exp(total - sums[end])
-    if is_kept:
-        last[end] = node << EDGE_BITS | token_id
+@inner_kernel
+def _best_path(word, tables, total):
+    """Find the best path of a word, uint8[N] (Viterbi); `total` is the sum before the word.
 
-
-@inline_kernel
-def _find_path(text, start, size, tables, total, alpha, state):
-    """Find the best path of a word (Viterbi), or a random one; `total` is the sum before the word.
-
-    Without a state of random numbers, it is the best path; of paths with equal sums, the one with
-    the longest last edge. Otherwise the kernel sums the probabilities of all paths to each node,
-    and each new edge replaces the last one with the probability of its share in the sum (Chao 1982,
-    "A general purpose unequal probability sampling plan").
-
-    If a character alone is not a token, it has an edge as an unknown character. An invalid byte
-    counts as an unknown character. Returns the last edge of the path to each node, the sum after
-    the word, whether rounding may decide between the best path and another one, and the sum of the
-    best path with another last edge.
+    Of paths with equal sums, it is the one with the longest last edge. Returns the last edge of the
+    best path to each node, its start and its token, int64[2, N + 1]; the sum after the word; and
+    whether it is the best path after other sums, too: in single precision, if none is nearly as
+    good.
     """
     edges = tables.trie.edges
     values = tables.trie.values
     scores = tables.scores
     in_single = tables.in_single
     unknown = len(scores) - 1
-    lattice = np.empty((3, size + 1))
-    last = lattice[0].view(np.int64)
-    sums = lattice[1]
-    seconds = lattice[2]  # the sums of the second best paths
-    lattice[1:] = -np.inf
+    size = len(word)
+    lattice = np.empty((4, size + 1))
+    sums = lattice[0]
+    gaps = lattice[1]  # to the second best path, negative
+    path = lattice[2:].view(np.int64)
+    for k in range(size + 1):
+        sums[k] = gaps[k] = -np.inf
     sums[0] = total
-    node = 0
+    is_sure = abs(total) < tables.near and size <= MAX_SURE_BYTES
+    node = i64(0)
     while node < size:
         if in_single and abs(sums[node]) > MAX_SUM:
             far_sum = sums[node]
-            for k in range(node, min(node + tables.longest, size) + 1):
-                sums[k] = np.float32(sums[k] - far_sum)
-                seconds[k] -= far_sum
-        following = node + 1
-        if not tables.of_bytes:
-            following = node + (_decode_character(text, start + node, start + size) & 7)
-        has_character = False
+            reached = sums[node : node + tables.longest + 1]
+            for k in range(len(reached)):
+                reached[k] = np.float32(reached[k] - far_sum)
+        following = _following(word, node, tables)
         end = node
         child = i64(0)
-        while end < size:
-            child = trie_child(child, text[start + end], edges)
-            if child < 0:
-                break
+        while end < size and (child >= 0 or end < following):
+            is_character = end + 1 == following
+            child, token_id = _next_edge(child, word[end], is_character, edges, values, unknown)
             end += 1
-            token_id = i64(values[child])
             if token_id >= 0:
-                score = alpha * scores[token_id]
-                _follow_edge(node, end, token_id, score, last, sums, seconds, in_single, state)
-                has_character |= end == following
-        if not has_character:
-            score = alpha * scores[unknown]
-            _follow_edge(node, following, unknown, score, last, sums, seconds, in_single, state)
+                total = sums[node] + scores[token_id]
+                if in_single:
+                    total = float(np.float32(total))
+                    gaps[end] = max(gaps[end], -abs(total - sums[end]))
+                if total > sums[end]:
+                    sums[end] = total
+                    path[0, end] = node
+                    path[1, end] = token_id
         node = following
-    is_unsure = False
     while node > 0:
-        is_unsure |= sums[node] - seconds[node] <= ROUNDING * size
-        node = last[node] >> EDGE_BITS
-    return last, sums[size], is_unsure, seconds[size]
+        is_sure &= gaps[node] < -ROUNDING * size
+        node = path[0, node]
+    return path, sums[size], is_sure or not in_single
+
+
+@inner_kernel
+def _write_path(word, tables, path, ids, at):
+    """Write the ids of a path from `_best_path`; returns their number.
+
+    With `fuse_unk`, consecutive unknown characters, and unknown tokens that are written in the
+    text, become one token. Unknown characters become the tokens of their bytes if all of these
+    exist, and otherwise the unknown token. Without an unknown token the result is -1.
+    """
+    unknown = len(tables.scores) - 1
+    unk_id = tables.unk_id
+    byte_ids = tables.byte_ids
+    node = len(word)
+    stop = at + node
+    # The path is followed from its end. It has room, since each id stands for at least one byte.
+    first = stop
+    while node > 0:
+        end = node
+        token_id = path[1, node]
+        node = path[0, node]
+        can_fuse = tables.fuse_unk and token_id in (unknown, unk_id)
+        while can_fuse and node > 0 and path[1, node] in (unknown, unk_id):
+            token_id = unknown
+            node = path[0, node]
+        has_bytes = token_id == unknown
+        for k in range(node, end):
+            has_bytes &= byte_ids[word[k]] >= 0
+        if token_id == unknown:
+            token_id = unk_id
+        if has_bytes:
+            first -= end - node
+            for k in range(node, end):
+                ids[first + k - node] = byte_ids[word[k]]
+        elif token_id < 0:
+            return -1
+        else:
+            first -= 1
+            ids[first] = token_id
+    for k in range(first, stop):
+        ids[at + k - first] = ids[k]
+    return stop - first
 
 
 @kernel
 def sample_unigram(text, start, size, tables, alpha, state, ids, at):
     """Cut a word at random: a path has a probability proportional to exp(alpha * score).
 
-    See `segment_unigram`.
+    The kernel sums the probabilities of all paths to each node, and each new edge replaces the last
+    one with the probability of its share in the sum (Chao 1982, "A general purpose unequal
+    probability sampling plan"). All else is as in `segment_unigram`.
     """
-    last, _, _, _ = _find_path(text, start, size, tables, 0.0, alpha, state)
-    return _write_path(text, start, size, tables, last, False, ids, at)
+    word = text[start : start + size]
+    edges = tables.trie.edges
+    values = tables.trie.values
+    unknown = len(tables.scores) - 1
+    path = np.zeros((2, size + 1), np.int64)
+    sums = np.full(size + 1, -np.inf)
+    sums[0] = 0.0
+    node = i64(0)
+    while node < size:
+        following = _following(word, node, tables)
+        end = node
+        child = i64(0)
+        while end < size and (child >= 0 or end < following):
+            is_character = end + 1 == following
+            child, token_id = _next_edge(child, word[end], is_character, edges, values, unknown)
+            end += 1
+            if token_id >= 0:
+                total = sums[node] + alpha * tables.scores[token_id]
+                sums[end] = np.logaddexp(sums[end], total)
+                if _random(state) < np.exp(total - sums[end]):
+                    path[0, end] = node
+                    path[1, end] = token_id
+        node = following
+    return _write_path(word, tables, path, ids, at)
 
 
-@kernel
-def settle_unigram(text, stop, scratch, tables, ids, at):
-    """Add up the scores of the words before a position, in single precision, as in SentencePiece.
+@inner_kernel
+def begin_unigram(text, start, is_new, tables, scratch, ids, at):
+    """Begin a new text at text[start] and ids[at], or add up the scores of the words before.
 
-    Its sum begins with the text. Rounding decides between paths with nearly equal sums, such as "9"
-    + "99" and "99" + "9", so it depends on the text before them. Words in which it may decide are
-    not cached. For cached words, the scores of their ids are added here, before the next word is
-    cut. If MAX_SUM or MAX_MORE may be reached, the best path through these words is found again.
+    In SentencePiece, the sum of a text is in single precision. Rounding decides between paths with
+    nearly equal sums, such as "9" + "99" and "99" + "9", so it depends on the text before them.
+    Words in which it may decide are not cached. For cached words, the scores of their ids are added
+    here, before another word is cut. If MAX_SUM may be reached, the best path through these words
+    is found again.
+
+    scratch  a RunningSum
     """
-    if not tables.in_single:
-        return
-    sums = scratch.view(np.float64)
-    start = i64(scratch[NEXT_BYTE])
-    total = sums[SUM]
-    is_exact = True
-    for k in range(i64(scratch[NEXT_ID]), at):
-        n_more = ids[k] >> EDGE_BITS
-        ids[k] &= EDGE_MASK
-        is_exact &= n_more < MAX_MORE
-        for _ in range(n_more + 1):
-            is_exact &= abs(total) < tables.near
-            total = float(np.float32(total + tables.added[ids[k]]))
-    if not is_exact:
-        _, total, _, _ = _find_path(text, start, stop - start, tables, sums[SUM], 1.0, None)
-    sums[SUM] = total
-    scratch[NEXT_ID] = at
-    scratch[NEXT_BYTE] = stop
+    total = scratch.total
+    is_near = True
+    if is_new:
+        total = 0.0
+    elif tables.in_single:
+        for k in range(scratch.n_ids, at):
+            is_near &= abs(total) < tables.near
+            total = float(np.float32(total + tables.scores[ids[k]]))
+    if not is_near:
+        _, total, _ = _best_path(text[scratch.n_bytes : start], tables, scratch.total)
+    scratch.total = total
+    scratch.n_bytes = start
+    scratch.n_ids = at
 
 
 @kernel
 def segment_unigram(text, start, size, tables, scratch, ids, at):
     """Cut the word text[start : start + size] into the ids of its best path, ids[at :].
 
-    See `_find_path` and `_write_path`.
+    Returns their number, as said in Kind. `scratch` is a RunningSum.
     """
-    settle_unigram(text, start, scratch, tables, ids, at)
-    total = scratch.view(np.float64)[SUM]
-    last, _, is_unsure, _ = _find_path(text, start, size, tables, total, 1.0, None)
-    is_unsure |= size > MAX_SURE_BYTES or abs(total) >= tables.near
-    scratch[IS_UNSURE] = tables.in_single and is_unsure
-    return _write_path(text, start, size, tables, last, tables.in_single, ids, at)
+    word = text[start : start + size]
+    total = 0.0
+    if tables.in_single:
+        begin_unigram(text, start, False, tables, scratch, ids, at)
+        total = scratch.total
+    path, scratch.total, is_sure = _best_path(word, tables, total)
+    n = _write_path(word, tables, path, ids, at)
+    scratch.n_bytes = start + size
+    scratch.n_ids = at + n
+    if tables.in_single:  # one id may stand for several unknown characters
+        for k in range(at, at + n):
+            total = float(np.float32(total + tables.scores[ids[k]]))
+        is_sure &= total == scratch.total
+    return n if is_sure else UNCACHED - n
 
 
 # ─── Formats ──────────────────────────────────────────────────────────────────────────────────────
@@ -10692,7 +10713,7 @@ def save_model(model, path, format=None):
 
 
 class Kind(NamedTuple):
-    """The functions of a kind of model; the last three are optional.
+    """The functions of a kind of model; the last four are optional.
 
     tables(model)      makes a struct of all that the kernels need. With a parameter `samples`, True
                        asks for the tables of `sample`
@@ -10700,8 +10721,8 @@ class Kind(NamedTuple):
     segment(text, start, size, tables, scratch, ids, at)
                        a kernel. It writes the ids of the word text[start : start + size], uint8, to
                        ids[at :], uint32, where there is room for an id for each byte. Returns their
-                       number, or -1 if some letter has no id. `scratch` is uint64[SCRATCH_SIZE],
-                       for any use within one word
+                       number n, or -1 if some letter has no id, or UNCACHED - n if the ids depend
+                       on the words before, so that no other word may get them from the cache
     write(model)       makes the "model" object of a tokenizer.json, whose "type" is the name of the
                        kind
     read(data, added, alphabet)
@@ -10711,10 +10732,12 @@ class Kind(NamedTuple):
                        a kernel as `segment`, but at random; `state` is uint64[…] for `_random`
     exact_pattern(model)
                        returns a pattern that cuts only where no token crosses the cut
-    settle(text, stop, scratch, tables, ids, at)
+    scratch()          makes the argument `scratch`, which each thread has; by default space for
+                       any use within one word, uint64[MAX_LINEAR_MERGE]
+    begin_text(text, start, is_new, tables, scratch, ids, at)
                        a kernel for models whose words depend on those before them. It is called
-                       before a special token and the end of a text, at text[stop] and ids[at], and
-                       now and then between words
+                       where a text begins, and after a special token, at text[start] and ids[at].
+                       If an earlier text goes on there, `is_new` is False
 
     >>> KINDS["wordlevel"].write(Model({0: b"a"}, None, kind="wordlevel", alphabet="characters"))
     {'type': 'WordLevel', 'unk_token': '<unk>', 'vocab': {'a': 0}}
@@ -10727,7 +10750,8 @@ class Kind(NamedTuple):
     read: Callable
     sample: Callable | None = None
     exact_pattern: Callable | None = None
-    settle: Callable = settle_nothing
+    scratch: Callable = functools.partial(np.empty, MAX_LINEAR_MERGE, np.uint64)
+    begin_text: Callable = begin_nothing
 
 
 KINDS = {
@@ -10746,7 +10770,8 @@ KINDS = {
         read_unigram,
         sample_unigram,
         exact_pattern,
-        settle_unigram,
+        RunningSum,
+        begin_unigram,
     ),
 }
 KINDS["trimmed"] = KINDS["bpe"]._replace(write=write_trimmed, read=read_trimmed)
@@ -10950,7 +10975,6 @@ class _Encoder:
     def __init__(self, model, tables, pattern, cache_size):
         self.model = model
         self.scan = _new_scan()
-        self.scratch = np.zeros(SCRATCH_SIZE, np.uint64)
         pool = np.empty(max(16 * cache_size, 1 << 16), np.uint32)
         text = np.empty(SHORT_BYTES + 2 * PADDING, np.uint8)
         self._short_text = memoryview(text)
@@ -10962,7 +10986,7 @@ class _Encoder:
             pattern.table,
             *self.scan,
             np.empty(4 * KEYS, np.uint64),
-            self.scratch,
+            KINDS[model.kind].scratch(),
             _new_word_table(min(CACHE_ENTRIES, cache_size), len(pool)),
             pool,
             *[0] * 4,  # nothing is encoded yet
@@ -11004,12 +11028,13 @@ class _Encoder:
             # Each part overwrites the end of its text; the last is right.
             stops = offsets[n_before + 1 :]
             if sampling:
+                flat = flat.rewritten(_write_cuts, pretokenizer.pattern.table, *self.scan)
+            _take_text(self.workspace, pretokenizer.last_special, *flat, ids, stops)
+            if sampling:
                 if opening == BEGINS:
                     state[:] = (seed + n_before) % 2**64
-                flat = flat.rewritten(_write_cuts, pretokenizer.pattern.table, *self.scan)
-                n = _sample_words(*flat, tables, alpha, state, ids, n, stops)
+                n = _sample_words(self.workspace, tables, alpha, state, n)
             else:
-                _take_text(self.workspace, pretokenizer.last_special, *flat, ids, stops)
                 n = _encode_flat(self.workspace, -1, opening, n)
             if n < 0:
                 raise _unknown_letter(self.model, flat, -1 - n)
@@ -11535,7 +11560,6 @@ class Tokenizer:
         texts: Sequence[Text],
         allowed_special: Allowed = "all",
         opening: int = BEGINS,
-        carry: np.ndarray | None = None,
         *,
         add_special_tokens: bool = False,
         max_length: int | None = None,
@@ -11546,8 +11570,6 @@ class Tokenizer:
 
         opening             CONTINUES if the first text continues an earlier one; see
                             Pretokenizer.apply
-        carry               what the next part of a text needs from this one, uint64[1]; changed in
-                            place
         add_special_tokens  as in `encode`
         max_length          the last ids of a longer text are left out, but none of those that
                             add_special_tokens puts around it
@@ -11563,11 +11585,7 @@ class Tokenizer:
         offsets = np.zeros(len(texts) + 1, np.int64)
         encoder = self._take_encoder()
         try:
-            if carry is not None:
-                encoder.scratch[SUM] = carry[0]
             ids = encoder.encode(pretokenizer, parts, n_expected, offsets, sampling)
-            if carry is not None:
-                carry[0] = encoder.scratch[SUM]
         finally:
             self._idle.append(encoder)
         if add_special_tokens or max_length is not None:
@@ -11746,11 +11764,11 @@ class Tokenizer:
         tokens allow no cut.
         """
         pretokenizer = self._prepare(allowed_special)
-        carry = np.zeros(1, np.uint64)
+        own = _copied(self, _idle=[])  # the sums of another text cannot come between
         before, after = self.model.added_ids if add_special_tokens else ([], [])
         yield from before
         for data, opening, _ in pretokenizer.cut(map(_text_bytes, iterable), WINDOW_BYTES):
-            yield from self.encode_texts([data], allowed_special, opening, carry)[0].tolist()
+            yield from own.encode_texts([data], allowed_special, opening)[0].tolist()
         yield from after
 
     def source(
@@ -11872,13 +11890,17 @@ def _unpickle_once(pickled):
     return Tokenizer.from_model(model, cache_size)
 
 
+def _copied(tokenizer, **changes):
+    """Copy a tokenizer with some changes; it shares all else."""
+    other = Tokenizer.__new__(Tokenizer)
+    vars(other).update(vars(tokenizer), **changes)
+    return other
+
+
 def _unpickle(pickled, config):
     """Make a tokenizer that has a config of its own, and shares all else with its copies."""
-    tokenizer = Tokenizer.__new__(Tokenizer)
-    vars(tokenizer).update(vars(_unpickle_once(pickled)))
-    tokenizer.model = copy.copy(tokenizer.model)
-    tokenizer.model.config = dict(config)
-    return tokenizer
+    tokenizer = _unpickle_once(pickled)
+    return _copied(tokenizer, model=dataclasses.replace(tokenizer.model, config=dict(config)))
 
 
 # Tokenizers of other libraries that encode here: their class is a subclass of the library's, in
@@ -12337,18 +12359,15 @@ def encode_files(
         index_writer = _array_writer(outputs[-1], np.int64)
     _check_outputs(outputs, source.files)
     if model.sums_in_single and not all(map(source.is_json, source.files)):
-        engine = Engine(1, progress)  # the blocks of a text need the sums of those before them
+        # The blocks of a text need the sums of those before them, which one encoder has.
+        engine = Engine(1, progress)
+        tokenizer = _copied(tokenizer, _idle=[])
     for token in {append, prepend} - {None}:
         require_known("special token", token, model.special_tokens)
     end_id = model.special_tokens.get(append)
     added_ids = model.added_ids if add_special_tokens else ([], [])
     tokenizer.compile_kernels(alpha)
-    options = {
-        "allowed_special": allowed_special,
-        "carry": np.zeros(1, np.uint64),
-        "alpha": alpha,
-        "seed": seed,
-    }
+    options = {"allowed_special": allowed_special, "alpha": alpha, "seed": seed}
     work = functools.partial(_encode_blocks, tokenizer, options, added_ids, end_id, id_type)
     totals = np.zeros((2, 2), np.int64)  # the numbers of tokens and documents of each file
     n_bytes = 0

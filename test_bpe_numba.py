@@ -3045,7 +3045,7 @@ def ids_of(tokenizer, word):
 def segmented(data, tables, segment):
     """The ids of a word, or the negative number that says why there are none."""
     ids = np.empty(len(data) + 2, np.uint32)
-    scratch = np.zeros(bpe.SCRATCH_SIZE, np.uint64)
+    scratch = next(kind.scratch() for kind in bpe.KINDS.values() if kind.segment is segment)
     n = segment(bpe._with_padding(data), 0, len(data), tables, scratch, ids, 0)
     return ids[:n].tolist() if n >= 0 else n
 
@@ -4977,11 +4977,11 @@ def fewest(tmp_path, monkeypatch):
 
 
 def test_help_and_the_page_have_the_signatures_of_a_kind():
-    for name in ("segment", "read", "sample", "settle"):
+    for name in ("segment", "read", "sample", "begin_text"):
         arguments = re.search(rf"{name}(\(.+\))\n", pydoc.render_doc(bpe.Kind))[1]
         assert f"`{name}` | " in INSIDE and f"`{arguments}`" in INSIDE
     kernels = {"segment": bpe.segment_bpe, "sample": bpe.sample_bpe, "read": bpe.read_bpe}
-    for name, function in (kernels | {"settle": bpe.settle_unigram}).items():
+    for name, function in (kernels | {"begin_text": bpe.begin_unigram}).items():
         arguments = ", ".join(inspect.signature(inspect.unwrap(function)).parameters)
         assert f"{name}({arguments})" in bpe.Kind.__doc__
     assert "trie_child(node, byte, edges)" in pydoc.render_doc(bpe.Trie)
