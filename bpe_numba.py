@@ -1582,8 +1582,8 @@ _SAME_IN_SET = (
 # An expression is read in parts, and the first entry that matches gives the part. The value of the
 # entry is the replacement of the part for `regex`: "" keeps it, and None keeps it with a warning.
 # Two facts about Oniguruma are hidden in the entries. When case is ignored, it matches ß with ss,
-# and ligatures with their letters; the first entry takes only groups without these. It matches ^
-# and $ at the ends of each line.
+# and ligatures with their letters; the first entry takes only groups without these. It matches ^ at
+# the beginning of each line, and $ at its end.
 _ONIGURUMA_PARTS = {
     r"\(\?i:(?:(?i:(?!ss|ff|fi|fl|st))[A-Za-z'|]|\[[A-Za-z]+\])+\)": "",
     rf"{_SAME_ESCAPE}|\[\^?(?:{_SAME_IN_SET})+\]": "",
