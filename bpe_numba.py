@@ -3706,6 +3706,10 @@ def _read_charsmap(text):
     uint32; the trie; and the replacements, with a NUL after each. The trie is a double array of
     Darts-clone (Yata 2008). Let p be the position of a node ^ its offset: its child by the byte b
     is at p ^ b. If a key ends at the node, the unit at p gives the position of the replacement.
+
+    The unit of a node, uint32, has b in bits 0 to 7, and in bit 8 whether a key ends here. Its
+    offset is in bits 10 to 30, and is 256 times as large if bit 9 is set. Bit 31 marks a unit that
+    gives a position. In the code, `place` is the position of a unit, and `node` is p.
     """
     blob = base64.b64decode(text, validate=True)
     changes = {}
@@ -7367,6 +7371,7 @@ def build_vocabulary(learned, special_tokens, special_tokens_at="first", byte_to
 #         _encode_words           encodes them
 #             _copy_hits          copies the ids of words that are in the cache
 #             _end_text           writes what END stands for: a special token, or the end of a text
+#             _begin_text         prepares a model whose words depend on those before them
 #             _segment            cuts a word that is not in the cache; it is `segment_bpe` or
 #                                 another kind's kernel
 #                 _first_letters, then _merge_short or, for more than MAX_LINEAR_MERGE letters,
@@ -8155,7 +8160,7 @@ class _Workspace:
     lanes: np.ndarray  # see Scan
     marks: np.ndarray
     keys: np.ndarray  # uint64[4 * KEYS], for _word_keys
-    scratch: np.ndarray  # uint64[…], or what else the kind of model needs for its words
+    scratch: np.ndarray  # uint64[…], or other memory that the kind of model needs; see Kind
     words: _WordTable  # the cache
     pool: np.ndarray  # uint32[…], ids of words that have more than three ids, or are long
     n_ends: int  # ENDs so far
@@ -8277,7 +8282,8 @@ def _encode_words(workspace, text, scanned, meanings, at):
     """Write the ids of a batch of words, from word number `n_encoded` on, until the cache is full.
 
     The arguments are those of `_encode_flat`. Returns where the ids end, or -1 - start of a word
-    that cannot be encoded. There must be room for two ids more.
+    that cannot be encoded. There must be room for two ids more. Keys are made for up to KEYS words
+    at once, the words `base` to `n_keyed`. `key` is the place of the key of word k among them.
     """
     ids = workspace.ids
     words = workspace.words
@@ -8381,6 +8387,8 @@ def _encode_flat(workspace, n_raw, opening, at):
 
     There must be room for as many ids as the text has bytes. Returns the end of all ids, or
     -1 - start of a word that cannot be encoded.
+
+    A batch of words is left for a while when the cache is full.
 
     n_raw    the bytes of a single text that is not flat yet, and must have no real byte 0xFE; -1
              for a flat text
@@ -8952,7 +8960,7 @@ class UnigramTables:
     fuse_unk: bool
     of_bytes: bool  # bytes are the characters that may be unknown
     in_single: bool  # sums are float32, as in SentencePiece
-    near: float  # from a sum that is nearer to 0, no short word leads to MAX_SUM
+    near: float  # after a sum nearer to 0, no sum within a word of MAX_SURE_BYTES reaches MAX_SUM
 
 
 @struct
@@ -9041,10 +9049,12 @@ def _next_edge(child, byte, is_character, edges, values, unknown):
 def _best_path(word, tables, total):
     """Find the best path of a word, uint8[N] (Viterbi); `total` is the sum before the word.
 
-    Of paths with equal sums, it is the one with the longest last edge. Returns the last edge of the
-    best path to each node, its start and its token, int64[2, N + 1]; the sum after the word; and
-    whether it is the best path after other sums, too: in single precision, if none is nearly as
-    good.
+    The nodes are the offsets from 0 to N. Of paths with equal sums, the best is the one with the
+    longest last edge.
+
+    Returns `path`, int64[2, N + 1], which has for each node the start and the token of the last
+    edge on the best path to it; the sum after the word; and whether this path is the best one after
+    any other sum, too. In single precision, it is so if no other path is nearly as good.
     """
     edges = tables.trie.edges
     values = tables.trie.values
@@ -9054,7 +9064,7 @@ def _best_path(word, tables, total):
     size = len(word)
     lattice = np.empty((4, size + 1))
     sums = lattice[0]
-    gaps = lattice[1]  # to the second best path, negative
+    gaps = lattice[1]  # the second best sum minus the best one, or nearer to 0
     path = lattice[2:].view(np.int64)
     for k in range(size + 1):
         sums[k] = gaps[k] = -np.inf
@@ -9063,6 +9073,7 @@ def _best_path(word, tables, total):
     node = i64(0)
     while node < size:
         if in_single and abs(sums[node]) > MAX_SUM:
+            # SentencePiece subtracts a far sum from all later sums, here from those reached so far.
             far_sum = sums[node]
             reached = sums[node : node + tables.longest + 1]
             for k in range(len(reached)):
@@ -9092,7 +9103,7 @@ def _best_path(word, tables, total):
 
 @inner_kernel
 def _write_path(word, tables, path, ids, at):
-    """Write the ids of a path from `_best_path`; returns their number.
+    """Write the ids of a word, uint8[N], from its path, as in `_best_path`; returns their number.
 
     With `fuse_unk`, consecutive unknown characters, and unknown tokens that are written in the
     text, become one token. Unknown characters become the tokens of their bytes if all of these
@@ -9208,7 +9219,8 @@ def segment_unigram(text, start, size, tables, scratch, ids, at):
     n = _write_path(word, tables, path, ids, at)
     scratch.n_bytes = start + size
     scratch.n_ids = at + n
-    if tables.in_single:  # one id may stand for several unknown characters
+    # An id may stand for several unknown characters. Then the sum is not that of the scores of ids.
+    if tables.in_single:
         for k in range(at, at + n):
             total = float(np.float32(total + tables.scores[ids[k]]))
         is_sure &= total == scratch.total
