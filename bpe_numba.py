@@ -2497,7 +2497,10 @@ class Pattern:
         return bool(_sure_starts(self.table.next_state, self.table.accepts).all())
 
     def apply(self, scan: Scan, flat: FlatText, opening: int) -> FlatText:
-        """Cut a flat text by all passes that must run before the scan by `table`."""
+        """Cut a flat text by all passes that must run before the scan by `table`.
+
+        `opening` tells how the first text begins: BEGINS, INSIDE or CONTINUES.
+        """
         for step in self.passes[:-1]:
             flat = step.apply(scan, flat, opening)
             if opening == CONTINUES and isinstance(step, _CutPass):
@@ -9031,10 +9034,14 @@ def _following(word, node, tables):
 
 @inline_kernel
 def _next_edge(child, byte, is_character, edges, values, unknown):
-    """Go on by a byte in the trie of the tokens, whose arrays are `edges` and `values`.
+    """Go on from `child`, a node of the trie of the tokens, by a byte.
 
-    Returns its node there, or NO_CHILD; and the token that ends there, which has an edge in the
-    lattice, or -1. A character that is not a token has an edge as an unknown character.
+    is_character   whether the edge up to this byte is one character
+    edges, values  the arrays of the trie
+    unknown        stands for a character that is not a token
+
+    Returns the next node of the trie, or NO_CHILD; and the token of the edge in the lattice that
+    ends here, or -1 if there is none.
     """
     child = trie_child(child, byte, edges)
     token_id = i64(-1)
