@@ -7713,6 +7713,7 @@ def _first_letters(text, start, size, tables, ids, at):
     last_ids = tables.last_ids
     fallback_ids = tables.fallback_ids
     unk_id = tables.unk_id
+    fuse_unk = tables.fuse_unk
     position = start
     stop = start + size
     n = at
@@ -7735,7 +7736,7 @@ def _first_letters(text, start, size, tables, ids, at):
         elif unk_id == NO_ID:
             n = at - 1
             end = stop
-        elif unk_id != DROPPED and not (was_unknown and tables.fuse_unk):
+        elif unk_id != DROPPED and not (was_unknown and fuse_unk):
             ids[n] = unk_id
             n += 1
         was_unknown = token_id < 0
@@ -7909,23 +7910,23 @@ def _write_parts(n, parts, ids, at, size):
     end of ids[at : at + size], before those that are already there. There is room for all ids,
     since each stands for at least one of the `size` bytes of the word.
     """
-    if n > 0 and len(parts):
-        stop = at + n
-        first = at + size
-        while stop > at:
-            stop -= 1
-            token_id = ids[stop]
-            if parts[token_id, 0] >= 0:
-                ids[stop] = parts[token_id, 0]
-                ids[stop + 1] = parts[token_id, 1]
-                stop += 2
-            else:
-                first -= 1
-                ids[first] = token_id
-        n = at + size - first
-        for k in range(n):
-            ids[at + k] = ids[first + k]
-    return n
+    # without unused tokens nothing is to do, but a branch would have references counted
+    stop = at + n * i64(len(parts) > 0)
+    first = at + size
+    while stop > at:
+        stop -= 1
+        token_id = ids[stop]
+        if parts[token_id, 0] >= 0:
+            ids[stop] = parts[token_id, 0]
+            ids[stop + 1] = parts[token_id, 1]
+            stop += 2
+        else:
+            first -= 1
+            ids[first] = token_id
+    n_moved = at + size - first
+    for k in range(n_moved):
+        ids[at + k] = ids[first + k]
+    return n_moved or n
 
 
 @kernel
