@@ -238,11 +238,11 @@ if not COMPILES:
 #
 # A kernel is a function that Numba compiles at its first call and caches on the disk. The cache
 # does not notice changes in other files, which is one reason why there is only one module. There
-# are five decorators:
+# are four decorators:
 #
 #     @kernel               # called from Python and from kernels; compiled for its arguments' types
-#     @inner_kernel         # called by kernels alone: a call from Python would end the process
-#     @inline_kernel        # also called by kernels alone: its code is copied into each caller
+#     @inline_kernel        # its code is copied into each kernel that calls it. It has no wrapper
+#                           # for Python, where a call would end the process
 #     @struct               # a class of arrays and numbers: one argument, which can be changed
 #     @_intrinsic(plain)    # emits one instruction; `plain` does the same in Python
 #
@@ -284,7 +284,6 @@ def _compiler(cache, **options):
 
 
 kernel = _compiler(cache=True)
-inner_kernel = _compiler(cache=True, no_cpython_wrapper=True)
 inline_kernel = _compiler(cache=False, no_cpython_wrapper=True, forceinline=True)
 
 
@@ -503,7 +502,7 @@ def _on_huge_pages(array):
 # 32 MB freed; see mallopt(3). So free one: blocks then use the same memory again, and a scan takes
 # two thirds of the time.
 with contextlib.suppress(MemoryError):
-    np.empty((1 << 25) - (1 << 13), np.uint8)
+    np.empty((1 << 25) - (1 << 13), u8)
 
 
 # ─── Running ──────────────────────────────────────────────────────────────────────────────────────
@@ -1205,7 +1204,7 @@ def _decode_character(text, position, stop):
     return code_point << 3 | size
 
 
-@inner_kernel
+@kernel
 def _character_before(text, start, stop):
     """Decode the last character of text[start : stop], as `_decode_character` does."""
     begin = stop - 1
@@ -1318,13 +1317,13 @@ def _fill_trie(text, ends, ids, edges, values):
 
 def _trie_arrays(tokens):
     """Make the edges and the values of a trie."""
-    ends = np.cumsum(np.fromiter(map(len, tokens.values()), np.int64, len(tokens)))
+    ends = np.cumsum(np.fromiter(map(len, tokens.values()), i64, len(tokens)))
     text = _with_padding(b"".join(tokens.values()))
     require(len(text) < CHILD_MASK, "a vocabulary of 2**28 bytes or more cannot be searched")
     ids = np.fromiter(tokens, np.int32, len(tokens))
     n_nodes = len(text)
     for _ in range(2):  # the first time counts the nodes, so that the tables have the right size
-        edges = np.zeros(1 << (2 * n_nodes).bit_length(), np.uint64)
+        edges = np.zeros(1 << (2 * n_nodes).bit_length(), u64)
         values = np.full(n_nodes, -1, np.int32)
         n_nodes = _fill_trie(text, ends, ids, edges, values)
     return edges, values
@@ -2710,7 +2709,7 @@ class FlatText(NamedTuple):
         return FlatText(text, scanned, meanings)
 
 
-@inner_kernel
+@kernel
 def _add_padding(text, n):
     """Write END over the PADDING after n bytes; returns the text."""
     for k in range(n, n + PADDING):
@@ -2718,7 +2717,7 @@ def _add_padding(text, n):
     return text[: n + PADDING]
 
 
-@inner_kernel
+@kernel
 def _mark_invalid(text, start, stop):
     """Write INVALID_BYTE over each invalid byte of text[start : stop], except END."""
     position = start
@@ -3038,7 +3037,7 @@ def _begin_scan(text, lanes):
     return len(text) - PADDING + 1
 
 
-@inner_kernel
+@kernel
 def _scan_batch(text, stop, table, lanes, marks):
     """Scan the next batch, and leave its ends in lane 0; returns the text.
 
@@ -3216,8 +3215,8 @@ def _special_table(ids, flags, normalizer=None):
         spaces = _code_points_matching(r"\p{White_Space}")
     return _SpecialTable(
         *_trie_arrays(dict(enumerate(tokens))),
-        np.array([ids[name] for name in tokens.values()], np.int64),
-        np.fromiter(map(len, tokens), np.int64),
+        np.array([ids[name] for name in tokens.values()], i64),
+        np.fromiter(map(len, tokens), i64),
         np.isin(np.arange(256), list(first_bytes)),
         -1 if len(first_bytes) > 1 else max(first_bytes, default=0xFD),
         np.array(bits, u8),
@@ -3227,7 +3226,7 @@ def _special_table(ids, flags, normalizer=None):
     )
 
 
-@inner_kernel
+@kernel
 def _special_at(text, position, special):
     """Find the longest special token at a position; returns its number, or -1."""
     edges = special.edges
@@ -3243,7 +3242,7 @@ def _special_at(text, position, special):
     return number
 
 
-@inner_kernel
+@kernel
 def _find_byte(text, position, stop, byte):
     """Find the first such byte at or after a position, or `stop`: compare 64 bytes together."""
     while position + 64 <= stop:
@@ -3256,7 +3255,7 @@ def _find_byte(text, position, stop, byte):
     return position
 
 
-@inner_kernel
+@kernel
 def _next_special(text, position, special):
     """Find the first special token at or after a position; returns its start, or the text's end."""
     leads = special.leads
@@ -3273,14 +3272,14 @@ def _next_special(text, position, special):
     return stop
 
 
-@inner_kernel
+@kernel
 def _space_before(text, position, spaces):
     """Find the size of the white space that ends at a position; 0 if there is none."""
     character = _character_before(text, i64(0), position)
     return character & 7 if position > 0 and spaces[character >> 3] else 0
 
 
-@inner_kernel
+@kernel
 def _space_after(text, position, spaces):
     """Find the size of the white space that begins at a position; 0 if there is none."""
     character = _decode_character(text, position, position + 4)
@@ -3343,7 +3342,7 @@ def _count_parts(scanned):
     return int(np.count_nonzero(np.diff(np.flatnonzero(scanned == END), prepend=-1) > 1))
 
 
-@inner_kernel
+@kernel
 def _last_special_end(text, position, special):
     """Find the last position where a special token that begins before a position may end; or 0."""
     end = i64(0)
@@ -4819,8 +4818,8 @@ class Words(NamedTuple):
         )
         nonzero = {word: n for word, n in counts.items() if word and n}
         offsets = _add_up([*map(len, nonzero)])
-        symbols = np.frombuffer(b"".join(nonzero), np.uint8).astype(np.int32)
-        return cls(symbols, offsets, np.fromiter(nonzero.values(), np.int64, len(nonzero)))
+        symbols = np.frombuffer(b"".join(nonzero), u8).astype(np.int32)
+        return cls(symbols, offsets, np.fromiter(nonzero.values(), i64, len(nonzero)))
 
     @classmethod
     def load(cls, path: PathName) -> Words:
@@ -4852,7 +4851,7 @@ class Words(NamedTuple):
         for words, weight in itertools.zip_longest(corpora, weights, fillvalue=1):
             require(isinstance(words, Words), f"only Words can be added up, not {words!r:.80}")
             with np.errstate(invalid="ignore"):
-                counts = np.round(words.counts * weight).astype(np.int64)
+                counts = np.round(words.counts * weight).astype(i64)
             require(counts.min(initial=0) >= 0, f"the weight {weight!r} is below 0 or too large")
             counter.add_words(words._replace(counts=counts))
         return counter.words()
@@ -4868,7 +4867,7 @@ class Words(NamedTuple):
     def texts(self) -> list[bytes]:
         """The words as bytes."""
         text = b"".join(map(self.alphabet.__getitem__, self.symbols.tolist()))
-        sizes = np.array([*map(len, self.alphabet)], np.int64)
+        sizes = np.array([*map(len, self.alphabet)], i64)
         bounds = _add_up(sizes[self.symbols])[self.offsets]
         return [text[start:end] for start, end in itertools.pairwise(bounds.tolist())]
 
@@ -4881,7 +4880,7 @@ class Words(NamedTuple):
     @interruptible
     def digest(self) -> str:
         """The SHA-256 of the words and their counts, in hexadecimal, whatever their order."""
-        hashes = np.sort(_hash_words(self.symbols, self.offsets, self.counts.astype(np.uint64)))
+        hashes = np.sort(_hash_words(self.symbols, self.offsets, self.counts.astype(u64)))
         return hashlib.sha256(hashes.astype("<u8").data).hexdigest()
 
     @interruptible
@@ -4923,7 +4922,7 @@ class Words(NamedTuple):
 
 def _add_up(sizes):
     """Compute where words of these sizes begin, and where the last one ends: int64[W + 1]."""
-    return np.append(0, np.cumsum(sizes, dtype=np.int64))
+    return np.append(0, np.cumsum(sizes, dtype=i64))
 
 
 def _best_first(values, n, least=-np.inf):
@@ -4940,7 +4939,7 @@ def _decode_words(words):
 
     Invalid bytes become lone surrogates. An END after each word separates it from the next one.
     """
-    data = words.symbols.astype(np.uint8)
+    data = words.symbols.astype(u8)
     data[data == END] = INVALID_BYTE
     text = np.insert(data, words.offsets[1:], END).tobytes()
     decoded = text.decode("utf-8", "surrogateescape").encode("utf-32-le", "surrogatepass")
@@ -5044,27 +5043,25 @@ class _WordTable:
     n_long_bytes: int = 0
 
 
-@inner_kernel
+@kernel
 def _new_entries(n):
-    entries = _on_huge_pages(np.empty((n, 4), np.uint64))
+    entries = _on_huge_pages(np.empty((n, 4), u64))
     entries[:] = 0
     return entries
 
 
 def _new_word_table(n_entries, n_long_bytes):
-    return _WordTable(
-        np.zeros((n_entries, 4), np.uint64), np.empty(n_long_bytes + PADDING, np.uint8)
-    )
+    return _WordTable(np.zeros((n_entries, 4), u64), np.empty(n_long_bytes + PADDING, u8))
 
 
-@inner_kernel
+@kernel
 def _mix(low, high):
     """Hash two numbers of 64 bits; the upper bits of the hash are the good ones."""
     x = (low ^ (high * u64(0x9E3779B97F4A7C15))) * u64(0xD6E8FEB86659FD93)
     return (x ^ (x >> u64(32))) * u64(0xD6E8FEB86659FD93)
 
 
-@inner_kernel
+@kernel
 def _hash_key(low, high):
     """Hash two numbers of 64 bits with a seed.
 
@@ -5076,13 +5073,13 @@ def _hash_key(low, high):
     return (low ^ (high * seed)) * seed
 
 
-@inner_kernel
+@kernel
 def _home_slot(low, high, n_entries):
     """Return the slot in which the search for a key begins. `n_entries` is a power of two."""
     return _hash_key(low, high) >> (u64(64) - count_bits(u64(n_entries - 1)))
 
 
-@inner_kernel
+@kernel
 def _hash_long(text, start, size):
     """Hash the bytes of a long word."""
     hashed = u64(size)
@@ -5093,7 +5090,7 @@ def _hash_long(text, start, size):
 
 
 # n -> masks for the two halves of the key of a word of n bytes.
-_KEY_MASKS = (255 * np.tri(16, k=-1)).astype(np.uint8).view("<u8")
+_KEY_MASKS = (255 * np.tri(16, k=-1)).astype(u8).view("<u8")
 
 
 @inline_kernel
@@ -5109,7 +5106,7 @@ def _word_key(text, start, size):
 KEYS = 128  # keys made at once, before any is looked up: they fit into the L1 cache
 
 
-@inner_kernel
+@kernel
 def _word_keys(text, start, ends, n, entries, keys):
     """Write the keys and the home slots of up to KEYS words that lie end to end.
 
@@ -5173,7 +5170,7 @@ def _store_key(table, entries, long_words, slot, low, high, text, start):
     table.n_long_bytes = _copy_bytes(text, start, start + size, long_words, first)
 
 
-@inner_kernel
+@kernel
 def _resize(table, n_entries):
     """Move all words into a table of `n_entries` entries."""
     entries = table.entries
@@ -5236,7 +5233,7 @@ def _add_words(table, text, start, ends, n, weights, keys):
 @kernel
 def _count_text(table, text, scanned, scan_table, lanes, marks, keys):
     """Scan and count a flat text; its arrays, `lanes` and `marks` are as in "Scanning"."""
-    once = np.empty(1, np.int64)
+    once = np.empty(1, i64)
     once[0] = 1  # np.ones takes 0.2 s more to compile
     stop = _begin_scan(text, lanes)
     while lanes[0, POSITION] < stop:
@@ -5256,9 +5253,9 @@ def _export_words(table, n_ends, class_of, dropped):
     entries = table.entries
     long_words = table.long_words
     n = table.n_words
-    text = np.empty(table.n_long_bytes + INLINE_BYTES * n + PADDING, np.uint8)
-    offsets = np.empty(n + 1, np.int64)
-    counts = np.empty(n, np.int64)
+    text = np.empty(table.n_long_bytes + INLINE_BYTES * n + PADDING, u8)
+    offsets = np.empty(n + 1, i64)
+    counts = np.empty(n, i64)
     offsets[0] = 0
     w = end = i64(0)
     for k in range(len(entries)):
@@ -5302,7 +5299,7 @@ class WordCounter:
     def __init__(self):
         self.table = _new_word_table(1 << 16, 1 << 16)
         self._scan = _new_scan()
-        self._keys = np.empty(4 * KEYS, np.uint64)  # for _word_keys
+        self._keys = np.empty(4 * KEYS, u64)  # for _word_keys
         self._n_ends = 0
         self._dropped = np.zeros(0, np.uint16), np.zeros(0, bool)  # for _export_words
         self.special_ids = Counter()
@@ -5335,7 +5332,7 @@ class WordCounter:
             words.alphabet == BYTES,
             "words over another alphabet than the 256 bytes cannot be added up",
         )
-        text = _with_padding(words.symbols.astype(np.uint8, copy=False))
+        text = _with_padding(words.symbols.astype(u8, copy=False))
         n = len(words.counts)
         # The words come in the order of their hashes, and a table that grows while it takes them
         # would fill from its beginning, causing long probes: 500,000 words took 6.7 s instead of
@@ -5364,7 +5361,7 @@ class WordCounter:
         """
         if _count_unique(self.table) <= max_words:
             return 0, 0, 0
-        words = self.words(np.uint8)
+        words = self.words(u8)
         n_left = max(max_words // 2, 1)
         least = np.partition(words.counts, -n_left - 1)[-n_left - 1]
         is_rare = words.counts <= least
@@ -5386,7 +5383,7 @@ def _count_task(source, blocks):
         n_documents += n - (block.next_opening == CONTINUES)
         n_bytes += size
     special = {source.special_tokens[number]: n for number, n in counter.special_ids.items()}
-    counted = CorpusCounts(counter.words(np.uint8), n_documents, n_bytes, special)
+    counted = CorpusCounts(counter.words(u8), n_documents, n_bytes, special)
     return counted, sum(block.n_bytes for block in blocks)
 
 
@@ -5420,7 +5417,7 @@ def count(
         source = Source(source, pattern)
     counter = WordCounter()
     special_tokens = Counter()
-    totals = np.zeros(6, np.int64)  # the other fields of CorpusCounts
+    totals = np.zeros(6, i64)  # the other fields of CorpusCounts
     # Tasks are few and large, since the parent adds up alone; but each worker gets several, so that
     # all end together.
     task_bytes = max(min((source.total_bytes or 0) // 16, TASK_BYTES), source.block_bytes)
@@ -5490,7 +5487,7 @@ def _in_order(words):
 
     Hashes begin with the sizes of the words: the hash of a symbol 0 alone would be 0.
     """
-    hashes = _hash_words(words.symbols, words.offsets, words.sizes.astype(np.uint64))
+    hashes = _hash_words(words.symbols, words.offsets, words.sizes.astype(u64))
     return _select_words(words, np.lexsort((words.counts, hashes)))
 
 
@@ -5516,7 +5513,7 @@ def save_counts(path, counted, settings):
         np.savez(
             file,
             header=np.array(header.encode()),
-            symbols=words.symbols.astype(np.uint8),
+            symbols=words.symbols.astype(u8),
             offsets=words.offsets,
             counts=words.counts,
         )
@@ -5738,7 +5735,7 @@ def _size_of_pair(a, b, symbols):
     return symbols[a + 1].start - symbols[a].start + symbols[b + 1].start - symbols[b].start
 
 
-@inner_kernel
+@kernel
 def _precedes(pair, other, learner):
     """Tell whether `pair` goes before `other`, of equal count: compare the left symbols first."""
     pairs = learner.pairs
@@ -5790,7 +5787,7 @@ def _goes_first(score, count, pair, other, learner):
     return count > other.count if count != other.count else _precedes(pair, other.pair, learner)
 
 
-@inner_kernel
+@kernel
 def _push(pair, score, learner):
     """Push a pair onto the heap: it moves up from the end while it goes before its parent."""
     child = learner.heap_size
@@ -5817,7 +5814,7 @@ def _push_if_due(number, pair, learner):
         _push(number, score, learner)
 
 
-@inner_kernel
+@kernel
 def _sift_down(pair, score, count, learner):
     """Put a pair at the free root of the heap, and move it down while a child goes before it."""
     heap = learner.heap
@@ -5838,7 +5835,7 @@ def _sift_down(pair, score, count, learner):
     heap[parent].pair = pair
 
 
-@inner_kernel
+@kernel
 def _pop(learner):
     """Remove the first pair of the heap; the last one takes its place and moves down."""
     learner.heap_size -= 1
@@ -5846,7 +5843,7 @@ def _pop(learner):
     _sift_down(last.pair, last.score, last.count, learner)
 
 
-@inner_kernel
+@kernel
 def _push_due_pairs(first, learner):
     """Push the pairs from number `first` on, unless their scores are below the threshold."""
     pairs = learner.pairs
@@ -5858,7 +5855,7 @@ def _push_due_pairs(first, learner):
             _push_if_due(number, pairs[number], learner)
 
 
-@inner_kernel
+@kernel
 def _refill_heap(learner):
     """Set the threshold to half of the greatest score, and make the heap of the pairs above it.
 
@@ -5893,7 +5890,7 @@ def _find_pair(left, right, slots, pairs):
     return slot
 
 
-@inner_kernel
+@kernel
 def _reserve_pairs(n, learner):
     """Make room for n more pairs."""
     learner.pairs = pairs = _reserve(learner.pairs, learner.n_pairs + n)
@@ -5907,7 +5904,7 @@ def _reserve_pairs(n, learner):
         learner.slots = slots
 
 
-@inner_kernel
+@kernel
 def _pair_number(left, right, learner):
     """Look up a pair, which gets a record if it never occurred.
 
@@ -5926,7 +5923,7 @@ def _pair_number(left, right, learner):
     return i64(slots[slot])
 
 
-@inner_kernel
+@kernel
 def _list_occurrences(pair, learner):
     """List the positions of a pair, ascending, with stale ones."""
     cells = learner.cells
@@ -5957,7 +5954,7 @@ def _count_neighbour(x, count, neighbours, distinct, n_distinct):
     return n_distinct
 
 
-@inner_kernel
+@kernel
 def _replace(pair, c, occurrences, learner):
     """Write c over a pair, drop stale occurrences, and count the neighbours.
 
@@ -6030,7 +6027,7 @@ def _left_to_right(x, side, symbol):
     return (x, symbol) if side == LEFT else (symbol, x)
 
 
-@inner_kernel
+@kernel
 def _add_new_pairs(side, c, n_distinct, positions, learner):
     """Add the pairs of symbol c and its neighbours on one side, which are already counted.
 
@@ -6131,7 +6128,7 @@ def _add_first_pairs(learner):
     learner.n_occurrences = stop
 
 
-@inner_kernel
+@kernel
 def _new_symbol(a, b, learner):
     """Add the symbol that joins a and b; returns its number."""
     symbols = learner.symbols
@@ -6156,7 +6153,7 @@ def _new_symbol(a, b, learner):
     return c
 
 
-@inner_kernel
+@kernel
 def _link_pairs(learner):
     """Put new pairs into the lists of their two symbols."""
     learner.links = _reserve(learner.links, 2 * learner.n_pairs)
@@ -6170,7 +6167,7 @@ def _link_pairs(learner):
     learner.n_linked = learner.n_pairs
 
 
-@inner_kernel
+@kernel
 def _push_again(symbol, learner):
     """Push the pairs of a symbol whose total has changed, as scores may rise; unlink rare ones."""
     pairs = learner.pairs
@@ -6191,7 +6188,7 @@ def _push_again(symbol, learner):
         k = after
 
 
-@inner_kernel
+@kernel
 def _apply_merge(number, learner):
     """Merge a pair everywhere.
 
@@ -6306,7 +6303,7 @@ def _count_pair(left, right, learner):
     return int(max(learner.pairs[pair].count, 0)) if pair >= 0 else 0
 
 
-@inner_kernel
+@kernel
 def _change_count(left, right, change, learner):
     """Change the count of a pair at the place of a split."""
     if left == WORD_END or right == WORD_END:
@@ -6577,8 +6574,8 @@ class Learner:
         self._score = score
         self._tokens = list(words.alphabet)
         self._counts = words.counts
-        index_dtype = np.int32 if n < INT32_SYMBOLS else np.int64
-        totals = np.zeros(n_symbols + 1, np.int64)
+        index_dtype = np.int32 if n < INT32_SYMBOLS else i64
+        totals = np.zeros(n_symbols + 1, i64)
         if score:
             np.add.at(totals, words.symbols, np.repeat(words.counts, words.sizes))
         self._fields = SimpleNamespace(  # of the state, which Python reads or copies
@@ -6600,7 +6597,7 @@ class Learner:
         self.token(0)  # completes self._tokens
         self._state = _Learner(
             **vars(self._fields),
-            spelled=np.frombuffer(b"".join(self._tokens), np.uint8).copy(),
+            spelled=np.frombuffer(b"".join(self._tokens), u8).copy(),
             pairs=pairs,
             slots=np.full(2, -1, occurrences.dtype),
             heap=np.empty(65536, _QUEUED),
@@ -6609,7 +6606,7 @@ class Learner:
             beside=np.empty((2, 0), np.int32),
             distinct=np.empty((2, n), np.int32),
             heads=np.full(n * bool(self._score and n_arguments > 2), -1),
-            links=np.empty(0, np.int64),
+            links=np.empty(0, i64),
             score=score,
             by_tokens=n_arguments == 5,
             n_pairs=len(pairs),
@@ -6727,7 +6724,7 @@ class Learner:
         """
         token = self.token(symbol)
         tokens = [*map(self.token, parts)]
-        parts = np.array(parts, np.int64)
+        parts = np.array(parts, i64)
         widths = self._fields.symbols["width"]
         fits = b"".join(tokens) == token and widths[parts].sum() == widths[symbol]
         if not fits or symbol in parts or symbol < len(self.alphabet):
@@ -6921,7 +6918,7 @@ def _read_names(names, alphabet="bytes"):
     if len(invalid):
         char = chr(invalid[0])
         raise InputError(f"{char!r} in a token names no byte: this is not a byte-level BPE")
-    tokens = values.astype(np.uint8).tobytes()
+    tokens = values.astype(u8).tobytes()
     ends = itertools.accumulate(map(len, names), initial=0)
     return [tokens[start:end] for start, end in itertools.pairwise(ends)]
 
@@ -7436,8 +7433,8 @@ class BpeTables:
 
 def make_token_bytes(vocab):
     """Write the tokens of a vocabulary into arrays."""
-    ids = np.array([*vocab], np.int64)
-    lengths = np.array([*map(len, vocab.values())], np.int64)
+    ids = np.array([*vocab], i64)
+    lengths = np.array([*map(len, vocab.values())], i64)
     starts, sizes = np.full((2, ids.max(initial=0) + 1), -1)
     starts[ids] = np.cumsum(lengths) - lengths
     sizes[ids] = lengths
@@ -7530,7 +7527,7 @@ def _possible_merges(model, samples):
         rows = _all_splits(model.ordinary_ids)
     else:
         merged = [*{*model.ordinary_ids.values()}.difference(_unreachable(model))]
-        rows = np.repeat(np.array(merged, np.int64), 4).reshape(-1, 4)
+        rows = np.repeat(np.array(merged, i64), 4).reshape(-1, 4)
         rows[:, :2] = ANY_PAIR
     if model.scores is not None:  # equal scores have the same rank
         _, ranks = np.unique(-model.scores, return_inverse=True)
@@ -7578,8 +7575,8 @@ def _bpe_tables_and_merges(model, unknown_letter=-1, samples=False):
     parts = np.full((len(tokens.sizes) * (model.kind == "trimmed"), 2), -1)
     tables = BpeTables(
         **_letter_fields(model, unknown_letter),
-        merges=np.full((size, 2), NO_MERGE, np.uint64),
-        bloom=np.zeros(size >> 3, np.uint64),
+        merges=np.full((size, 2), NO_MERGE, u64),
+        bloom=np.zeros(size >> 3, u64),
         tokens=lookup.table,
         parts=parts,
     )
@@ -7656,7 +7653,7 @@ def _all_splits(id_of):
             right = id_of.get(token[k:])
             if left is not None and right is not None:
                 rows.append((left, right, token_id, token_id))
-    return np.array(rows, np.int64).reshape(-1, 4)
+    return np.array(rows, i64).reshape(-1, 4)
 
 
 def _merges_as_ids(merges, id_of):
@@ -7670,7 +7667,7 @@ def _merges_as_ids(merges, id_of):
         ]
     except KeyError as error:
         raise InputError(f"a merge has or makes {error}, which is not in the vocabulary") from None
-    return np.array(columns, np.int64).T.copy()
+    return np.array(columns, i64).T.copy()
 
 
 @inline_kernel
@@ -7781,7 +7778,7 @@ def _merge_short(n, merges, bloom, scratch, ids, at):
     return min(n, i64(last) + 1)
 
 
-@inner_kernel
+@kernel
 def _heap_push(heap, size, item):
     """Add an item, uint64, to a heap of `size` items, uint64[…], which has the least on top."""
     child = size
@@ -7791,7 +7788,7 @@ def _heap_push(heap, size, item):
     heap[child] = item
 
 
-@inner_kernel
+@kernel
 def _heap_pop(heap, size):
     """Remove the least of `size` items from such a heap, and return it."""
     size -= 1
@@ -7823,7 +7820,7 @@ def _queue_merge(left, right, merges, bloom, symbols, entries, heap, size):
     return size + 1
 
 
-@inner_kernel
+@kernel
 def _merge_long(n, tables, alpha, state, ids, at):
     """Merge as `_merge_short` does, but in n log n steps for a word of n letters.
 
@@ -7832,11 +7829,11 @@ def _merge_long(n, tables, alpha, state, ids, at):
     neighbours of k. With alpha > 0, each merge that is chosen is left out with this probability,
     until another one is made. `state`, uint64[1], is that of `_random`.
     """
-    before = np.empty(n, np.int64)
-    after = np.empty(n, np.int64)
-    entries = np.empty(n, np.uint64)  # of each symbol and the next one
+    before = np.empty(n, i64)
+    after = np.empty(n, i64)
+    entries = np.empty(n, u64)  # of each symbol and the next one
     # a merge removes one item and adds two at most
-    heap = np.empty(2 * n, np.uint64)
+    heap = np.empty(2 * n, u64)
     size = i64(0)
     # heap[end :] are the items that were left out; left_out is the last one
     end = len(heap)
@@ -7888,7 +7885,7 @@ def _merge_long(n, tables, alpha, state, ids, at):
     return n_left
 
 
-@inner_kernel
+@kernel
 def _random(state):
     """Draw a float64 in [0, 1): the upper 53 bits of SplitMix64 (Steele, Lea and Flood 2014).
 
@@ -7971,8 +7968,8 @@ def _fill_merges(rows, keeps_all, tokens, tables):
     one is the merge of this pair.
     """
     text, starts, sizes = tokens
-    ids = np.empty(len(text) + 2, np.uint32)
-    scratch = np.empty(MAX_LINEAR_MERGE, np.uint64)
+    ids = np.empty(len(text) + 2, u32)
+    scratch = np.empty(MAX_LINEAR_MERGE, u64)
     pairs = np.full((len(sizes), 2), -1)
     n = 0
     last = -1
@@ -8011,9 +8008,7 @@ def sample_bpe(text, start, size, tables, alpha, state, ids, at):
     `_random`.
     """
     if not alpha > 0.0:
-        return segment_bpe(
-            text, start, size, tables, np.empty(MAX_LINEAR_MERGE, np.uint64), ids, at
-        )
+        return segment_bpe(text, start, size, tables, np.empty(MAX_LINEAR_MERGE, u64), ids, at)
     n = _first_letters(text, start, size, tables, ids, at)
     if n > 0:
         n = _merge_long(n, tables, alpha, state, ids, at)
@@ -8180,7 +8175,7 @@ class _Workspace:
     id_stops: np.ndarray  # int64[T]   where the ids of each text end
 
 
-@inner_kernel
+@kernel
 def _renew_cache(workspace):
     """Make the cache up to four times as large; at its limit, or with a full pool, empty it."""
     words = workspace.words
@@ -8281,7 +8276,7 @@ def _end_text(workspace, meanings, ids, at):
     return at
 
 
-@inner_kernel
+@kernel
 def _encode_words(workspace, text, scanned, meanings, at):
     """Write the ids of a batch of words, from word number `n_encoded` on, until the cache is full.
 
@@ -8435,7 +8430,7 @@ def _join_tokens(ids, tokens):
         if token_id >= len(sizes) or sizes[token_id] < 0:
             return text[:0], k
         total += sizes[token_id]
-    out = np.empty(total + PADDING, np.uint8)
+    out = np.empty(total + PADDING, u8)
     at = i64(0)
     for k in range(len(ids)):
         start = starts[ids[k]]
@@ -8634,7 +8629,7 @@ def _number_keys(keys):
         n_slots *= 2
     table = np.full((n_slots, 2), -1)
     mask = u64(n_slots - 1)
-    numbers = np.empty(len(keys), np.int64)
+    numbers = np.empty(len(keys), i64)
     for k in range(len(keys)):
         slot = _mix(u64(keys[k]), u64(0)) & mask
         while table[slot, 0] >= 0 and table[slot, 0] != keys[k]:
@@ -8661,19 +8656,17 @@ def _list_substrings(words, longest):
     tokens_at = words.symbols.copy()
     totals = np.bincount(words.symbols, counts, n)
     # of the tokens of each size: the next shorter ones, a place of each, and their counts
-    levels = [(np.full(n, -1), np.zeros(n, np.int64), totals)]
+    levels = [(np.full(n, -1), np.zeros(n, i64), totals)]
     for size in range(1, longest + 1):
         starts = starts[starts + size < ends[starts]]
-        numbers = _number_keys(
-            tokens_at[starts].astype(np.int64) << 32 | words.symbols[starts + size]
-        )
+        numbers = _number_keys(tokens_at[starts].astype(i64) << 32 | words.symbols[starts + size])
         totals = np.bincount(numbers, counts[starts])
         is_token = totals > 1
         repeated = is_token[numbers]
         starts = starts[repeated]
         ids = (np.cumsum(is_token) - 1)[numbers[repeated]]
         totals = totals[is_token]
-        places = np.empty(len(totals), np.int64)
+        places = np.empty(len(totals), i64)
         places[ids] = starts
         levels.append((tokens_at[places], places, totals))
         tokens_at[starts] = n + ids
@@ -8760,7 +8753,7 @@ def _losses(lattice, n_alphabet, scores, expected):
     losses = np.full(len(scores), -np.inf)
     total = expected.sum()
     best = np.empty(MAX_TOKEN_CHARS + 1)
-    last = np.empty(MAX_TOKEN_CHARS + 1, np.int64)
+    last = np.empty(MAX_TOKEN_CHARS + 1, i64)
     for token in range(n_alphabet, len(scores)):
         n = i64(sizes[token])
         count = expected[token]
@@ -8863,7 +8856,7 @@ class _UnigramLearner:
 
     def expect(self):
         """Compute the expected count of each token, and the log probability of the corpus."""
-        bounds = np.linspace(0, len(self.words.counts), LATTICE_PARTS + 1).astype(np.int64).tolist()
+        bounds = np.linspace(0, len(self.words.counts), LATTICE_PARTS + 1).astype(i64).tolist()
         parts = itertools.pairwise(bounds)
         sums = self.engine.map(
             lambda part: _expect(self.lattice, *part, self.probabilities), parts, threads=True
@@ -8996,7 +8989,7 @@ def unigram_tables(model: Model) -> UnigramTables:
     Scores of float64 are summed in float64, as in Hugging Face, and scores of float32 in float32,
     as in SentencePiece.
     """
-    ids = np.array(model.ordinary, np.int64)
+    ids = np.array(model.ordinary, i64)
     scores = model.scores
     chosen = ids[scores[ids] > -np.inf]
     require(len(chosen), "a unigram model needs tokens with scores")
@@ -9053,7 +9046,7 @@ def _next_edge(child, byte, is_character, edges, values, unknown):
     return child, token_id
 
 
-@inner_kernel
+@kernel
 def _best_path(word, tables, total):
     """Find the best path of a word, uint8[N] (Viterbi); `total` is the sum before the word.
 
@@ -9073,7 +9066,7 @@ def _best_path(word, tables, total):
     lattice = np.empty((4, size + 1))
     sums = lattice[0]
     gaps = lattice[1]  # the second best sum minus the best one, or nearer to 0
-    path = lattice[2:].view(np.int64)
+    path = lattice[2:].view(i64)
     for k in range(size + 1):
         sums[k] = gaps[k] = -np.inf
     sums[0] = total
@@ -9109,7 +9102,7 @@ def _best_path(word, tables, total):
     return path, sums[size], is_sure or not in_single
 
 
-@inner_kernel
+@kernel
 def _write_path(word, tables, path, ids, at):
     """Write the ids of a word, uint8[N], from its path, as in `_best_path`; returns their number.
 
@@ -9163,7 +9156,7 @@ def sample_unigram(text, start, size, tables, alpha, state, ids, at):
     edges = tables.trie.edges
     values = tables.trie.values
     unknown = len(tables.scores) - 1
-    path = np.zeros((2, size + 1), np.int64)
+    path = np.zeros((2, size + 1), i64)
     sums = np.full(size + 1, -np.inf)
     sums[0] = 0.0
     node = i64(0)
@@ -9185,7 +9178,7 @@ def sample_unigram(text, start, size, tables, alpha, state, ids, at):
     return _write_path(word, tables, path, ids, at)
 
 
-@inner_kernel
+@kernel
 def begin_unigram(text, start, is_new, tables, scratch, ids, at):
     """Begin a new text at text[start] and ids[at], or add up the scores of the words before.
 
@@ -10770,7 +10763,7 @@ class Kind(NamedTuple):
     read: Callable
     sample: Callable | None = None
     exact_pattern: Callable | None = None
-    scratch: Callable = functools.partial(np.empty, MAX_LINEAR_MERGE, np.uint64)
+    scratch: Callable = functools.partial(np.empty, MAX_LINEAR_MERGE, u64)
     begin_text: Callable = begin_nothing
 
 
@@ -10936,7 +10929,7 @@ def _with_room(ids, n, n_more):
     """Return an array of ids, or a longer copy of its first n ids if it lacks room for more."""
     if n + n_more <= len(ids):
         return ids
-    longer = np.empty(2 * (n + n_more), np.uint32)  # `resize` would write zeros
+    longer = np.empty(2 * (n + n_more), u32)  # `resize` would write zeros
     longer[:n] = ids[:n]
     return longer
 
@@ -10974,7 +10967,7 @@ def pad_ids(ids, offsets, min_length, pad_id, pad_left):
     if pad_left:
         columns = columns[::-1]
     is_id = columns < sizes[:, None]
-    rows = np.full(is_id.shape, pad_id, np.uint32)
+    rows = np.full(is_id.shape, pad_id, u32)
     rows[is_id] = ids
     return rows, is_id
 
@@ -10995,17 +10988,17 @@ class _Encoder:
     def __init__(self, model, tables, pattern, cache_size):
         self.model = model
         self.scan = _new_scan()
-        pool = np.empty(max(16 * cache_size, 1 << 16), np.uint32)
-        text = np.empty(SHORT_BYTES + 2 * PADDING, np.uint8)
+        pool = np.empty(max(16 * cache_size, 1 << 16), u32)
+        text = np.empty(SHORT_BYTES + 2 * PADDING, u8)
         self._short_text = memoryview(text)
-        self._short_ids = np.empty(len(text), np.uint32)
-        self._short = text, text, np.array([BEGINS]), self._short_ids, np.empty(1, np.int64)
+        self._short_ids = np.empty(len(text), u32)
+        self._short = text, text, np.array([BEGINS]), self._short_ids, np.empty(1, i64)
         self._special = _special_table({}, {})
         self.workspace = _Workspace(
             tables,
             pattern.table,
             *self.scan,
-            np.empty(4 * KEYS, np.uint64),
+            np.empty(4 * KEYS, u64),
             KINDS[model.kind].scratch(),
             _new_word_table(min(CACHE_ENTRIES, cache_size), len(pool)),
             pool,
@@ -11036,12 +11029,12 @@ class _Encoder:
 
         sampling  the tables, alpha and seed with which words are cut at random
         """
-        ids = np.empty(n_expected + len(offsets) + PADDING, np.uint32)
+        ids = np.empty(n_expected + len(offsets) + PADDING, u32)
         n = 0
         self._special = None
         if sampling:
             tables, alpha, seed = sampling
-            state = np.full(2, seed % 2**64, np.uint64)
+            state = np.full(2, seed % 2**64, u64)
         for n_before, texts, opening in parts:
             flat, _ = pretokenizer.apply(self.scan, texts, opening)
             ids = _with_room(ids, n, len(flat.text))
@@ -11541,7 +11534,7 @@ class Tokenizer:
         ids = self.encode(data, allowed_special)
         tokens = decode_each(self, ids)
         # the first bytes of the characters, and the end of the text
-        firsts = np.flatnonzero(np.frombuffer(data + b"\n", np.uint8) & 0xC0 != 0x80)
+        firsts = np.flatnonzero(np.frombuffer(data + b"\n", u8) & 0xC0 != 0x80)
         if b"".join(tokens) == data and (self.model.alphabet == "bytes" or not characters):
             places = _add_up([*map(len, tokens)])[:-1]
         else:
@@ -11602,7 +11595,7 @@ class Tokenizer:
         pretokenizer = self._prepare(allowed_special)
         n_expected = sum(map(_text_size, texts))
         parts = self._parts(texts, pretokenizer, opening)
-        offsets = np.zeros(len(texts) + 1, np.int64)
+        offsets = np.zeros(len(texts) + 1, i64)
         encoder = self._take_encoder()
         try:
             ids = encoder.encode(pretokenizer, parts, n_expected, offsets, sampling)
@@ -11727,7 +11720,7 @@ class Tokenizer:
         batches = [*_batched_by_size(texts, _text_size, PART_BYTES)]
         n_before = itertools.accumulate(map(len, batches), initial=0)
         jobs = zip(batches, n_before, strict=False)
-        ids = np.empty(n, np.uint32)
+        ids = np.empty(n, u32)
         n = 0
         sizes = []
         for part, offsets in engine.map(encode, jobs, threads=True):
@@ -12033,7 +12026,7 @@ class _FastTexts(_Swapped):
             is_left = self.padding_side == "left"
             rows, is_id = pad_ids(ids, offsets, width, self.pad_token_id, is_left)
             require(rows.shape[1] == width or padding.value == "longest", _LEFT)
-            rows = rows.astype(np.int64)
+            rows = rows.astype(i64)
             masks = {name: is_id * values[name] for name in values}
         data = {"input_ids": rows, **masks}
         if isinstance(rows, np.ndarray) and return_tensors not in ("np", "pt"):
@@ -12049,12 +12042,12 @@ class _FastTexts(_Swapped):
 def _id_array(ids):
     """Make an array of ids, uint32; raises ValueError if one cannot be an id."""
     if isinstance(ids, np.ndarray) and ids.ndim == 1 and ids.dtype.kind in "iu":
-        numbers = np.require(ids, np.uint32, ["C", "W"])
+        numbers = np.require(ids, u32, ["C", "W"])
         if numbers is ids or np.array_equal(numbers, ids):
             return numbers
     try:
         ids = [*ids]
-        return np.frombuffer(array("I", ids), np.uint32)
+        return np.frombuffer(array("I", ids), u32)
     except (OverflowError, TypeError) as error:
         raise InputError(
             f"{reprlib.repr(ids)} is not a list of ids ({error}): {_ID_RANGE}"
@@ -12376,7 +12369,7 @@ def encode_files(
     if document_index is not None:
         require(val_fraction is None, "`document_index` does not go with `val_fraction`")
         outputs.append(as_path(document_index))
-        index_writer = _array_writer(outputs[-1], np.int64)
+        index_writer = _array_writer(outputs[-1], i64)
     _check_outputs(outputs, source.files)
     if model.sums_in_single and not all(map(source.is_json, source.files)):
         # The blocks of a text need the sums of those before them, which one encoder has.
@@ -12389,11 +12382,11 @@ def encode_files(
     tokenizer.compile_kernels(alpha)
     options = {"allowed_special": allowed_special, "alpha": alpha, "seed": seed}
     work = functools.partial(_encode_blocks, tokenizer, options, added_ids, end_id, id_type)
-    totals = np.zeros((2, 2), np.int64)  # the numbers of tokens and documents of each file
+    totals = np.zeros((2, 2), i64)  # the numbers of tokens and documents of each file
     n_bytes = 0
     with written_together(), contextlib.ExitStack() as stack, index_writer as write_index:
         writers = [stack.enter_context(_array_writer(path, id_type)) for path in paths]
-        write_index(np.zeros(1, np.int64))
+        write_index(np.zeros(1, i64))
         bar = stack.enter_context(engine.progress_bar("encode", source.total_bytes, "B"))
         tasks = stack.enter_context(contextlib.closing(source.map(engine, work)))
         blocks = itertools.chain.from_iterable(tasks)
@@ -12927,10 +12920,10 @@ def words_of_model(model: Model, words: Words) -> Words:
     token_ids = [token_id for token_id in model.ordinary if model.vocab[token_id] not in fallback]
     symbol_of = np.full(MAX_ID + 1, -1, np.int32)
     symbol_of[token_ids] = np.arange(len(token_ids))
-    ids = np.empty(len(words.symbols) + 2, np.uint32)
+    ids = np.empty(len(words.symbols) + 2, u32)
     offsets = np.zeros_like(words.offsets)
-    text = _with_padding(words.symbols.astype(np.uint8))
-    scratch = np.empty(MAX_LINEAR_MERGE, np.uint64)
+    text = _with_padding(words.symbols.astype(u8))
+    scratch = np.empty(MAX_LINEAR_MERGE, u64)
     tables = bpe_tables(model, unknown_letter=MAX_ID)
     n = _segment_words(text, words.offsets, tables, scratch, ids, offsets)
     alphabet = [model.vocab[token_id] for token_id in token_ids]
@@ -13545,7 +13538,7 @@ class EncodedWords(NamedTuple):
         """Count the occurrences of each id in the corpus: int64[n_ids], or as long as needed."""
         # Sums in float64 are exact below 2**53.
         weights = np.repeat(self.counts, np.diff(self.offsets))
-        return np.bincount(self.ids, weights, n_ids).astype(np.int64)
+        return np.bincount(self.ids, weights, n_ids).astype(i64)
 
 
 def encode_words(tokenizer, words):
