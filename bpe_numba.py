@@ -11664,8 +11664,8 @@ class Tokenizer:
             f"a model of the kind {kind} cuts a word in only one way: there is nothing to sample",
         )
         require(
-            math.isfinite(alpha) and (0 <= alpha <= 1 or kind == "unigram"),
-            f"alpha is a probability, not {alpha}",
+            0 <= alpha <= 1 or (kind == "unigram" and abs(alpha) < 1e100),
+            f"alpha is a probability, or with a unigram a power of it, not {alpha}",
         )
         return self._sample_tables, float(alpha), seed
 

@@ -6104,8 +6104,9 @@ def test_a_batch_or_a_file_at_random_is_a_sample_of_each_text(
     n = sum(map(len, rows))
     assert found[0][:n] == [*chain(*rows)]
     assert ours.decode(found[0][n:]) == texts[0] and found[0][n:] != ours.encode(texts[0])
-    with refusal("alpha is a probability"):
-        bpe.encode_files(ours, files, tmp_path / "a.npy", alpha=math.nan)
+    for alpha in (math.nan, -1e308):  # with the second, each probability would be 0 or infinite
+        with refusal("alpha is a probability"):
+            bpe.encode_files(ours, files, tmp_path / "a.npy", alpha=alpha)
 
 
 @pytest.mark.parametrize("options", [{}, {"mark": "", **COVERED}, {"mark": "_", **COVERED}])
