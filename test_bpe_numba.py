@@ -5,8 +5,8 @@ They compare results with a plain reference, and with `regex`, `tokenizers`, `ti
 refused in one line. First stands the oracle: BPE by its definition, in the plainest Python, without
 the module's help.
 
-The tests of kernels, processes and programs are marked `apart`, section by section. They run in a
-second process beside the others, and there every index is checked (see the end of this file).
+The tests of kernels are marked `apart`, section by section. They run in a second process beside
+the others, and there every index is checked (see the end of this file).
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ settings.register_profile("normal", deadline=None, max_examples=30, suppress_hea
 settings.load_profile("normal")
 # The sections of this file whose tests run in the second process.
 CHECKED = ["Compiling", "Running", "Patterns", "Scanning", "Normalizing", "Reading", "Words"]
-CHECKED += ["Learning", "Encoding", "WordPiece", "Unigram", "Programs"]
+CHECKED += ["Learning", "Encoding", "WordPiece", "Unigram"]
 
 
 @pytest.fixture(scope="session", autouse=True)
