@@ -2977,7 +2977,8 @@ def _run_lanes(first, stop, text, table, lanes, marks):
     while valid and count > 0:
         count = most
         for k in range(first, stop):
-            count = min(count, lanes[k, LAST] - lanes[k, POSITION], MAX_ENDS - lanes[k, N_ENDS])
+            n_unread = lanes[k, LAST] - lanes[k, POSITION]
+            count = min(count, n_unread, MAX_ENDS - lanes[k, N_ENDS])
         count = max(count, i64(0))
         if stop > first + 1:
             _read_together(text, count, table.table, lanes, marks)
@@ -3246,7 +3247,8 @@ def _special_at(text, position, special):
 def _find_byte(text, position, stop, byte):
     """Find the first such byte at or after a position, or `stop`: compare 64 bytes together."""
     while position + 64 <= stop:
-        equal = bytes_from(text, position, u8(byte)) & ~bytes_from(text, position, u8(byte + 1))
+        from_byte = bytes_from(text, position, u8(byte))
+        equal = from_byte & ~bytes_from(text, position, u8(byte + 1))
         if equal:
             return position + i64(lowest_bit(equal))
         position += 64
@@ -5238,7 +5240,9 @@ def _count_text(table, text, scanned, scan_table, lanes, marks, keys):
     stop = _begin_scan(text, lanes)
     while lanes[0, POSITION] < stop:
         scanned = _scan_batch(scanned, stop, scan_table, lanes, marks)
-        _add_words(table, text, lanes[0, FIRST], lanes[0, ENDS:], lanes[0, N_ENDS], once, keys)
+        first = lanes[0, FIRST]
+        ends = lanes[0, ENDS:]
+        _add_words(table, text, first, ends, lanes[0, N_ENDS], once, keys)
 
 
 @kernel
@@ -5478,7 +5482,8 @@ def _select_words(words, numbers):
     """Take the words with these numbers, in this order."""
     sizes = words.sizes[numbers]
     offsets = _add_up(sizes)
-    places = np.arange(offsets[-1]) + np.repeat(words.offsets[numbers] - offsets[:-1], sizes)
+    shifts = words.offsets[numbers] - offsets[:-1]
+    places = np.arange(offsets[-1]) + np.repeat(shifts, sizes)
     return Words(words.symbols[places], offsets, words.counts[numbers], words.alphabet)
 
 
@@ -5732,7 +5737,9 @@ class _Learner:
 @inline_kernel
 def _size_of_pair(a, b, symbols):
     """Count the bytes of two symbols."""
-    return symbols[a + 1].start - symbols[a].start + symbols[b + 1].start - symbols[b].start
+    size_a = symbols[a + 1].start - symbols[a].start
+    size_b = symbols[b + 1].start - symbols[b].start
+    return size_a + size_b
 
 
 @kernel
@@ -5900,7 +5907,9 @@ def _reserve_pairs(n, learner):
     if size > len(learner.slots):
         slots = np.full(size, -1, learner.slots.dtype)
         for pair in range(learner.n_pairs):
-            slots[_find_pair(i64(pairs[pair].left), i64(pairs[pair].right), slots, pairs)] = pair
+            left = i64(pairs[pair].left)
+            right = i64(pairs[pair].right)
+            slots[_find_pair(left, right, slots, pairs)] = pair
         learner.slots = slots
 
 
@@ -5993,7 +6002,8 @@ def _replace(pair, c, occurrences, learner):
         position = occurrences[k]
         middle = position + width_a
         after = position + width
-        if cells[position] != a or cells[middle - 1] != a or cells[middle] != b:
+        is_a = cells[position] == a and cells[middle - 1] == a
+        if not is_a or cells[middle] != b:
             continue
         cells[middle - 1] = cells[middle] = INTERIOR
         cells[position] = cells[after - 1] = c
@@ -6161,7 +6171,8 @@ def _link_pairs(learner):
     heads = learner.heads
     links = learner.links
     for k in range(2 * learner.n_linked, 2 * learner.n_pairs):
-        symbol = pairs[k >> 1].right if k & 1 else pairs[k >> 1].left
+        pair = pairs[k >> 1]
+        symbol = pair.right if k & 1 else pair.left
         links[k] = heads[symbol]
         heads[symbol] = k
     learner.n_linked = learner.n_pairs
@@ -6726,7 +6737,8 @@ class Learner:
         tokens = [*map(self.token, parts)]
         parts = np.array(parts, i64)
         widths = self._fields.symbols["width"]
-        fits = b"".join(tokens) == token and widths[parts].sum() == widths[symbol]
+        has_width = widths[parts].sum() == widths[symbol]
+        fits = has_width and b"".join(tokens) == token
         if not fits or symbol in parts or symbol < len(self.alphabet):
             raise InputError(f"the symbol {symbol}, {token}, cannot be split into {tokens}")
         self.has_split = True
@@ -6744,7 +6756,8 @@ class Learner:
         kept = marked[~is_wide | (np.cumsum(is_wide) % 2 == 1)]
         ends = np.flatnonzero(kept == WORD_END)
         offsets = ends - np.arange(len(ends))
-        return Words(kept[kept >= 0], offsets, -np.sort(-self._counts), list(self._tokens))
+        counts = -np.sort(-self._counts)
+        return Words(kept[kept >= 0], offsets, counts, list(self._tokens))
 
     def learned(self) -> Learned:
         """Return the merges, with their counts.
@@ -6784,7 +6797,8 @@ class Learner:
 
     def _check_symbol(self, symbol):
         """Check that a symbol exists; returns it as a plain int."""
-        if not isinstance(symbol, (int, np.integer)) or not 0 <= symbol < self._fields.n_symbols[0]:
+        is_number = isinstance(symbol, (int, np.integer))
+        if not is_number or not 0 <= symbol < self._fields.n_symbols[0]:
             raise InputError(f"no symbol {symbol!r}: there are 0 to {self.n_symbols - 1}")
         return int(symbol)
 
@@ -7045,7 +7059,8 @@ class Model:
         _validate_scores(self)
 
     def __repr__(self) -> str:
-        return f"<Model: {self.kind}, {len(self.vocab)} tokens, {len(self.special_tokens)} special>"
+        n_special = len(self.special_tokens)
+        return f"<Model: {self.kind}, {len(self.vocab)} tokens, {n_special} special>"
 
     @functools.cached_property
     def special_ids(self) -> set[int]:
@@ -7134,8 +7149,9 @@ class Model:
         ]
         (before, after), *others = sides or [([], [])]
         # A step after a template would take its tokens for texts of their own.
+        are_tokens = all(_is_id(key) and key in self.vocab for key in before + after)
         require(
-            not others and all(_is_id(key) and key in self.vocab for key in before + after),
+            are_tokens and not others,
             "this post_processor is not supported: it must put tokens of the vocabulary around one "
             "text, in one step",
         )
@@ -7565,14 +7581,16 @@ def _bpe_tables_and_merges(model, unknown_letter=-1, samples=False):
     """
     tokens = make_token_bytes(model.vocab)
     rows = _possible_merges(model, samples)
-    rows = rows[np.lexsort((rows[:, 2], tokens.sizes[rows[:, 2]]))]
+    made_ids = rows[:, 2]
+    rows = rows[np.lexsort((made_ids, tokens.sizes[made_ids]))]
     # The bytes of tokens do not show how unknown characters and ends of words merge.
     of_characters = model.alphabet == "characters"
     keeps_all = any((samples, of_characters, model.unk_token, model.word_suffix))
     n_merges = len(rows) if keeps_all else min(len(rows), len(model.ids))
     size = 1 << max(6, (2 * n_merges - 1).bit_length())
     lookup = WordCounter()
-    parts = np.full((len(tokens.sizes) * (model.kind == "trimmed"), 2), -1)
+    n_parts = len(tokens.sizes) * (model.kind == "trimmed")
+    parts = np.full((n_parts, 2), -1)
     tables = BpeTables(
         **_letter_fields(model, unknown_letter),
         merges=np.full((size, 2), NO_MERGE, u64),
@@ -7588,7 +7606,8 @@ def _bpe_tables_and_merges(model, unknown_letter=-1, samples=False):
     whole_words = np.flatnonzero(is_joined & ~is_made)
     if model.looks_up_words and len(whole_words):
         # An id takes the place of the count of a word, plus 1, since no word has the count 0.
-        lookup.add_words(Words.from_counts({model.vocab[k]: k + 1 for k in whole_words.tolist()}))
+        numbers = {model.vocab[k]: k + 1 for k in whole_words.tolist()}
+        lookup.add_words(Words.from_counts(numbers))
     if len(parts):
         for token_id in model.unused:
             token = readable(model.vocab[token_id])
@@ -7635,7 +7654,8 @@ def _unreachable(model):
     unreachable = [text for text in id_of if not letters.issuperset(text)]
     for text in unreachable:
         for k in range(1, len(text)):
-            if all(len(part) == 1 or part in id_of for part in (text[:k], text[k:])):
+            parts = text[:k], text[k:]
+            if all(len(part) == 1 or part in id_of for part in parts):
                 raise InputError(f"a character of the token {text!r} is not a token itself")
     return map(id_of.get, unreachable)
 
@@ -7686,7 +7706,8 @@ def _merge_slot(key, merges):
 @inline_kernel
 def _bloom_bit(key, bloom):
     """Return the word of `BpeTables.bloom` that has the bit of a pair, and the bit, as uint64."""
-    bit = key * u64(0x9E3779B97F4A7C15) >> u64(40) & u64(64 * len(bloom) - 1)
+    n_bits = u64(64 * len(bloom))
+    bit = key * u64(0x9E3779B97F4A7C15) >> u64(40) & (n_bits - u64(1))
     return bit >> u64(6), u64(1) << (bit & u64(63))
 
 
@@ -7754,7 +7775,9 @@ def _merge_short(n, merges, bloom, scratch, ids, at):
     last = u64(max(n - 1, 0))
     lowest = NO_RANK  # the lowest rank in the upper half, and its position
     for k in range(last):
-        entry = _find_merge(ids[first + u64(k)], ids[first + u64(k) + u64(1)], merges, bloom)
+        left = ids[first + u64(k)]
+        right = ids[first + u64(k) + u64(1)]
+        entry = _find_merge(left, right, merges, bloom)
         scratch[u64(k)] = entry
         lowest = min(lowest, entry & NO_RANK | u64(k))
     while lowest < NO_RANK:
@@ -7763,7 +7786,8 @@ def _merge_short(n, merges, bloom, scratch, ids, at):
         ids[first + i + u64(1)] = token_id
         last -= u64(1)
         if i < last:
-            scratch[i + u64(1)] = _find_merge(token_id, ids[first + i + u64(2)], merges, bloom)
+            right = ids[first + i + u64(2)]
+            scratch[i + u64(1)] = _find_merge(token_id, right, merges, bloom)
         if i:
             left = ids[first + i - u64(1)]
             scratch[i - u64(1)] = _find_merge(left, token_id, merges, bloom)
@@ -7854,7 +7878,8 @@ def _merge_long(n, tables, alpha, state, ids, at):
         i = i64(item & LOW_HALF)
         # Skip the item if one of its symbols was merged meanwhile, or if it is a duplicate, due to
         # equal ranks.
-        if entries[i] == NO_MERGE or (entries[i] ^ item) >> u64(32) or item == left_out:
+        has_other_rank = (entries[i] ^ item) >> u64(32)
+        if entries[i] == NO_MERGE or has_other_rank or item == left_out:
             continue
         if alpha > 0.0 and _random(state) < alpha:
             end -= 1
@@ -8091,7 +8116,9 @@ def _made_tokens(model):
     """Collect the tokens that text becomes, except characters that only stand alone."""
     if model.kind == "unigram":  # also the names of byte tokens, which a text may have
         return {model.vocab[k] for k in model.ordinary if model.scores[k] > -np.inf}
-    return {*model.ordinary_ids} if model.merges is None else {*map(b"".join, model.merges)}
+    if model.merges is None:
+        return {*model.ordinary_ids}
+    return {*map(b"".join, model.merges)}
 
 
 def _joins_unknown(model, tokens):
@@ -10947,10 +10974,12 @@ def surround(ids, offsets, before, after, max_length=None):
     if max_length is not None:
         room = max_length - len(row)
         require(room >= 0, f"`max_length` {max_length} has no room for the special tokens")
-        is_kept = np.arange(len(ids)) < np.repeat(offsets[:-1] + room, np.diff(offsets))
+        stops = np.repeat(offsets[:-1] + room, np.diff(offsets))
+        is_kept = np.arange(len(ids)) < stops
         ids = ids[is_kept]
         offsets = _add_up(is_kept)[offsets]
-    longer = np.insert(ids, np.repeat(offsets, len(row)), np.tile(row, len(offsets)))
+    places = np.repeat(offsets, len(row))
+    longer = np.insert(ids, places, np.tile(row, len(offsets)))
     offsets = offsets + len(row) * np.arange(len(offsets))
     return longer[len(after) : len(longer) - len(before)], offsets
 
@@ -11946,7 +11975,8 @@ class _EncodingBatches(_Swapped):
         texts = list(text)
         with contextlib.suppress(InputError):
             disallowed = options.get("disallowed_special", "all")
-            require(set(map(type, texts)) == {str} and disallowed in ("all", ()), _LEFT)
+            is_plain = disallowed in ("all", ())
+            require(is_plain and set(map(type, texts)) == {str}, _LEFT)
             ids, offsets = self._ours.encode_batch_to_numpy(texts)
             if not np.isin(ids, [*self._ours.special_tokens.values()]).any():
                 return split_ids(ids, offsets)
@@ -12000,8 +12030,9 @@ class _FastTexts(_Swapped):
     def __call__(self, text=None, *others, **options):
         """Encode a text or a list of texts here; all else is left to the library."""
         library = functools.partial(super().__call__, text, *others, **options)
+        is_fast = not others and options.keys() <= _FAST_OPTIONS
         is_batch = isinstance(text, (list, tuple)) and set(map(type, text)) == {str}
-        if (is_batch or isinstance(text, str)) and not others and options.keys() <= _FAST_OPTIONS:
+        if is_fast and (is_batch or isinstance(text, str)):
             with contextlib.suppress(InputError):
                 return self._encode_here(text, library, **options)
         return library()
@@ -12944,7 +12975,8 @@ def extend_model(model: Model, learned: Learned) -> Model:
     """
     learned_tokens = learned.tokens[len(learned.alphabet) :]
     new_tokens = (token for token in learned_tokens if token not in model.ordinary_ids)
-    vocab = model.vocab | dict(enumerate(new_tokens, max(model.vocab, default=-1) + 1))
+    next_id = max(model.vocab, default=-1) + 1
+    vocab = model.vocab | dict(enumerate(new_tokens, next_id))
     return dataclasses.replace(model, vocab=vocab, merges=[*model.merges, *learned.merges])
 
 
