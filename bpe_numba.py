@@ -2680,9 +2680,10 @@ class FlatText(NamedTuple):
     def join(cls, parts, meanings):
         """Write texts, which are bytes, with an END after each."""
         end = BYTES[END]
-        text = np.frombuffer(bytearray(end).join([*parts, end * PADDING]), u8)
+        data = bytearray(end).join([*parts, end * PADDING])
+        text = np.frombuffer(data, u8)
         scanned = text
-        if np.count_nonzero(text == END) > len(parts) + PADDING:
+        if data.count(end) > len(parts) + PADDING:
             valid_parts = [bytes(part).replace(end, BYTES[INVALID_BYTE]) for part in parts]
             scanned = cls.join(valid_parts, meanings).text
         return cls(text, scanned, np.asarray(meanings, i64))
@@ -2946,10 +2947,8 @@ def _add_marked_ends(k, count, lanes, marks):
                 i = lowest_bit(marked)
                 mark = u64(marks[row + i])
                 ends[n] = position + i - (mark & u64(BACK_MASK))
-                n += u64(1)
-                if mark >= u64(RARE_STEP):
-                    ends[n] = position + i - (mark >> u64(5))
-                    n += u64(1)
+                ends[n + u64(1)] = position + i - (mark >> u64(5))
+                n += u64(1) + u64(mark >= u64(RARE_STEP))
                 marked &= marked - u64(1)
         else:
             stop = n + count_bits(marked)
@@ -11048,7 +11047,7 @@ class _Encoder:
         n = len(data)
         self._short_text[:n] = data
         n = _encode_flat(self.workspace, n, BEGINS, 0)
-        return self._short_ids[:n].tolist() if n >= 0 else None
+        return self._short_ids[:n].copy() if n >= 0 else None
 
     def encode(self, pretokenizer, parts, n_expected, offsets, sampling=None):
         """Encode the parts of some texts, as from `Tokenizer._parts`; returns their ids.
@@ -11526,19 +11525,26 @@ class Tokenizer:
         add_special_tokens  put the tokens of the model's post_processor, such as [CLS] and [SEP],
                             before and after the text, as Hugging Face does by default
         """
-        ids = None
-        if _text_size(text) <= SHORT_BYTES:
-            pretokenizer = self._prepare(allowed_special)
-            data = pretokenizer.apply_to_text(text)
-            if data is not None and len(data) <= SHORT_BYTES and END not in data:
-                encoder = self._take_encoder()
-                ids = encoder.encode_short(data, pretokenizer.last_special)
-                self._idle.append(encoder)
+        ids = self._encode_short(text, allowed_special)
         if ids is None:
-            ids = self.encode_to_numpy(text, allowed_special).tolist()
+            ids, _ = self.encode_texts([text], allowed_special)
+        ids = ids.tolist()
         if add_special_tokens:
             before, after = self.model.added_ids
             ids = before + ids + after
+        return ids
+
+    def _encode_short(self, text, allowed_special):
+        """Encode a text in one call of a kernel; returns None if that is impossible."""
+        if _text_size(text) > SHORT_BYTES:
+            return None
+        pretokenizer = self._prepare(allowed_special)
+        data = pretokenizer.apply_to_text(text)
+        if data is None or len(data) > SHORT_BYTES or END in data:
+            return None
+        encoder = self._take_encoder()
+        ids = encoder.encode_short(data, pretokenizer.last_special)
+        self._idle.append(encoder)
         return ids
 
     def encode_with_offsets(
@@ -11579,6 +11585,7 @@ class Tokenizer:
         """Encode a text as ordinary text, without special tokens."""
         return self.encode(text, "none")
 
+    @interruptible
     def encode_to_numpy(
         self, text: Text, allowed_special: Allowed = "all", **options: object
     ) -> np.ndarray:
@@ -11587,7 +11594,10 @@ class Tokenizer:
         >>> Tokenizer({b: bytes([b]) for b in range(256)}, []).encode_to_numpy("Hi")
         array([ 72, 105], dtype=uint32)
         """
-        return self.encode_texts([text], allowed_special, **options)[0]
+        ids = None if options else self._encode_short(text, allowed_special)
+        if ids is None:
+            ids, _ = self.encode_texts([text], allowed_special, **options)
+        return ids
 
     def _take_encoder(self):
         """Take an encoder that no thread is using, or make one."""
