@@ -241,8 +241,8 @@ if not COMPILES:
 # are four decorators:
 #
 #     @kernel               # called from Python and from kernels; compiled for its arguments' types
-#     @inline_kernel        # its code is copied into each kernel that calls it. It has no wrapper
-#                           # for Python, where a call would end the process
+#     @inline_kernel        # copied into each kernel that calls it; a call from Python would end
+#                           # the process
 #     @struct               # a class of arrays and numbers: one argument, which can be changed
 #     @_intrinsic(plain)    # emits one instruction; `plain` does the same in Python
 #
@@ -256,15 +256,11 @@ UNSAVED: set[str] = set()  # kernels of this module that each process compiles a
 
 
 def _compiler(cache, **options):
-    """Make a decorator that compiles kernels when they are first called.
+    """Make a decorator for kernels, which release Python's lock.
 
-    Kernels have no signatures, since these would compile at import. All kernels release Python's
-    lock. If neither the folder of the module nor the home folder is writable, each process compiles
-    again.
-
-    cache  whether the disk keeps the kernel. Two processes may lose or mix up what they write if
-           they compile one kernel for different types at the same time. So a kernel that several
-           others call with different types is not kept
+    cache  whether the disk keeps the kernel. If two processes compiled one kernel for different
+           types at the same time, what they write could be lost or mixed up. So a kernel that
+           several others call with different types is not kept
     """
     # A cfunc wrapper is for kernels in variables. Wrappers take a sixth of the time of compiling.
     options.update(nogil=True, no_cfunc_wrapper=True)
@@ -287,6 +283,15 @@ kernel = _compiler(cache=True)
 inline_kernel = _compiler(cache=False, no_cpython_wrapper=True, forceinline=True)
 
 
+def _source_digest(module):
+    """Return a digest of a module's file; "" for a notebook or a frozen program."""
+    try:
+        source = Path(sys.modules[module].__file__).read_bytes()
+    except (AttributeError, OSError):
+        return ""
+    return f"{zlib.crc32(source):08x}"
+
+
 def _struct_type(module, name, fields):
     """Find the Numba type of a struct that was pickled.
 
@@ -297,15 +302,6 @@ def _struct_type(module, name, fields):
         return getattr(importlib.import_module(module), name)(fields)
     except (AttributeError, ImportError):
         return numba.types.Opaque(f"{module}.{name}")
-
-
-def _source_digest(module):
-    """Return a digest of a module's file; "" for a notebook or a frozen program."""
-    try:
-        source = Path(sys.modules[module].__file__).read_bytes()
-    except (AttributeError, OSError):
-        return ""
-    return f"{zlib.crc32(source):08x}"
 
 
 def struct(fields: type) -> type:
@@ -324,24 +320,32 @@ def struct(fields: type) -> type:
     # file whose time alone changed needs the same one: Numba still uses its kernels.
     type_name = f"{fields.__name__}Type{_source_digest(module)}"
 
-    def reduce(struct_type):
-        return _struct_type, (module, type_name, tuple(struct_type.field_dict.items()))
+    @structref.register
+    class StructType(numba.types.StructRef):
+        """The type of the instances in kernels."""
 
-    members = {"__module__": module, "__reduce__": reduce}
-    numba_type = structref.register(type(type_name, (numba.types.StructRef,), members))
-    setattr(sys.modules[module], type_name, numba_type)
-    members = {"__module__": module, "__doc__": fields.__doc__, "__slots__": ()}
-    proxy = type(fields.__name__, (structref.StructRefProxy,), members)
-    proxy.numba_type = numba_type
-    structref.define_proxy(proxy, numba_type, list(fields.__annotations__))
+        def __reduce__(self):
+            return _struct_type, (module, type_name, tuple(self.field_dict.items()))
+
+    class Proxy(structref.StructRefProxy):
+        """The class of the instances in Python."""
+
+        __slots__ = ()
+        numba_type = StructType
+
+        def __new__(cls, *values, **named):
+            return create(*vars(record(*values, **named)).values())
 
     def new(*values):
-        return proxy(*values)
+        return Proxy(*values)
 
+    StructType.__name__ = type_name
+    setattr(sys.modules[module], type_name, StructType)
+    functools.update_wrapper(Proxy, fields, updated=())
+    structref.define_proxy(Proxy, StructType, list(fields.__annotations__))
     new.__qualname__ = f"{type_name}.new"  # the name of its file in the cache
     create = kernel(new)
-    proxy.__new__ = lambda cls, *values, **named: create(*vars(record(*values, **named)).values())
-    return proxy
+    return Proxy
 
 
 def _intrinsic(plain):
@@ -349,9 +353,12 @@ def _intrinsic(plain):
 
     Without compilation, `plain` takes their place.
     """
-    if COMPILES:
-        return intrinsic
-    return lambda function: plain
+    return intrinsic if COMPILES else lambda function: plain
+
+
+_INT8 = ir.IntType(8)
+_INT32 = ir.IntType(32)
+_INT64 = ir.IntType(64)
 
 
 def _declared(module, name, *types):
@@ -363,8 +370,10 @@ def _declared(module, name, *types):
 
 def _address(context, builder, signature, arguments, value_type):
     """Emit the address of array[index], the first two arguments, as a pointer to this type."""
-    data = context.make_array(signature.args[0])(context, builder, arguments[0]).data
-    return builder.bitcast(builder.gep(data, [arguments[1]]), value_type.as_pointer())
+    array_type, *_ = signature.args
+    array, index, *_ = arguments
+    data = context.make_array(array_type)(context, builder, array).data
+    return builder.bitcast(builder.gep(data, [index]), value_type.as_pointer())
 
 
 @_intrinsic(lambda array, index: None)
@@ -375,12 +384,11 @@ def prefetch(typing_context, array, index):
     """
 
     def emit(context, builder, signature, arguments):
-        address = _address(context, builder, signature, arguments, ir.IntType(8))
-        flag = ir.IntType(32)
-        function = _declared(builder.module, "llvm.prefetch.p0", address.type, flag, flag, flag)
+        address = _address(context, builder, signature, arguments, _INT8)
+        types = address.type, _INT32, _INT32, _INT32
+        function = _declared(builder.module, "llvm.prefetch.p0", *types)
         # for reading; keep in all levels; data
-        builder.call(function, [address, flag(0), flag(3), flag(1)])
-        return context.get_dummy_value()
+        builder.call(function, [address, _INT32(0), _INT32(3), _INT32(1)])
 
     return numba.void(array, numba.intp), emit
 
@@ -393,9 +401,8 @@ def load_u64(typing_context, array, index):
     """
 
     def emit(context, builder, signature, arguments):
-        return builder.load(
-            _address(context, builder, signature, arguments, ir.IntType(64)), align=1
-        )
+        address = _address(context, builder, signature, arguments, _INT64)
+        return builder.load(address, align=1)
 
     return numba.uint64(array, numba.intp), emit
 
@@ -408,16 +415,15 @@ def store_u64(typing_context, array, index, word):
     """
 
     def emit(context, builder, signature, arguments):
-        address = _address(context, builder, signature, arguments, ir.IntType(64))
+        address = _address(context, builder, signature, arguments, _INT64)
         builder.store(arguments[2], address, align=1)
-        return context.get_dummy_value()
 
     return numba.void(array, numba.intp, numba.uint64), emit
 
 
 def _compare_plainly(array, index, least):
     flags = array.reshape(-1)[index : index + 64] >= least
-    return u64(sum(1 << k for k in np.flatnonzero(flags).tolist()))
+    return np.packbits(flags, bitorder="little").view(u64)[0]
 
 
 @_intrinsic(_compare_plainly)
@@ -428,15 +434,16 @@ def bytes_from(typing_context, array, index, least):
     """
 
     def emit(context, builder, signature, arguments):
-        vector = ir.VectorType(ir.IntType(8), 64)
-        positions = ir.VectorType(ir.IntType(32), 64)
+        vector = ir.VectorType(_INT8, 64)
         address = _address(context, builder, signature, arguments, vector)
-        first = builder.insert_element(
-            ir.Constant(vector, ir.Undefined), arguments[2], ir.IntType(32)(0)
-        )
-        all_equal = builder.shuffle_vector(first, first, ir.Constant(positions, None))
-        flags = builder.icmp_unsigned(">=", builder.load(address, align=1), all_equal)
-        return builder.bitcast(flags, ir.IntType(64))
+        data = builder.load(address, align=1)
+        # a shuffle by zeros copies the first item of a vector to all others
+        nothing = ir.Constant(vector, ir.Undefined)
+        zeros = ir.Constant(ir.VectorType(_INT32, 64), None)
+        first = builder.insert_element(nothing, arguments[2], _INT32(0))
+        all_least = builder.shuffle_vector(first, first, zeros)
+        flags = builder.icmp_unsigned(">=", data, all_least)
+        return builder.bitcast(flags, _INT64)
 
     return numba.uint64(array, numba.intp, numba.uint8), emit
 
@@ -451,7 +458,7 @@ def count_bits(typing_context, word):
     return numba.uint64(numba.uint64), emit
 
 
-@_intrinsic(lambda word: count_bits(~word & u64(int(word) - 1 & int(ALL_ONES))))
+@_intrinsic(lambda word: count_bits(~word & (word - u64(1))))
 def lowest_bit(typing_context, word):
     """Find the lowest bit that is set in a uint64; 64 if no bit is set."""
 
@@ -466,7 +473,7 @@ def process_seed(typing_context):
     """Return the address of a system function, a number that differs between runs."""
 
     def emit(context, builder, signature, arguments):
-        return builder.ptrtoint(_declared(builder.module, "qsort"), ir.IntType(64))
+        return builder.ptrtoint(_declared(builder.module, "qsort"), _INT64)
 
     return numba.uint64(), emit
 
@@ -494,7 +501,8 @@ def _on_huge_pages(array):
     Without them, scanning and encoding take 1.1 to 1.3 times as long.
     """
     if HUGE_PAGES and array.nbytes >= 1 << 22:
-        _madvise((array.ctypes.data + 4095) & ~4095, array.nbytes - 4096, HUGE_PAGES)
+        first_page = (array.ctypes.data + 4095) & ~4095
+        _madvise(first_page, array.nbytes - 4096, HUGE_PAGES)
     return array
 
 
@@ -507,10 +515,9 @@ with contextlib.suppress(MemoryError):
 
 # ─── Running ──────────────────────────────────────────────────────────────────────────────────────
 #
-# The frame of every command: files -> results. The parent process cuts the files into blocks.
-# Workers read and scan the blocks, and count or encode them. The parent adds the results up or
-# writes them, always in the order of the blocks, so that no result depends on the number of
-# workers:
+# The frame of every command: files -> results. The parent process cuts the files into blocks, which
+# workers count or encode. It adds the results up or writes them, always in the order of the blocks,
+# so that no result depends on the number of workers:
 #
 #     list(Engine(workers=2).map(abs, [-1, 2, -3]))   ->   [1, 2, 3]
 #
@@ -538,9 +545,9 @@ def require(condition, message):
 def note(text):
     """Warn the user; the warning points to the line that called this module."""
     frames = traceback.walk_stack(inspect.currentframe())
-    is_own = [frame.f_globals is globals() for frame, _ in frames]  # also of a generated __init__
-    n_outside = is_own[::-1].index(True)
-    warnings.warn(text, stacklevel=len(is_own) - n_outside + 1)
+    levels = enumerate(frames, 1)  # a generated __init__ has the globals of this module, too
+    own_levels = [level for level, (frame, _) in levels if frame.f_globals is globals()]
+    warnings.warn(text, stacklevel=own_levels[-1] + 1)
 
 
 def require_known(what, name, names):
@@ -557,24 +564,21 @@ def _check_type(name, value, hint):
     hints = get_args(hint) if isinstance(hint, UnionType) else [hint]
     types = [get_origin(hint) or hint for hint in hints]
     accepted = tuple(_ACCEPTED.get(kind, kind) for kind in types)
-    # nobody means True as a number
-    if not isinstance(value, accepted) or (isinstance(value, bool) and bool not in types):
+    is_odd = isinstance(value, bool) and bool not in types  # nobody means True as a number
+    if is_odd or not isinstance(value, accepted):
         names = " or ".join(kind.__name__ for kind in types)
         raise InputError(f"`{name}` must be of type {names}, not {reprlib.repr(value)}")
 
 
-def interruptible(function: Function, check: Callable | None = None) -> Function:
+def interruptible(function: Function) -> Function:
     """Make a function with kernels in which an interrupt raises KeyboardInterrupt.
 
     Numba makes a SystemError of an interrupt that comes while it unpacks the arguments of a kernel.
-    The arguments are given to `check` first.
     """
 
     @functools.wraps(function)
     def call(*arguments, **options):
         try:
-            if check:
-                check(*arguments, **options)
             return function(*arguments, **options)
         except SystemError as error:
             while error.__cause__:
@@ -598,11 +602,13 @@ def checked(function: Function) -> Function:
     # the hints are read at the first call, since they may name classes that are defined below
     hints = functools.cache(lambda: get_type_hints(function))
 
-    def check(*arguments, **options):
+    @functools.wraps(function)
+    def call(*arguments, **options):
         for name, value in signature.bind(*arguments, **options).arguments.items():
             _check_type(name, value, hints().get(name, object))
+        return function(*arguments, **options)
 
-    return interruptible(function, check)
+    return interruptible(call)
 
 
 def call_with(function, *arguments, **options):
@@ -624,10 +630,7 @@ def brief_repr(result):
 
 
 def import_optional(name, *others):
-    """Import an optional package.
-
-    If that fails, raise InputError that says how to install it and the `others`.
-    """
+    """Import an optional package; or raise InputError that says how to install it and others."""
     packages = " ".join([name.partition(".")[0], *others])
     try:
         return importlib.import_module(name)
@@ -639,11 +642,12 @@ def import_optional(name, *others):
         ) from None
 
 
-# The files that are being written, by all threads: {temporary name: None, or the name that it takes
-# as soon as its whole group is complete}. The names are strings, so that neither a signal nor a
-# thread can come in the middle of a change.
+# The files that all threads are writing: {temporary name: None}. While a whole group of complete
+# files is renamed, their values are the names that they take: a signal then ends the renaming. The
+# keys are strings, so that neither a signal nor a thread can come in the middle of a change.
 UNFINISHED = {}
-_THREAD = threading.local()  # its `group` are the complete files of `written_together`
+# Its `group` has the complete files of a `written_together` in progress: {temporary name: path}.
+_THREAD = threading.local()
 
 
 def _remove(temporary):
@@ -690,11 +694,10 @@ def written_together():
 def atomic_write(path):
     """Open a binary file that is renamed to `path` when the block succeeds.
 
-    Until then its name is hidden and random; it begins with the name of `path` and ends in
-    ".unfinished". So a killed process leaves no file that looks complete, and no name that a later
-    process could collide with. If the block fails, the file is removed. A missing folder is created
-    when the file is complete. In a block of `written_together` the file is renamed at the end of
-    that block.
+    Until then its name is hidden, random, and ends in ".unfinished". So a killed process leaves no
+    file that looks complete, and no name that a later process could collide with. If the block
+    fails, the file is removed. A missing folder is created when the file is complete. In a block of
+    `written_together` the file is renamed at the end of that block.
 
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     with atomic_write(Path(folder, "a.txt")) as file:
@@ -708,7 +711,7 @@ def atomic_write(path):
         with open(path, "wb") as file:
             yield file
         return
-    folder = next(folder for folder in path.absolute().parents if os.path.lexists(folder))
+    folder = next(filter(os.path.lexists, path.absolute().parents))
     # the name takes less than 255 bytes in UTF-8
     temporary = str(folder / f".{path.name[:50]}.{os.urandom(8).hex()}.unfinished")
     UNFINISHED[temporary] = None
@@ -727,10 +730,7 @@ def atomic_write(path):
 
 
 def check_writable(folder):
-    """Raise InputError, before any work, if no file can be created in a folder.
-
-    A missing folder is not created.
-    """
+    """Raise an error, before any work, if no file can be created in a folder or as a new folder."""
     require(folder.suffix != ".json" or folder.is_dir(), f"{folder}: name a folder, not a file")
     try:
         with contextlib.suppress(LookupError), atomic_write(folder / "test"):
@@ -741,7 +741,7 @@ def check_writable(folder):
 
 
 def atomic_write_all(folder, files):
-    """Write files that belong together, {name: content}, the one that readers look for first."""
+    """Write files that belong together, {name: content}; see `written_together`."""
     with written_together():
         for name, content in files.items():
             with atomic_write(folder / name) as file:
@@ -775,8 +775,8 @@ TIMINGS = defaultdict(Timing)  # the stages of this process, in order
 def stage(name):
     """Measure the time of a block, and add it to TIMINGS[name].
 
-    The block may set the number of bytes that it has read. The time in which kernels are compiled
-    counts as that of the stage "compile", wherever it is spent.
+    The block may set `n_bytes`. The time in which kernels are compiled counts as that of the stage
+    "compile", wherever it is spent.
 
     >>> with stage("sleep") as spent:
     ...     time.sleep(0.01)
@@ -784,18 +784,18 @@ def stage(name):
     >>> spent.seconds > 0.009, TIMINGS["sleep"].n_bytes
     (True, 5)
     """
-    start = time.perf_counter()
-    compiled = _compiling_seconds()
     spent = Timing()
+    start = time.perf_counter()
+    start_compiling = _compiling_seconds()
     try:
         yield spent
     finally:
         spent.seconds = time.perf_counter() - start
         spent.memory = peak_memory()
-        compiled = _compiling_seconds() - compiled
-        if compiled and name != "compile":
-            spent.seconds -= compiled
-            TIMINGS["compile"].seconds += compiled
+        compiling = _compiling_seconds() - start_compiling
+        if compiling and name != "compile":
+            spent.seconds -= compiling
+            TIMINGS["compile"].seconds += compiling
         total = TIMINGS[name]
         total.seconds += spent.seconds
         total.n_bytes += spent.n_bytes
@@ -830,18 +830,16 @@ def _end_when_asked():
 
 
 def _init_worker():
-    """Let a worker exit when its parent ends, even if it is killed, and ignore SIGINT.
+    """Let a worker exit when its parent ends, even if that is killed, and ignore SIGINT.
 
     A terminal sends SIGINT to every process, and the parent decides what happens.
     """
     for number in _ENDINGS:
         signal.signal(number, signal.SIG_DFL)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    parent = multiprocessing.parent_process()
 
     def exit_with_parent():
-        """Wait until the parent ends, then exit."""
-        parent.join()
+        multiprocessing.parent_process().join()
         os._exit(1)
 
     try:
@@ -857,7 +855,7 @@ class _CompilationListener(event.Listener):
         self.on_kernel = on_kernel
 
     def on_start(self, started):
-        """Call `on_kernel` if the kernel is one of this module."""
+        """Call `on_kernel`, unless the kernel is of another module."""
         if started.data["dispatcher"].py_func.__module__ == __name__:
             self.on_kernel()
 
@@ -895,14 +893,14 @@ def _begin_workers(n, threads):
     """Start worker processes or threads; raises InputError if the system cannot start all.
 
     It cannot without /dev/shm, in a daemonic process, or under a low `ulimit`. A pool of processes
-    that reaches a limit while it starts would wait for ever. So threads are tried first, which
-    count against the same limit.
+    that reaches a limit while it starts would wait for ever. So as many threads are started first,
+    which count against the same limit.
     """
     pool = None
     all_started = threading.Event()
+    # each process has two threads, and their pool has two more
+    n_threads = n if threads else 2 * n + 2
     try:
-        # each process has a second thread, and a pool of processes has two
-        n_threads = n if threads else 2 * n + 2
         pool = ThreadPoolExecutor(n_threads)
         for _ in range(n_threads):
             pool.submit(all_started.wait)
@@ -933,8 +931,8 @@ def _kill_workers(pool):
 def _next_result(pool, running):
     """Wait for the first of the running futures, remove it, and return its result.
 
-    A pool hangs if a worker dies while it sends a result, as 1 of 40 killed workers did. So the
-    pool is killed as soon as one of its workers has died.
+    A pool hangs if a worker dies while it sends a result. So the pool is killed as soon as one of
+    its workers has died.
     """
     while not wait([running[0]], timeout=1).done:
         if any(process.exitcode for process in _processes_of(pool)):
@@ -959,8 +957,7 @@ class _Log:
 class Engine:
     """How work runs: the number of workers, and progress bars. No result depends on it.
 
-    workers     number of threads, or of processes for JSON; by default one for each core. No result
-                depends on it
+    workers     number of threads, or of processes for JSON; by default one for each core
     progress    draw progress bars on standard error
     executor    a pool of concurrent.futures or a compatible one (loky, Dask, MPI) that does the
                 work instead; its workers must find the files under the same names
@@ -976,10 +973,8 @@ class Engine:
     executor: Executor | None = None
 
     def __post_init__(self):
-        require(
-            self.workers is None or self.workers >= 1,
-            f"{self.workers} workers: at least 1 is needed",
-        )
+        is_valid = self.workers is None or self.workers >= 1
+        require(is_valid, f"{self.workers} workers: at least 1 is needed")
 
     @property
     def n_workers(self) -> int:
@@ -997,8 +992,8 @@ class Engine:
         """
         items = iter(items)
         first_items = [*itertools.islice(items, self.n_workers)]
-        n = len(first_items)  # more workers would have no item
         items = itertools.chain(first_items, items)
+        n = len(first_items)  # more workers would have no item
         if n < 2 and not self.executor:
             yield from map(function, items)
             return
@@ -1033,8 +1028,10 @@ class Engine:
 
 
 def _run_jobs(pickled):
-    """Run jobs in a process that `_start_jobs` has started; writes a byte for each new kernel."""
-    # when the process that reads has ended, this fails and the process ends, too
+    """Run jobs in a process that `_start_jobs` has started; writes a byte for each new kernel.
+
+    When the process that reads has ended, the writing fails, and this process ends, too.
+    """
     event.register("numba:compile", _CompilationListener(lambda: os.write(1, b".")))
     for job in pickle.loads(pickled):
         job()
@@ -1043,7 +1040,8 @@ def _run_jobs(pickled):
 def _start_jobs(jobs):
     """Start a process that runs jobs, by `python -c`: multiprocessing may run the user's script."""
     load = f"import sys; sys.path[:] = {sys.path}; import {__name__} as module"
-    command = [sys.executable, "-c", f"{load}; module._run_jobs({pickle.dumps(jobs)})"]
+    run = f"module._run_jobs({pickle.dumps(jobs)})"
+    command = [sys.executable, "-c", f"{load}; {run}"]
     nowhere = subprocess.DEVNULL
     return subprocess.Popen(command, stdin=nowhere, stdout=subprocess.PIPE, stderr=nowhere)
 
@@ -1053,29 +1051,28 @@ def compile_side_by_side(jobs, engine, total=None):
 
     total  about the number of kernels, for the progress bar
 
-    This process runs every n-th job, with n workers. When it has to compile a kernel, it starts
-    processes that run the other jobs meanwhile, and then loads their kernels from the disk. The
-    jobs should have no kernels in common.
+    The jobs, which should have no kernels in common, are dealt to n workers. This process runs the
+    first share. If it has to compile a kernel, it starts a process for each other share. At last it
+    runs all other jobs itself, with the kernels that these processes have put on the disk.
     """
     n = min(len(jobs), engine.n_workers)
     # the program that contains a frozen module is no interpreter
     is_python = "python" in os.path.basename(sys.executable or "").lower()
     if UNSAVED or hasattr(sys, "frozen") or not is_python:
         n = 1
-    own, *parts = [jobs[k::n] for k in range(n)]
-    others = [*itertools.chain(*parts)]
+    own, *others = [jobs[k::n] for k in range(n)]
+    to_start = others.copy()
     processes = []
     bar = None
 
     def count_kernel():
-        """Count a kernel; with the first one, start the processes."""
         nonlocal bar
         if bar is None:
             bar = stack.enter_context(engine.progress_bar("compile", total, " kernels"))
         bar.update()
-        while parts:
+        while to_start:
             with contextlib.suppress(Exception):  # this process can run these jobs, too
-                process = stack.enter_context(_start_jobs(parts.pop()))
+                process = stack.enter_context(_start_jobs(to_start.pop()))
                 stack.callback(process.kill)
                 processes.append(process)
 
@@ -1084,11 +1081,11 @@ def compile_side_by_side(jobs, engine, total=None):
         stack.enter_context(event.install_listener("numba:compile", listener))
         for job in own:
             job()
-        parts.clear()
+        to_start.clear()
         for process in processes:
             while process.stdout.read(1):
                 bar.update()
-        for job in others:
+        for job in itertools.chain(*others):
             job()
         if bar is not None:
             bar.total = bar.n  # some were compiled before
@@ -1097,10 +1094,10 @@ def compile_side_by_side(jobs, engine, total=None):
 
 # ─── Bytes ────────────────────────────────────────────────────────────────────────────────────────
 #
-# Kernels that decode, copy and compare bytes, and that walk down a trie of tokens. All sections
-# below use them. A text is an array of uint8 with PADDING after it, so that kernels may read 8
-# bytes at a time beyond its end. A decoded character is one number, its code point and its size in
-# bytes; an invalid byte is the lone surrogate U+DC80:
+# Kernels that decode, copy and compare bytes, and that walk down a trie of tokens. A text is an
+# array of uint8 with PADDING after it, so that kernels may read 8 bytes at a time beyond its end. A
+# decoded character is one number, its code point and its size in bytes. An invalid byte is decoded
+# as a lone surrogate, one of those of Python's `surrogateescape`:
 #
 #     _decode_character("é" …)   ->   0xE9 << 3 | 2
 #     _decode_character(b"\xFF") ->   SURROGATE_ESCAPE << 3 | 1
@@ -1115,12 +1112,10 @@ class _AllBytes(tuple):
 
 BYTES = _AllBytes(bytes([b]) for b in range(256))
 N_CODE_POINTS = 0x110000
-# An invalid byte is matched as this lone surrogate, one of those of `surrogateescape`.
 SURROGATE_ESCAPE = 0xDC80
-# This byte is never in UTF-8. It ends a text, or stands for a special token; see Scanning.
-END = 0xFE
-# This byte is never in UTF-8, either. It replaces each byte that is not part of a character.
-INVALID_BYTE = 0xFF
+# Neither of these bytes is ever in UTF-8.
+END = 0xFE  # ends a text, or stands for a special token; see Scanning
+INVALID_BYTE = 0xFF  # replaces each byte that is not part of a character
 HIGH_BITS = u64(0x8080808080808080)
 
 
@@ -1181,14 +1176,14 @@ def _with_padding(data):
 def _decode_character(text, position, stop):
     """Decode the character at a position: code point << 3 | number of bytes.
 
-    An invalid byte is SURROGATE_ESCAPE << 3 | 1. INVALID_BYTE, which replaces invalid bytes, is
-    itself invalid: so the replacement does not change the characters.
+    INVALID_BYTE is itself invalid. So a text whose invalid bytes it replaces has the same
+    characters.
     """
     escaped = i64(SURROGATE_ESCAPE << 3 | 1)
     lead = i64(text[position])
     if lead < 0x80:
         return lead << 3 | 1
-    size = 2 + (lead >= 0xE0) + (lead >= 0xF0)
+    size = 2 + (lead >= 0xE0) + (lead >= 0xF0)  # as the upper bits of the first byte tell
     if lead < 0xC2 or lead > 0xF4 or position + size > stop:
         return escaped
     code_point = lead & (0x7F >> size)
@@ -1222,10 +1217,11 @@ def _equal(text, start, other, other_start, size):
     for k in range(0, size - 7, 8):
         if load_u64(text, start + k) != load_u64(other, other_start + k):
             return False
-    if size >= 8:  # the last 8 bytes, some of them again
-        return load_u64(text, start + size - 8) == load_u64(other, other_start + size - 8)
-    mask = (u64(1) << u64(8 * size)) - u64(1)
-    return (load_u64(text, start) ^ load_u64(other, other_start)) & mask == 0
+    rest = size & 7  # so many bytes are left, and those after them are masked
+    k = size - rest
+    mask = (u64(1) << u64(8 * rest)) - u64(1)
+    difference = load_u64(text, start + k) ^ load_u64(other, other_start + k)
+    return difference & mask == 0
 
 
 @inline_kernel
@@ -1239,11 +1235,11 @@ def _copy_bytes(source, start, stop, out, n):
     return n + stop - start
 
 
-# Tokens as a trie. Node 0 is the root. The edge from a node by a byte is one number in a hash table
-# with linear probing that is at most half full. No edge leads to the root, so an entry of 0 is
-# free. A look-up touches one cache line, since the child is in the same number:
+# Tokens as a trie. Node 0 is the root. An edge is one number in a hash table with linear probing
+# that is at most half full; so a look-up touches one cache line. No edge leads to the root, and 0
+# is a free slot:
 #
-#     node << 36 | byte << 28 | child
+#     node << 36 | byte << 28 | child         the key is the part before the child
 CHILD_BITS = u64(28)
 CHILD_MASK = u64(2**28 - 1)
 NO_CHILD = i64(-1)
@@ -1253,9 +1249,8 @@ NO_CHILD = i64(-1)
 class Trie:
     """The ids of tokens, by their bytes; `make_trie` makes it, for kernels.
 
-    edges   uint64[H]: for `trie_child(node, byte, edges)`, which leads from a node to the next one,
-            or to -1 if no token goes on so. Node 0 is the root
-    values  int32[K]: the id of the token that ends at a node, or -1
+    From node 0, the root, `trie_child(node, byte, edges)` leads to the next node, or to -1 if no
+    token goes on so.
 
     >>> trie = make_trie({0: b"a", 1: b"ab"})
     >>> @kernel
@@ -1268,15 +1263,16 @@ class Trie:
     1
     """
 
-    edges: np.ndarray  # uint64[H]    see above
+    edges: np.ndarray  # uint64[H]    a hash table, for `trie_child`
     values: np.ndarray  # int32[K]    node -> the id of the token that ends there, or -1
 
 
 @inline_kernel
 def _trie_slot(key, edges):
-    """Look up an edge, node << 8 | byte: returns its slot, or the free slot where it belongs."""
+    """Look up an edge by its key: returns its slot, or the free slot where it belongs."""
     mask = u64(len(edges) - 1)
-    slot = key * u64(0x9E3779B97F4A7C15) >> u64(32) & mask
+    home = key * u64(0x9E3779B97F4A7C15) >> u64(32)
+    slot = home & mask
     while edges[slot] and edges[slot] >> CHILD_BITS != key:
         slot = (slot + u64(1)) & mask
     return slot
@@ -1285,18 +1281,19 @@ def _trie_slot(key, edges):
 @_compiler(cache=False, forceinline=True)  # Python may call it, too
 def trie_child(node, byte, edges):
     """Look up the node that an edge leads to; -1 if the edge does not exist."""
-    edge = edges[_trie_slot(u64(node) << u64(8) | u64(byte), edges)]
+    key = u64(node) << u64(8) | u64(byte)
+    edge = edges[_trie_slot(key, edges)]
     return i64(edge & CHILD_MASK) if edge else NO_CHILD
 
 
 @kernel
 def _fill_trie(text, ends, ids, edges, values):
-    """Add tokens that lie end to end to an empty trie; returns the number of nodes.
+    """Add tokens to an empty trie; returns the number of nodes.
 
-    text    uint8[…]: the tokens
+    text    uint8[…]: the tokens, end to end
     ends    int64[V]: where each one ends
     ids     int32[V]
-    edges, values: as in a Trie; `edges` is all 0 and `values` all -1, and both have enough room
+    edges, values: as in a Trie, with enough room; `edges` is all 0 and `values` all -1
     """
     n_nodes = 1
     start = 0
@@ -1317,13 +1314,17 @@ def _fill_trie(text, ends, ids, edges, values):
 
 def _trie_arrays(tokens):
     """Make the edges and the values of a trie."""
-    ends = np.cumsum(np.fromiter(map(len, tokens.values()), i64, len(tokens)))
+    ids = np.fromiter(tokens, np.int32)
+    sizes = np.fromiter(map(len, tokens.values()), i64)
     text = _with_padding(b"".join(tokens.values()))
     require(len(text) < CHILD_MASK, "a vocabulary of 2**28 bytes or more cannot be searched")
-    ids = np.fromiter(tokens, np.int32, len(tokens))
+    ends = sizes.cumsum()
+    # The first round has room for a node for each byte, and counts the nodes. The second one has
+    # tables of the right size.
     n_nodes = len(text)
-    for _ in range(2):  # the first time counts the nodes, so that the tables have the right size
-        edges = np.zeros(1 << (2 * n_nodes).bit_length(), u64)
+    for _ in range(2):
+        n_slots = 1 << (2 * n_nodes).bit_length()
+        edges = np.zeros(n_slots, u64)
         values = np.full(n_nodes, -1, np.int32)
         n_nodes = _fill_trie(text, ends, ids, edges, values)
     return edges, values
