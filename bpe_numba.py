@@ -1339,8 +1339,8 @@ def make_trie(tokens: Mapping[int, bytes]) -> Trie:
 #
 # A pattern is a list of steps, and each step splits the pieces of the previous one. A step is a
 # regular expression, a Split or a Metaspace. A name in PATTERNS means one step or several, and so
-# does the pre_tokenizer of a tokenizer.json. The normalizer and the decoder of a tokenizer.json are
-# lists of steps as well, but of other steps: see Normalizing and Tokenizer.
+# does the pre_tokenizer of a tokenizer.json. Its normalizer and its decoder have other steps: see
+# Normalizing and Tokenizer.
 
 BEHAVIORS = ("isolated", "removed", "merged_with_previous", "merged_with_next", "contiguous")
 
@@ -1368,7 +1368,7 @@ class Split(NamedTuple):
 
     @property
     def pieces(self) -> str:
-        """An expression that cuts a text into the same pieces if each match is a piece.
+        """An expression whose matches, and the text between them, are the same pieces.
 
         If matches are joined to the text beside them, it takes both: the underscore merged with the
         next text becomes _[^_]*|[^_]+.
@@ -1376,18 +1376,20 @@ class Split(NamedTuple):
         if self.behavior in ("isolated", "removed"):
             return self.regex
         character = self.regex.removesuffix("+")
+        is_run = self.regex != character
         # A lookahead before a run holds for its first character, and not for each.
+        looks = is_run and re.match(r"\(\?[=!]", self.regex)
         require(
-            _is_one_character(character) and not re.match(r"\(\?[=!].*\+\Z", self.regex),
+            _is_one_character(character) and not looks,
             f"a Split that is {self.behavior} looks for one character, or a run of it: "
             f"{self.regex!r} is not supported",
         )
         match = f"(?:{character})"
         other = rf"(?:(?!{character})[\s\S])"
-        if self.behavior == "contiguous" or self.regex.endswith("+"):
-            match += "+"
         if self.behavior == "contiguous":
-            return match
+            return f"{match}+"
+        if is_run:
+            match += "+"
         if (self.behavior == "merged_with_previous") != self.invert:
             return f"{other}*{match}|{other}+"
         return f"{match}{other}*|{other}+"
@@ -1420,9 +1422,8 @@ class Metaspace(NamedTuple):
         `opening` tells how the first text begins: BEGINS, INSIDE or CONTINUES.
         """
         mark = _with_padding(self.replacement.encode())
-        return flat.rewritten(
-            _write_spaces, mark, PREPEND_SCHEMES.index(self.prepend_scheme), opening
-        )
+        scheme = PREPEND_SCHEMES.index(self.prepend_scheme)
+        return flat.rewritten(_write_spaces, mark, scheme, opening)
 
     def apply_to_text(self, text: str) -> str:
         """Change one text as `apply` changes a flat text."""
@@ -1436,9 +1437,9 @@ PREPEND_SCHEMES = ("never", "first", "always")
 NEVER = 0  # for kernels, the position in PREPEND_SCHEMES
 ALWAYS = 2
 
-# Punctuation is the same as in `tokenizers`, which uses Rust's crate unicode_categories: the
-# printable characters of ASCII except letters and digits, and the punctuation of Unicode 8. Later
-# versions of Unicode dropped two characters, U+166D and U+111C9, and added these.
+# Punctuation is the same as in `tokenizers`: the printable characters of ASCII except letters and
+# digits, and the punctuation of Unicode 8. Later versions of Unicode dropped two characters, U+166D
+# and U+111C9, and added these.
 _NEWER_PUNCTUATION = (
     r"\u061D\u09FD\u0A76\u0C77\u0C84\u1B4E-\u1B4F\u1B7D-\u1B7F\u2E43-\u2E4F\u2E52-\u2E5D\u2E60-\u2E63\U00010D6E"
     r"\U00010EAD\U00010ED0\U00010F55-\U00010F59\U00010F86-\U00010F89\U000113D4-\U000113D5\U000113D7-\U000113D8"
@@ -1488,8 +1489,8 @@ _LIKE_A_NAME = regex.compile(r"[A-Za-z][A-Za-z\d_-]+")
 def _plain_steps(step):
     """List the plain steps that a step means; raises InputError if it is not valid.
 
-    JSON means the steps of a pre_tokenizer. A Split that isolates means the same as its regex, and
-    is replaced by it, so that equal patterns have equal steps.
+    JSON means the steps of a pre_tokenizer. A Split that isolates becomes its regex, which means
+    the same, so that equal patterns have equal steps.
     """
     match step:
         case dict():
@@ -1497,20 +1498,17 @@ def _plain_steps(step):
         case Split():
             require_known("behavior", step.behavior, BEHAVIORS)
             if step.behavior == "isolated":
-                source = step.regex
-                return (Split(source),) if _LIKE_A_NAME.fullmatch(source) else (source,)
+                is_like_a_name = _LIKE_A_NAME.fullmatch(step.regex)
+                step = Split(step.regex) if is_like_a_name else step.regex
         case Metaspace():
             require_known("prepend scheme", step.prepend_scheme, PREPEND_SCHEMES)
-            require(
-                isinstance(step.replacement, str) and len(step.replacement) == 1,
-                f"Metaspace writes one character for a space, not {step.replacement!r}",
-            )
+            mark = step.replacement
+            is_character = isinstance(mark, str) and len(mark) == 1
+            require(is_character, f"Metaspace writes one character for a space, not {mark!r}")
         case str():
-            require(
-                not _LIKE_A_NAME.fullmatch(step),
-                f"no pattern is named {step!r}; there are {', '.join(PATTERNS)}, or a regular "
-                "expression",
-            )
+            names = [*PATTERNS, "or a regular expression"]
+            is_expression = not _LIKE_A_NAME.fullmatch(step)
+            require(is_expression, f"no pattern is named {step!r}; there are {', '.join(names)}")
         case _:
             name = type(step).__name__
             raise InputError(f"a step of a pattern is a str, Split, Metaspace or dict, not {name}")
@@ -1526,10 +1524,7 @@ def _brief_json(value):
 
 
 def _flattened(part, key):
-    """List the steps of a normalizer, pre_tokenizer or decoder, which may be nested.
-
-    A step of the type Sequence lists its steps under `key`.
-    """
+    """List the steps of a part of a tokenizer.json; a Sequence in it lists steps under `key`."""
     match part:
         case list() | tuple():
             return [step for item in part for step in _flattened(item, key)]
@@ -1545,13 +1540,12 @@ def _flattened(part, key):
 def _call_step(part, functions, step, *arguments):
     """Call the function for the type of a step of a tokenizer.json; returns its result as a list.
 
-    part       the part of the file that has the step, for a message
-    functions  type -> function
-    step       its other fields are passed by name, after `arguments`
+    The other fields of the step are passed by name. `part` names a part of the file, for a message.
     """
-    fields = {name: field for name, field in step.items() if name != "type"}
+    fields = dict(step)
     try:
-        return list(functions[step["type"]](*arguments, **fields))
+        function = functions[fields.pop("type")]
+        return list(function(*arguments, **fields))
     except (AttributeError, LookupError, OverflowError, TypeError, ValueError) as error:
         raise InputError(f"the {part} {_brief_json(step)} is not supported: {error}") from None
 
@@ -1561,9 +1555,8 @@ def _call_step(part, functions, step, *arguments):
 # all others that may differ, a warning says so.
 
 # Within a class, which is an expression in brackets, \w of Oniguruma matches these characters.
-# Outside of a class it also matches six numbers: see _ONIGURUMA_PARTS. The \w of `regex` also
-# matches two joiners, so it is written for Oniguruma as a class that has them. Reading turns this
-# class into \w again.
+# Outside of a class it also matches six numbers: see _ONIGURUMA_PARTS. The \w of `regex` matches
+# two joiners as well. So it is written for Oniguruma as a class that has them, and read back as \w.
 _WORD = r"\p{Alphabetic}\p{M}\p{Nd}\p{Pc}"
 _TO_ONIGURUMA = {r"\w": r"[\p{Word}\u200c\u200d]", r"\W": r"[^\p{Word}\u200c\u200d]"}
 _FROM_ONIGURUMA = {
@@ -1611,10 +1604,7 @@ def _replace_escapes(text, replacements):
 
 
 def _read_regex(text):
-    """Rewrite an expression of Hugging Face's engine for `regex`.
-
-    A warning says if it may mean something else.
-    """
+    """Rewrite an expression of Hugging Face's engine for `regex`; warn if that may differ."""
     rewritten = ""
     doubtful = ""
     replacements = list(_ONIGURUMA_PARTS.values())
@@ -1652,26 +1642,23 @@ def _split_steps(pattern, behavior="Isolated", invert=False):
         source = regex.escape(pattern["String"])
     else:
         source = _read_regex(pattern["Regex"])
-    return [Split(source, _BEHAVIORS[behavior], bool(invert))]
+    yield Split(source, _BEHAVIORS[behavior], bool(invert))
 
 
 def _metaspace_steps(replacement, add_prefix_space=True, split=True, prepend_scheme=None, **_):
     """Make the steps of a Metaspace; if it splits, a pretoken begins at each replacement."""
     old_scheme = "always" if add_prefix_space else "never"  # in files from before 2023
-    steps = [Metaspace(replacement, prepend_scheme or old_scheme)]
+    yield Metaspace(replacement, prepend_scheme or old_scheme)
     if split:
-        steps.append(Split(regex.escape(replacement), "merged_with_next"))
-    return steps
+        yield Split(regex.escape(replacement), "merged_with_next")
 
 
 def _byte_level_steps(add_prefix_space=True, use_regex=True, **_):
     """Make the steps of a ByteLevel."""
-    steps = []
     if add_prefix_space:
-        steps.append(Metaspace(" "))
+        yield Metaspace(" ")
     if use_regex:
-        steps.append(PATTERNS["gpt2"])
-    return steps
+        yield PATTERNS["gpt2"]
 
 
 # The function for a type of pre-tokenizer makes the steps of a pattern. Its parameters are the
@@ -1720,22 +1707,17 @@ PATTERN_NAMES = {_plain_steps(entry): name for name, entry in PATTERNS.items()}
 #
 #     Pattern(r"\d+|a").split(b"12a!3")   ->   [b"12", b"a", b"!", b"3"]
 #
-# An expression is compiled through five forms, which are described above `_parse`:
-#
-#     expression -> parts -> machine over classes of characters -> transducer that never goes back
-#     -> table over bytes
-#
-# Scanning reads the table: one look-up for each byte. An expression that is not regular, such as
-# one with a lookbehind, is left to the `regex` package. Each pass over the text is done by a table,
-# by that package or by a Metaspace. Consecutive steps share a pass if one machine can do them all.
-
-# The forms of an expression:
+# An expression is compiled through five forms:
 #
 #     expression   "\d+|a"
 #     parts        either, repeat, class, …            `_parse`
 #     machine      states x {digit, a, other, END}     `_Machine` (classes have one size in UTF-8)
 #     transducer   an entry for each state and class   `_streaming_transducer`: never goes back
 #     table        uint32[R * 256]                     `_utf8_table`: 256 entries for each state
+#
+# Scanning reads the table: one look-up for each byte. An expression that is not regular, such as
+# one with a lookbehind, is left to the `regex` package. Each pass over the text is done by a table,
+# by that package or by a Metaspace. Consecutive steps share a pass if one machine can do them all.
 #
 # A part is a tuple. Parts that are matched one after another are a sequence, which is a tuple, too:
 #
@@ -1747,7 +1729,6 @@ PATTERN_NAMES = {_plain_steps(entry): name for name, entry in PATTERNS.items()}
 #                                     match the sequence so many times. The mode is "" if more are
 #                                     preferred, "?" if fewer are, and "+" if the end is where the
 #                                     sequence matches no more
-
 
 _GROUP = r"\((?:\?(?P<look>[=!])|\?(?P<fold>i?):|(?!\?))"
 _ESCAPE = (
@@ -1770,10 +1751,9 @@ class Unsupported(ValueError):
 
 
 def _parse(source, sources):
-    """Parse an expression that `regex` has accepted; returns a sequence.
+    """Parse an expression that `regex` has accepted; returns a sequence, or raises Unsupported.
 
-    The one-character expressions become keys of `sources`. Raises Unsupported for irregular and for
-    rare constructs.
+    The one-character expressions become keys of `sources`.
     """
 
     def refuse_if(condition, construct):
@@ -1818,15 +1798,15 @@ def _parse(source, sources):
         if token["count"]:
             refuse_if(_may_be_empty(part), "a quantifier on a part that may be empty")
             mode = token["mode"]
+            is_class = len(part) == 1 and part[0][0] == "class"
             refuse_if(
-                mode == "+" and (len(part) > 1 or part[0][0] != "class"),
-                "a possessive quantifier on more than one character",
+                mode == "+" and not is_class, "a possessive quantifier on more than one character"
             )
             count = _COUNTS.get(token["count"], token["count"].strip("{}"))
-            least, comma, most = count.partition(",")
-            if not comma:
-                most = least
-            part = (("repeat", part, int(least), float(most or "inf"), mode),)
+            limits = count.split(",")  # one number, or two of which the second may be missing
+            least = int(limits[0])
+            most = float(limits[-1] or "inf")
+            part = (("repeat", part, least, most, mode),)
         sequences[-1] += part
     return _alternatives(sequences)
 
@@ -1868,16 +1848,18 @@ def _code_points_matching(source):
     4 s.
     """
     matches = np.zeros(N_CODE_POINTS, bool)
-    if listed := _LISTED.fullmatch(source):
-        matches[[int(code, 16) for code in listed.captures(2)]] = True
+    listed = _LISTED.fullmatch(source)
+    if listed:
+        codes = [int(code, 16) for code in listed.captures(2)]
+        matches[codes] = True
         return matches != (listed[1] == "^")
+    runs = regex.finditer(f"(?:{source})+", _all_characters(), timeout=REGEX_SECONDS)
     try:
-        for match in regex.finditer(f"(?:{source})+", _all_characters(), timeout=REGEX_SECONDS):
-            matches[match.start() : match.end()] = True
+        for run in runs:
+            matches[run.start() : run.end()] = True
     except TimeoutError:
-        raise Unsupported(
-            f"a set of {len(source):,} characters, which takes long to look up"
-        ) from None
+        construct = f"a set of {len(source):,} characters, which takes long to look up"
+        raise Unsupported(construct) from None
     return matches
 
 
@@ -1898,10 +1880,9 @@ class _Machine:
     All code points of a class have the same size in UTF-8; the last class is END, where the text
     ends. A state is a tuple of sequences: each is a way to go on, the preferred one first. These
     are the ordered threads of Pike's machine; see Cox, "Regular Expression Matching: the Virtual
-    Machine Approach". Ways after one that has matched are dropped, so the last match before the
-    state is empty is the leftmost-first one, as in Perl. A match is recognized one character later,
-    when lookaheads can be decided. In the first state, END is a match by itself, beside those of
-    the expression. No text leads back to that state.
+    Machine Approach". Ways after one that has matched are dropped, so the last match is the one
+    that Perl finds. A match is recognized one character later, when lookaheads can be decided. Only
+    in the first state, to which no text leads back, END is a match by itself.
     """
 
     def __init__(self, sequence, sources):
@@ -1909,30 +1890,33 @@ class _Machine:
         self.n_steps = 0
         if len(sources) > MAX_SETS:
             raise Unsupported(f"more than {MAX_SETS} sets of characters")
-        ranges = np.diff([0, 0x80, 0x800, 0xD800, 0xE000, 0x10000, N_CODE_POINTS])
-        # Each code point has a bit for each set that contains it, and above these bits its size in
-        # UTF-8. A lone surrogate means an invalid byte.
-        bits = np.repeat(np.array([1, 2, 3, 1, 3, 4], u64) << u64(SIZE_BIT), ranges)
+        sizes = np.ones(N_CODE_POINTS, u64)  # in UTF-8
+        for first_longer in (0x80, 0x800, 0x10000):
+            sizes[first_longer:] += u64(1)
+        sizes[0xD800:0xE000] = 1  # a lone surrogate means an invalid byte
+        # The bits of a code point: one for each set that contains it, and above them its size.
+        bits = sizes << u64(SIZE_BIT)
         for bit, source in enumerate(sources):
             bits |= _code_points_matching(source).astype(u64) << u64(bit)
-        if (bits[0xDC80:0xDD00] != bits[SURROGATE_ESCAPE]).any():
+        invalid = bits[0xDC80:0xDD00]
+        if (invalid != invalid[0]).any():
             raise Unsupported("a class that distinguishes between invalid bytes")
-        bits[0xD800:0xE000] = bits[SURROGATE_ESCAPE]  # a text has no other surrogates
+        bits[0xD800:0xE000] = invalid[0]  # a text has no other surrogates
         # There are few runs of code points with equal bits.
         runs = np.flatnonzero(np.append(True, bits[1:] != bits[:-1]))
         classes, first_runs = np.unique(bits[runs], return_index=True)
         self.examples = runs[first_runs]  # a code point of each class
         self.class_of = np.searchsorted(classes, bits).astype(np.uint16)
         # END is one byte, which no expression matches.
+        names = [*sources, "END"]
         classes = [*classes.tolist(), 1 << SIZE_BIT | 1 << len(sources)]
         self.sizes = [of_class >> SIZE_BIT for of_class in classes]
         self.matching = [  # the one-character expressions that match a class
-            {source for bit, source in enumerate([*sources, "END"]) if of_class >> bit & 1}
-            for of_class in classes
+            {name for bit, name in enumerate(names) if of_class >> bit & 1} for of_class in classes
         ]
 
     def step(self, state, matching):
-        """Read a character in a state; `matching` has the one-character expressions that match it.
+        """Read a character, of which `matching` has the one-character expressions that match it.
 
         Returns whether a match ends before the character, and the next state.
         """
@@ -1967,10 +1951,7 @@ class _Machine:
 
 
 def _ways_to_repeat(sequence, least, most, mode, rest):
-    """List the ways to go on at a "repeat" part, the preferred one last, as `step` takes it first.
-
-    `rest` is the way after the part.
-    """
+    """List the ways to go on at a "repeat" part with a rest behind it, the preferred one last."""
     if not most:
         return [rest]
     again = ("repeat", sequence, max(least - 1, 0), most - 1, mode)
@@ -1989,11 +1970,11 @@ MAX_ENTRIES = 1_000_000  # states times classes; they take 5 s
 
 
 def _number_states(first, row):
-    """Number the states of a machine in the order in which they are reached; the first state is 0.
+    """Number the states of a machine in the order in which they are reached, from 0 on.
 
-    row(state) lists, for each letter, the output of the machine and the next state. Returns two
-    arrays of states by letters: the outputs, and the numbers of the next states, with -1 for (),
-    which is not a state.
+    row(state) lists, for each letter, the output of the machine and the next state; or () if there
+    is none. Returns the outputs, and the numbers of the next states, or -1: two arrays of states by
+    letters.
     """
     states = [first]
     numbers = {(): -1, first: 0}
@@ -2015,8 +1996,8 @@ def _number_states(first, row):
 class ScanTable(NamedTuple):
     r"""A compiled pattern: a machine over bytes that never goes back.
 
-    It has D states, C classes of characters (class C is END), and R rows of the table. The machine
-    over bytes is the table. Its state is a row, and the entry at row * 256 + byte is
+    It has D states, C classes of characters (class C is END), and R rows of the table. A state of
+    the machine over bytes is a row, and the entry at row * 256 + byte is
 
         31 … 8     next row, already times 256
         7 … 5      rare: 0 nothing; 1 to 5 bytes back a second pretoken ends; INVALID_UTF8;
@@ -2033,21 +2014,19 @@ class ScanTable(NamedTuple):
     At the first space "ab" has ended, one byte back. The byte `c` decides that `\s+(?!\S)` had to
     give back a space: a pretoken ended 2 bytes back, and a single space, matched by `\s`, ended 1
     byte back. END ends the pretoken before it, and is a pretoken itself. An entry is UNRESOLVED if
-    it cannot tell the ends: there are more than two, one is too far back, or the state would have
-    to remember too many characters. The other arrays then decide: they are the machine over
-    characters (see `_match_end`).
+    there are more than two ends, or one is too far back, or the state would have to remember too
+    many characters. The other arrays then decide: they are the machine over characters (see
+    `_match_end`).
     """
 
     table: np.ndarray  # uint32[R * 256]
-    class_of: np.ndarray  # uint16[0x110000]      code point -> class
-    next_state: np.ndarray  # int16[D, C + 1]     state, class -> state, or -1
-    # bool[D, C + 1]  state, class -> whether the pattern has matched before this character
-    accepts: np.ndarray
+    class_of: np.ndarray  # uint16[0x110000]    code point -> class
+    next_state: np.ndarray  # int16[D, C + 1]   state, class -> state, or -1
+    accepts: np.ndarray  # bool[D, C + 1]       whether a match ends before a character, in a state
     # bool[C, C]  whether a pretoken ends between such characters in every context. The machine over
     # characters reads END there, since a pretoken of an earlier Split may end there, too
     must_split: np.ndarray
-    # bool[C]  whether a pretoken that begins so is dropped; empty if none is
-    dropped: np.ndarray
+    dropped: np.ndarray  # bool[C]   whether a pretoken that begins so is dropped; empty: none is
 
 
 ROW_MASK = u32(0xFFFFFF00)
@@ -2066,22 +2045,24 @@ def _compile_pattern(source, passes=()):
     """Compile an expression to a table; raises Unsupported if that cannot be done exactly.
 
     passes  the passes of the Splits that become one machine; the expression contains the last one.
-            The machine reads END where one of the others surely cuts. A pretoken that begins with a
-            character which any of them drops is dropped
+            The machine reads END where one of the others surely cuts. A pretoken is dropped if one
+            of them drops pretokens that begin so
     """
-    sources = {}  # of all expressions, so that each class belongs to one class of their tables
-    expressions = [source, *(cut_pass.split.pieces for cut_pass in passes)]
-    sequence, *_ = [_parse(expression, sources) for expression in expressions]
+    sources = {}
+    sequence = _parse(source, sources)
+    for cut_pass in passes:  # so that each class of the machine is part of one class of the pass
+        _parse(cut_pass.split.pieces, sources)
     machine = _Machine(sequence, sources)
-    n = len(machine.sizes)
+    n = len(machine.examples)
     cuts = np.zeros((n, n), bool)
-    dropped = []
-    for k, (table, *_) in enumerate(passes, 1):
+    dropped = np.zeros(n, bool)
+    for cut_pass in passes:
+        table = cut_pass.table
         classes = table.class_of[machine.examples]
-        if k < len(passes):
-            cuts[:-1, :-1] |= table.must_split[np.ix_(classes, classes)]
+        if cut_pass is not passes[-1]:
+            cuts |= table.must_split[np.ix_(classes, classes)]
         if len(table.dropped):
-            dropped.append(table.dropped[classes])
+            dropped |= table.dropped[classes]
     accepts, next_state = _number_states(machine.first, machine.row)
     if accepts[0].any():
         raise Unsupported("it matches the empty string before some characters")
@@ -2089,14 +2070,14 @@ def _compile_pattern(source, passes=()):
     require(accepts[reached[reached > 0]].any(), f"the pattern {source[:200]!r} matches nothing")
     accepts[0, -1] = True  # text without a match ends at END, and not at the character after it
     entries = _streaming_transducer(next_state, accepts, cuts, machine.sizes)
-    splits = [rows.all(axis=0) for rows in _splits_after(next_state, accepts)]
+    splits = [contexts.all(axis=0) for contexts in _splits_after(next_state, accepts)]
     return ScanTable(
         _utf8_table(entries, machine.class_of),
         machine.class_of,
         next_state.astype(np.int16),
         accepts,
-        np.array(splits) | cuts[:-1, :-1],
-        np.any(dropped or [[]], axis=0),
+        np.array(splits) | cuts,
+        dropped if dropped.any() else dropped[:0],
     )
 
 
@@ -2105,14 +2086,13 @@ def _sure_starts(next_state, accepts):
 
     The arguments are those of a ScanTable.
     """
-    first = next_state[0]
-    # The states from which a match surely follows are fewer in each round.
-    sure = np.ones(len(accepts), bool)
-    before = None
-    while not np.array_equal(sure, before):
-        before = sure
-        sure = (accepts | (next_state >= 0) & sure[next_state]).all(axis=1)
-    return (first >= 0) & sure[first]
+    # The states from which a match surely follows are fewer in each round. Index -1 is no state.
+    sure = np.append(np.ones(len(accepts), bool), False)
+    n_before = None
+    while sure.sum() != n_before:
+        n_before = sure.sum()
+        sure[:-1] = (accepts | sure[next_state]).all(axis=1)
+    return sure[next_state[0]]
 
 
 def _splits_after(next_state, accepts):
@@ -2120,15 +2100,15 @@ def _splits_after(next_state, accepts):
 
     The arguments are those of a ScanTable. Each item of the list is bool[contexts, C]. A context of
     x is a state after x. The pretoken ends if this state accepts before y and before END, and does
-    not take y. If no match begins with x, text without a match is a context, too, and is the row
-    -1: it ends if y alone is a match, whatever follows.
+    not take y. If no match begins with x, text without a match is a context, too: it ends if y
+    alone is a match, whatever follows.
     """
     first = next_state[0]
-    begins = (first >= 0) & accepts[first].all(axis=1)
-    splits = accepts & (next_state < 0) & accepts[:, -1:]
-    splits = np.vstack([splits, begins])[:, :-1]
-    rows = next_state.T[:-1]  # for each x: the states after it, or -1; the first is from the start
-    return [splits[[after[0], *after[after >= 0]]] for after in rows]
+    in_gap = (first >= 0) & accepts[first].all(axis=1)
+    in_match = accepts & (next_state < 0) & accepts[:, -1:]
+    splits = np.vstack([in_match, in_gap])[:, :-1]  # so the state -1 is text without a match
+    states_after = next_state.T[:-1]  # for each x; the first one is reached from the start
+    return [splits[[after[0], *after[after >= 0]]] for after in states_after]
 
 
 FRESH, ACCEPTED, GAP = range(3)
@@ -2164,7 +2144,7 @@ MANY = -2
 
 
 def _streaming_transducer(next_state, accepts, cuts, sizes):
-    """Compose a pattern's machine with its own restart; returns entries, int64[states, C].
+    """Compose a pattern's machine with its own restart; returns entries, int64[states, C + 1].
 
     The entries are those of a ScanTable. The transducer emits the end of each pretoken, and reads
     again the characters after it, which its state remembers. So scanning never moves backwards.
@@ -2174,13 +2154,14 @@ def _streaming_transducer(next_state, accepts, cuts, sizes):
     cuts                  bool[C, C]: whether the text ends between two characters
     sizes                 the bytes of each character
     """
-    rows = list(map(tuple, cuts.tolist()))
+    rows = list(map(tuple, np.pad(cuts, (0, 1)).tolist()))
     # The last two sizes are those of MANY, too far back for an entry to tell, and of CUT.
     machine = next_state, accepts, rows, [*sizes, MAX_BACK + 1, 0]
-    ends, following = _number_states(
-        _Reading(row=rows[-1]),
-        lambda state: [_advance(machine, state, char) for char in range(len(sizes))],
-    )
+
+    def row(state):
+        return [_advance(machine, state, char) for char in range(len(sizes))]
+
+    ends, following = _number_states(_Reading(row=rows[-1]), row)
     return np.maximum(following, 0) << 8 | ends
 
 
@@ -2218,7 +2199,8 @@ def _advance(machine, state, char):
         if inner >= 0:
             # The machine goes on, and these characters wait.
             pending = chars
-            if len(set(chars)) > 1 or len(chars) * sizes[char] >= MAX_PENDING_BYTES:
+            n_bytes = len(chars) * sizes[char]
+            if len(set(chars)) > 1 or n_bytes >= MAX_PENDING_BYTES:
                 pending = (MANY,)
             if status == GAP and MANY not in chars and accepts[inner].all():
                 end_before(chars)  # the match is already sure
@@ -2249,7 +2231,7 @@ def _utf8_table(entries, class_of):
     There is a row for each state, and there are rows for the bytes that continue a character; equal
     ones are shared.
 
-    entries   int64[states, C], from `_streaming_transducer`; the last class is END
+    entries   int64[states, C + 1], from `_streaming_transducer`
     class_of  uint16[0x110000]
     """
     empty = np.full(256, INVALID_UTF8, u32)
@@ -2265,9 +2247,9 @@ def _utf8_table(entries, class_of):
     blocks = blocks.view(np.uint16)
 
     def row_entries(continued):
-        """Make an entry for each 64 of these entries, uint32.
+        """Make an entry for each 64 of these entries, which leads to a row with them, uint32.
 
-        It leads to a row that has the 64 entries at 0x80…0xBF, the bytes that continue a character.
+        They are at 0x80…0xBF, the bytes that continue a character.
         """
         links = []
         for block in continued.reshape(-1, 64):
@@ -2279,13 +2261,15 @@ def _utf8_table(entries, class_of):
             links.append(entry_of[key])
         return np.array(links, u32)
 
-    for row, of_class in zip(rows[: len(entries)], entries.astype(u32), strict=True):
+    for state, of_class in enumerate(entries.astype(u32)):
+        row = rows[state]
         row[END] = of_class[-1]
         row[:0x80] = of_class[class_of[:0x80]]
         row[INVALID_BYTE] = of_class[class_of[SURROGATE_ESCAPE]]
         # Each 64 code points have an entry, which leads to the row of their last byte.
         # A character is valid only in its shortest form.
-        before_last = row_entries(np.append(of_class, INVALID_UTF8)[blocks])[block_of.reshape(-1)]
+        last = np.append(of_class, INVALID_UTF8)[blocks]
+        before_last = row_entries(last)[block_of.reshape(-1)]
         row[0xC0:0xE0] = before_last[:0x20]  # U+0080 to U+07FF: two bytes
         before_last[:0x20] = INVALID_UTF8
         row[0xE0:0xF0] = row_entries(before_last[:0x400])  # up to U+FFFF
@@ -2303,7 +2287,7 @@ def _is_one_character(source):
 
 
 def _write_set(characters, negated=False):
-    """Write a set of characters as a regular expression: letters, digits and hexadecimal codes."""
+    """Write a set of characters as an expression."""
     codes = [char if char.isalnum() else rf"\U{ord(char):08x}" for char in sorted(characters)]
     return f"[{'^' * negated}{''.join(codes)}]"
 
@@ -2314,11 +2298,10 @@ def _matching(source):
 
 
 def _compile_regex(source):
-    """Compile by the `regex` package.
+    """Compile by the `regex` package; raises InputError if the empty string matches.
 
-    Raises InputError for invalid expressions, and if the empty string matches. Counts are limited,
-    since that package writes out groups that may be empty: (?:(?:(?:a?){100}){100}){100} takes it 1
-    s and 300 MB.
+    Counts are limited, since that package writes out groups that may be empty:
+    (?:(?:(?:a?){100}){100}){100} takes it 1 s and 300 MB.
     """
     shown = repr(source[:200])
     group_counts = re.findall(r"(?<=[)?*+}])\{(?:\d*,)?(\d+),?\}", source)
@@ -2330,10 +2313,11 @@ def _compile_regex(source):
     except (regex.error, ValueError, OverflowError, RecursionError) as error:
         raise InputError(f"the pattern {shown} does not compile: {error}") from None
     with _time_limit(source, "") as seconds:
-        require(
-            not compiled.fullmatch("", timeout=seconds),
-            f"the pattern {shown} matches the empty string; it must take at least one character",
-        )
+        is_empty = compiled.fullmatch("", timeout=seconds)
+    require(
+        not is_empty,
+        f"the pattern {shown} matches the empty string; it must take at least one character",
+    )
     return compiled
 
 
@@ -2343,19 +2327,18 @@ REGEX_SECONDS = 10
 
 @contextlib.contextmanager
 def _time_limit(source, text):
-    """Yield the seconds that the `regex` package may take for a text.
+    """Yield the seconds that the `regex` package may take; a TimeoutError becomes an InputError.
 
-    A TimeoutError becomes an InputError. The limit is REGEX_SECONDS, and as many again for each
-    1,000,000 characters.
+    They are REGEX_SECONDS, and as many again for each 1,000,000 characters of the text.
     """
     seconds = REGEX_SECONDS * (1 + len(text) / 1e6)
     try:
         yield seconds
     except TimeoutError:
         raise InputError(
-            f"the pattern {source[:200]!r} takes more than {seconds:.0f} s for the "
-            f"{len(text):,} characters of a text "
-            f"that begins {text[:40]!r}: it backtracks too much, as (a+)+$ does; rewrite it"
+            f"the pattern {source[:200]!r} takes more than {seconds:.0f} s for the {len(text):,} "
+            f"characters of a text that begins {text[:40]!r}: it backtracks too much, as (a+)+$ "
+            "does; rewrite it"
         ) from None
 
 
@@ -2378,21 +2361,19 @@ class _CutPass(NamedTuple):
         for part, meaning in zip(flat.parts(), flat.meanings.tolist(), strict=True):
             text = part.decode("utf-8", "surrogateescape")
             borders = self._borders(text)
-            for start, stop in itertools.pairwise(borders):
+            for start, stop in itertools.pairwise([0, *borders, len(text)]):
                 parts.append(text[start:stop].encode("utf-8", "surrogateescape"))
-            meanings += [INSIDE] * (len(borders) - 2) + [meaning]
+            meanings += [INSIDE] * len(borders) + [meaning]
         return FlatText.join(parts, meanings)
 
     def _borders(self, text):
-        """List the positions at which matches of the expression begin or end, and both ends."""
-        if not text:
-            return [0, 0]
-        borders = {0, len(text)}
+        """List the positions inside a text at which matches of the expression begin or end."""
+        borders = set()
         position = 0
         search = regex.compile(self.split.regex).search
         with _time_limit(self.split.regex, text) as seconds:
             end = time.process_time() + seconds
-            while position <= len(text):
+            while position < len(text):
                 left = max(end - time.process_time(), 0.0)
                 match = search(text, position, timeout=left)
                 if not match:
@@ -2400,7 +2381,7 @@ class _CutPass(NamedTuple):
                 borders.update(match.span())
                 # An empty match after another one is ignored, as in Oniguruma.
                 position = match.end() + (not match[0])
-        return sorted(borders)
+        return sorted(borders - {0, len(text)})
 
 
 class Pattern:
@@ -2417,9 +2398,9 @@ class Pattern:
     warning      a remark for the user, or ""
 
     The `regex` package may take 10 seconds for a text, and 10 more for each 1,000,000 characters.
-    After that, InputError names the pattern and the text, as for (a+)+$ on aaaa…, which has 2**n
-    ways to match. Invalid bytes are matched as the lone surrogates of `surrogateescape`. Raises
-    ValueError for an expression that does not compile, or that matches the empty string.
+    After that, InputError names the pattern and the text. Invalid bytes are matched as the lone
+    surrogates of `surrogateescape`. Raises InputError for an expression that does not compile, or
+    that matches the empty string.
 
     >>> Pattern("gpt2").split(b"Hello  world!")
     [b'Hello', b' ', b' world', b'!']
@@ -2438,16 +2419,13 @@ class Pattern:
         self.parts = [
             PATTERNS.get(step, step) if isinstance(step, str) else step for step in sources
         ]
-        self.steps = steps = tuple(itertools.chain.from_iterable(map(_plain_steps, self.parts)))
-        self.source = steps[0] if len(steps) == 1 else steps
-        self.name = PATTERN_NAMES.get(steps)
+        self.steps = tuple(itertools.chain.from_iterable(map(_plain_steps, self.parts)))
+        self.source = self.steps[0] if len(self.steps) == 1 else self.steps
+        self.name = PATTERN_NAMES.get(self.steps)
         self.passes = []
-        runs = itertools.groupby(steps, lambda step: isinstance(step, Metaspace))
-        for is_metaspace, group in runs:
-            if is_metaspace:
-                self.passes += group
-            else:
-                self.passes += _compile_passes(tuple(group))
+        runs = itertools.groupby(self.steps, lambda step: isinstance(step, Metaspace))
+        for is_metaspace, run in runs:
+            self.passes += run if is_metaspace else _compile_passes(tuple(run))
         self.warning = "; ".join(step.warning for step in self.passes if step.warning)
         self.is_compiled = not self.warning
         if not self.table:
@@ -2473,9 +2451,9 @@ class Pattern:
 
         Where the first expression always cuts, the whole pattern does: later steps only add cuts.
         """
-        first = self.passes[0]
+        first, second, *_ = [*self.passes, None]
         has_mark = isinstance(first, Metaspace)
-        table = self.passes[int(has_mark)].table or Pattern("none").table
+        table = (second if has_mark else first).table or Pattern("none").table
         class_of = table.class_of.copy()
         if has_mark:  # a space is cut like its replacement
             class_of[0x20] = class_of[ord(first.replacement)]
@@ -2488,10 +2466,7 @@ class Pattern:
 
     @property
     def matches_everything(self) -> bool:
-        """Whether each single character surely is a match.
-
-        Then every character of a text is in one.
-        """
+        """Whether each single character surely is a match, and so every one of a text is in one."""
         if not isinstance(self.source, str) or not self.is_one_machine:
             return False
         return bool(_sure_starts(self.table.next_state, self.table.accepts).all())
@@ -2511,7 +2486,8 @@ class Pattern:
         """Cut a text into pretokens, without the dropped ones."""
         scan = _new_scan()
         flat = FlatText.join([_text_bytes(data)], [BEGINS])
-        flat = self.passes[-1].apply(scan, self.apply(scan, flat, BEGINS), BEGINS)
+        flat = self.apply(scan, flat, BEGINS)
+        flat = self.passes[-1].apply(scan, flat, BEGINS)
         return list(filter(None, flat.parts()))
 
 
@@ -2542,10 +2518,10 @@ def _join(passes):
 
     It is the machine of the last Split, in which the text ends where an earlier one surely cuts.
     There are two cases for each earlier Split. If two characters always tell whether it cuts
-    between them, it needs no more. Otherwise, as for \d{1,3}, its expression becomes an alternative
-    of the last one. It must take runs of certain characters, of which a later Split matches none.
-
-    A Split that drops its matches must take runs, too: each piece of a dropped run is dropped.
+    between them, it needs no more. But if it drops its matches, it must take whole runs of certain
+    characters: each piece of a dropped run is dropped. Otherwise, as for \d{1,3}, its expression
+    becomes an alternative of the last one. It must take such runs, and no later Split may match a
+    part of them.
     """
     *others, last = passes
     if not others:
@@ -2555,18 +2531,21 @@ def _join(passes):
         later = [cut_pass.table for cut_pass in passes[k:]]
         if not (table and all(later) and table.accepts[1:].all()):
             raise Unsupported
-        starts = table.next_state[0, :-1] >= 0
-        may_join = table.must_split[starts[:, None] != starts].all()
-        contexts = _splits_after(table.next_state, table.accepts)
-        if all((rows == rows[0]).all() for rows in contexts):
-            may_join |= not len(table.dropped)
+        starts = table.next_state[0, :-1] >= 0  # the classes with which a match may begin
+        takes_runs = table.must_split[starts[:, None] != starts].all()
+        splits_after = _splits_after(table.next_state, table.accepts)
+        two_decide = all((contexts == contexts[0]).all() for contexts in splits_after)
+        if two_decide:
+            may_join = takes_runs or not len(table.dropped)
         else:
             expressions.append(split.pieces)
-            may_join &= all(_leaves_whole(t, starts[table.class_of]) for t in later)
+            run = starts[table.class_of]
+            may_join = takes_runs and all(_leaves_whole(after, run) for after in later)
         if not may_join:
             raise Unsupported
-    source = "|".join([*expressions, last.split.pieces])
-    return _CutPass(_compile_pattern(source, passes), last.split)
+    expressions.append(last.split.pieces)
+    table = _compile_pattern("|".join(expressions), passes)
+    return _CutPass(table, last.split)
 
 
 def _leaves_whole(table, characters):
@@ -2589,15 +2568,13 @@ def _compile_split(split):
             split.behavior == "isolated",
             f"a Split that is {split.behavior} by {shown!r} is not supported: {error}",
         )
-        return _CutPass(
-            None,
-            split,
-            f"the pattern is left to the `regex` package, which is some 50 times slower: {error}",
-        )
+        warning = "the pattern is left to the `regex` package, which is some 50 times slower"
+        return _CutPass(None, split, f"{warning}: {error}")
     if split.behavior == "removed":
-        starts = _sure_starts(table.next_state, table.accepts)
+        sure_starts = _sure_starts(table.next_state, table.accepts)
+        starts = table.next_state[0] >= 0
         require(
-            np.array_equal(starts, table.next_state[0] >= 0),
+            np.array_equal(starts, sure_starts),
             f"a Split that removes {shown!r} is not supported: a single character must decide",
         )
         table = table._replace(dropped=starts[:-1] ^ split.invert)
