@@ -3361,38 +3361,33 @@ def _find_cut(text, start, stop, class_of, must_split, special):
 # ─── Normalizing ──────────────────────────────────────────────────────────────────────────────────
 #
 # Flat text -> flat text as a model expects it. The steps are those of a tokenizer.json. Most of
-# them change characters one by one. Only the characters that change with their neighbours are hard;
-# they are called joined:
+# them change characters one by one. Some characters change with their neighbours; they are called
+# joined:
 #
 #     "CAFE" + U+0301 + " NOIR"   ->  NFC  ->  Lowercase  ->   "café noir", where é is one character
 #
-# NFC composes the accent U+0301 with the letter before it, which a table of characters cannot
-# express. Consecutive steps that change characters become one pass. A kernel finds the runs of
-# joined characters, each with a neighbour on both sides ("E" + U+0301 + " "). Python changes these
-# runs by one step after another, and a kernel maps all other characters by a table. All other steps
-# are Python functions of a whole text.
+# Consecutive steps that change characters become one _MapPass. A kernel finds the runs of joined
+# characters, each with a neighbour on both sides ("E" + U+0301 + " "). Python changes these runs by
+# one step after another, and a kernel maps all other characters by a table. Every other step is a
+# _TextPass, a Python function of a whole text.
 #
-# Each pass, _MapPass or _TextPass, declares what it may do to a text. Pieces of a text are
-# normalized on their own where these promises allow it; see Normalizer.cut_arrays:
+# Each pass declares what it may do to a text. Pieces of a text are normalized on their own where
+# these promises allow it; see Normalizer.cut_arrays:
 #
-#     changed   the code points that the pass may change, remove or join with others. All other
-#               characters stay, and a text may be cut beside them. None: there is no such promise
+#     changed   the characters that the pass may change, remove or join with others. All others
+#               stay, and a text may be cut beside them. None: there is no such promise
 #     changes   code point -> the text that the character becomes if its neighbours stay. Those
 #               without an entry stay as well
 #     border    characters whose change depends on the text around them. No piece begins with one
-#     prefix    bytes that are put before a text that is not empty; only a _TextPass has them
 #
 # The joined characters of a _MapPass are among `changed`, and are its `border`.
 
 
 class _CharacterStep(NamedTuple):
-    """A step that changes characters one by one, except joined ones.
-
-    Joined characters change with their neighbours.
-    """
+    """A step that changes characters one by one, except joined ones."""
 
     changes: dict  # code point -> text, as for str.translate
-    joined: frozenset = frozenset()  # characters
+    joined: Collection = ()  # characters that change with their neighbours
     change: Callable = None  # of a text; None: str.translate
     decomposes: bool = False  # NFD or NFKD
 
@@ -3409,18 +3404,20 @@ def _composed(steps):
     changes = {}
     joined = set()
     for step in reversed(steps):
-        joining = {char for char in joined if ord(char) not in step.changes}
-        if joined:
-            joining |= {
-                chr(code)
-                for code, text in step.changes.items()
-                if not text or not joined.isdisjoint(text)
-            }
-        changes |= {code: text.translate(changes) for code, text in step.changes.items()}
-        joined = joining | {
-            char for char in step.joined if not step.decomposes or changes.get(ord(char), char)
-        }
+        before = step.changes
+        joining = {char for char in joined if ord(char) not in before}
+        for code, text in before.items():
+            if joined and not (text and joined.isdisjoint(text)):
+                joining.add(chr(code))
+        changes |= {code: text.translate(changes) for code, text in before.items()}
+        for char in step.joined:
+            if not step.decomposes or changes.get(ord(char), char):
+                joining.add(char)
+        joined = joining
     return changes, joined
+
+
+JOINED = -1
 
 
 @struct
@@ -3429,8 +3426,7 @@ class _CharacterMap:
 
     # int32[0x110000]  the number of the replacement, from 1 on; 0: the character stays; or JOINED
     entries: np.ndarray
-    # int16[256]  the byte that replaces a character of one byte; -1: see `entries`
-    ascii_bytes: np.ndarray
+    ascii_bytes: np.ndarray  # int16[256]   the byte that replaces one of ASCII; -1: see `entries`
     texts: np.ndarray  # uint8[…]           replacements, end to end, and PADDING
     offsets: np.ndarray  # int64[R + 2]     replacement r is texts[offsets[r] : offsets[r + 1]]
     leads: np.ndarray  # bool[256]          whether a joined character begins with this byte
@@ -3438,30 +3434,30 @@ class _CharacterMap:
     longest: int  # for each byte of a text there is room for so many bytes of replacements
 
 
-JOINED = -1
-
-
 def _character_map(changes, joined):
-    """Make the tables of `_map_characters`."""
+    """Make the table of a _MapPass."""
     texts = [text.encode("utf-8", "surrogateescape") for text in changes.values()]
-    first_bytes = {char.encode("utf-8", "surrogateescape")[0] for char in joined}
+    sizes = [*map(len, texts)]
     entries = np.zeros(N_CODE_POINTS, np.int32)
-    ascii_bytes = np.full(256, -1, np.int16)
     entries[list(changes)] = np.arange(1, len(changes) + 1)
-    entries[list(map(ord, joined))] = JOINED
+    ascii_bytes = np.full(256, -1, np.int16)
     for code in range(0x80):
         text = changes.get(code, chr(code))
         if len(text) == 1 and text.isascii():
             ascii_bytes[code] = ord(text)
     ascii_bytes[END] = END
+    leads = np.zeros(256, bool)
+    for char in joined:
+        entries[ord(char)] = JOINED
+        leads[char.encode("utf-8", "surrogateescape")[0]] = True
     return _CharacterMap(
         entries,
         ascii_bytes,
         _with_padding(b"".join(texts)),
-        np.cumsum([0, 0, *map(len, texts)]),
-        np.isin(np.arange(256), [*first_bytes]),
-        min(first_bytes, default=0xFF),
-        max(map(len, texts), default=1) + 1,
+        np.cumsum([0, 0, *sizes]),
+        leads,
+        min(np.flatnonzero(leads).tolist(), default=0xFF),
+        max(sizes, default=1) + 1,
     )
 
 
@@ -3472,9 +3468,9 @@ def _find_joined(text, table):
     text   uint8[…], and PADDING
     table  _CharacterMap
 
-    Returns the start and the end of each run, int64[J, 2], and the texts of the runs, uint8[…],
-    with END after each. A byte 0xFE ends a run even if it is not END: an invalid byte does not
-    change its neighbours.
+    Returns the start and the end of each run, int64[J, 2], and their texts, uint8[…], with END
+    after each. A byte 0xFE ends a run even if it is not END, since an invalid byte does not change
+    its neighbours.
     """
     runs = np.empty((16, 2), i64)
     n = 0
@@ -3514,7 +3510,7 @@ def _find_joined(text, table):
     return runs[:n], joined[:size]
 
 
-MAPPED_BYTES = 1 << 12  # reserve space for so many bytes at once; for each one it costs 10 ns
+MAPPED_BYTES = 1 << 12  # there is space for their replacements; for one byte it would cost 10 ns
 
 
 @kernel
@@ -3538,20 +3534,23 @@ def _map_characters(text, runs, changed, changed_ends, table):
     while position < stop:
         run = runs[q, 0] if q < len(runs) else stop
         if position == run:
-            out = _reserve(out, n + changed_ends[q] - written + 2 * PADDING)
-            n = _copy_bytes(changed, written, changed_ends[q], out, n)
-            written = changed_ends[q] + 1
+            end = changed_ends[q]
+            out = _reserve(out, n + end - written + 2 * PADDING)
+            n = _copy_bytes(changed, written, end, out, n)
+            written = end + 1
             position = runs[q, 1]
             q = q + 1
             continue
         limit = min(run, position + MAPPED_BYTES)
-        out = _reserve(out, n + (limit - position) * table.longest + 2 * PADDING)
+        most = (limit - position) * table.longest
+        out = _reserve(out, n + most + 2 * PADDING)
         if len(offsets) == 2:  # no character has a replacement
             n = _copy_bytes(text, position, limit, out, n)
             position = limit
         while position < limit:
-            if ascii_bytes[text[position]] >= 0:
-                out[n] = ascii_bytes[text[position]]
+            ascii_byte = ascii_bytes[text[position]]
+            if ascii_byte >= 0:
+                out[n] = ascii_byte
                 position = position + 1
                 n = n + 1
                 continue
@@ -3572,18 +3571,20 @@ class _MapPass:
     def __init__(self, steps):
         changes, joined = _composed(steps)
         self.steps = steps
-        self.maps = bool(changes)  # Python cannot ask the table, whose fields kernels alone read
-        self.border = "".join(joined)
         self.table = _character_map(changes, joined)
-        self.changed = {*changes, *map(ord, joined)}
+        self.maps = bool(changes)
+        self.border = "".join(joined)
+        self.changed = self.border + "".join(map(chr, changes))
+        self.changes_invalid = chr(SURROGATE_ESCAPE) in self.changed
         # A lone surrogate means an invalid byte, which no str has.
         self.changes = {code: text for code, text in changes.items() if code >> 11 != 0x1B}
-        easy = {*map(chr, range(0x80))} - joined
-        self.hard = joined and re.compile(f"[^{re.escape(''.join(easy))}]")
+        # In ASCII, most characters are not joined, and a regular expression finds all others.
+        easy = "".join({*map(chr, range(0x80))} - joined)
+        self.hard = joined and re.compile(f"[^{re.escape(easy)}]")
 
     def apply(self, flat, opening):
         """Change all characters of a flat text."""
-        if SURROGATE_ESCAPE in self.changed:  # then no invalid byte stays as it was
+        if self.changes_invalid:  # then no invalid byte stays as it was
             flat = flat._replace(text=flat.scanned)
         return flat.rewritten(self._write)
 
@@ -3615,7 +3616,7 @@ class _TextPass(NamedTuple):
 
     change: Callable = None  # text -> text; None: only the prefix is added
     prefix: bytes = b""  # for each text that begins here and is not empty
-    changed: Collection = None  # see above
+    changed: str = None  # see above
     border: str = ""
     changes: Mapping = ()
 
@@ -3641,10 +3642,7 @@ class _TextPass(NamedTuple):
 
 
 def _uniform_step(source, text=""):
-    """Make the step that replaces all characters that match an expression.
-
-    In the text that replaces a character, {} stands for the character.
-    """
+    """Make the step that replaces characters that match an expression; {} stands for each."""
     return _CharacterStep({ord(char): text.format(char) for char in _matching(source)})
 
 
@@ -3673,7 +3671,7 @@ def _normal_form(form):
         first = unicodedata.normalize(decomposed, char)[0]
         if first in joined or unicodedata.combining(first):
             joined.add(char)
-    return _CharacterStep(changes, frozenset(joined), normalize, decomposes)
+    return _CharacterStep(changes, joined, normalize, decomposes)
 
 
 MAX_REPLACEMENT = 100  # bytes; the replacements of Unicode's normal forms have at most 33
@@ -3682,16 +3680,15 @@ MAX_CHARSMAP_BYTES = 1 << 23
 
 
 def _read_charsmap(text):
-    """Read the keys and replacements of a precompiled charsmap in base64.
+    """Read the keys and replacements of a precompiled charsmap in base64; or raise InputError.
 
-    Raises InputError if it is damaged. The charsmap consists of the size of a trie in bytes,
-    uint32; the trie; and the replacements, with a NUL after each. The trie is a double array of
-    Darts-clone (Yata 2008). Let p be the position of a node ^ its offset: its child by the byte b
-    is at p ^ b. If a key ends at the node, the unit at p gives the position of the replacement.
+    The charsmap consists of the size of a trie in bytes, uint32; the trie; and the replacements,
+    with a NUL after each. The trie is a double array of Darts-clone (Yata 2008). The unit of a node
+    is a uint32 at some place, with the byte b that leads to it in bits 0 to 7, and in bit 8 whether
+    a key ends here. Its offset is in bits 10 to 30, and is 256 times as large if bit 9 is set.
 
-    The unit of a node, uint32, has b in bits 0 to 7, and in bit 8 whether a key ends here. Its
-    offset is in bits 10 to 30, and is 256 times as large if bit 9 is set. Bit 31 marks a unit that
-    gives a position. In the code, `place` is the position of a unit, and `node` is p.
+    Let `base` be the place of a node ^ its offset: its child by the byte b is at base ^ b. If a key
+    ends at the node, the unit at `base` gives the position of the replacement; its bit 31 is set.
     """
     blob = base64.b64decode(text, validate=True)
     changes = {}
@@ -3700,7 +3697,7 @@ def _read_charsmap(text):
     try:
         units = np.frombuffer(blob, "<u4", size // 4, 4).tolist()
         texts = blob[4 + size :]
-        children = defaultdict(list)  # node -> positions of its children
+        children = defaultdict(list)  # base -> places
         for place, unit in enumerate(units):
             label = unit & 0x800000FF
             if 0 < label < 256:
@@ -3708,13 +3705,17 @@ def _read_charsmap(text):
         prefixes = [(b"", 0)]
         for prefix, place in prefixes:
             unit = units[place]
-            node = place ^ unit >> 10 << ((unit & 1 << 9) >> 6)
+            offset = unit >> 10
+            if unit & 1 << 9:
+                offset <<= 8
+            base = place ^ offset
             if prefix and unit & 1 << 8:
-                start = units[node] & 0x7FFFFFFF
+                start = units[base] & 0x7FFFFFFF
                 end = texts.index(b"\0", start, start + MAX_REPLACEMENT)
                 changes[prefix.decode()] = texts[start:end].decode()
-            for child in children[node]:
-                prefixes.append((prefix + BYTES[units[child] & 0xFF], child))
+            for child in children[base]:
+                byte = BYTES[units[child] & 0xFF]
+                prefixes.append((prefix + byte, child))
                 n_bytes += len(prefix)
             require(n_bytes <= MAX_CHARSMAP_BYTES, "a circle")
     except (IndexError, ValueError):
@@ -3722,6 +3723,12 @@ def _read_charsmap(text):
             f"the precompiled charsmap is damaged, or cut off: it has {len(blob):,} bytes"
         ) from None
     return changes
+
+
+def _charsmap_step(changes, joined, change):
+    """Make a step that replaces each single character that is a key."""
+    single = {ord(key): text for key, text in changes.items() if len(key) == 1}
+    return _CharacterStep(single, joined, change)
 
 
 MAX_CLUSTER_BYTES = 5  # of grapheme clusters that the crate spm_precompiled replaces as a whole
@@ -3742,11 +3749,11 @@ def _precompiled_step(precompiled_charsmap):
                     return changes[prefix]
         return "".join([changes.get(char, char) for char in cluster])
 
-    return _CharacterStep(
-        {ord(key): text for key, text in changes.items() if len(key) == 1},
-        frozenset(_matching(r"[^\p{GCB=Other}\p{GCB=CN}\p{GCB=LF}\p{GCB=LV}\p{GCB=LVT}]")),
-        lambda text: "".join(map(change_cluster, regex.findall(r"\X", text))),
-    )
+    def change(text):
+        return "".join(map(change_cluster, regex.findall(r"\X", text)))
+
+    joined = _matching(r"[^\p{GCB=Other}\p{GCB=CN}\p{GCB=LF}\p{GCB=LV}\p{GCB=LVT}]")
+    return _charsmap_step(changes, joined, change)
 
 
 def _longest_match_step(charsmap):
@@ -3758,19 +3765,15 @@ def _longest_match_step(charsmap):
         parts = []
         at = 0
         while at < len(text):
-            size = longest
-            while size > 1 and text[at : at + size] not in changes:
-                size -= 1
-            key = text[at : at + size]
+            key = text[at : at + longest]
+            while len(key) > 1 and key not in changes:
+                key = key[:-1]
             parts.append(changes.get(key, key))
-            at += size
+            at += len(key)
         return "".join(parts)
 
-    return _CharacterStep(
-        {ord(key): text for key, text in changes.items() if len(key) == 1},
-        frozenset("".join(key[1:] for key in changes)),
-        change,
-    )
+    joined = "".join(key[1:] for key in changes)
+    return _charsmap_step(changes, joined, change)
 
 
 _HIDDEN = 0x100000  # the first of the private characters that replace symbols
@@ -3797,20 +3800,21 @@ def _sentencepiece_passes(charsmap, symbols, prefix, squeezes, escapes):
         return expression.sub(lambda match: hidden[match[0]], text)
 
     def squeeze(text):
-        return re.sub("  +", " ", text.strip(" ")).rstrip(" ▁" if escapes else " ")
+        squeezed = re.sub("  +", " ", text.strip(" "))
+        return squeezed.rstrip(" ▁" if escapes else " ")
 
     characters = "".join(symbols)
     if symbols:
-        yield _TextPass(hide, changed=[*map(ord, characters)], border=characters)
+        yield _TextPass(hide, changed=characters, border=characters)
     if not squeezes:
-        yield _TextPass(prefix=space, changed=())
+        yield _TextPass(prefix=space, changed="")
     if charsmap:
         yield _longest_match_step(charsmap)
     # The lone surrogates mean invalid bytes; 0xFE is only END here, see _MapPass.apply.
     escaped = {*range(0xDC80, 0xDD00)} - {0xDC00 + END}
     yield _CharacterStep(shown | dict.fromkeys(escaped, "\ufffd"))
     if squeezes:
-        yield _TextPass(squeeze, space, [0x20, ord("▁")])
+        yield _TextPass(squeeze, space, " ▁")
     if escapes:
         yield _CharacterStep({0x20: "▁"})
 
@@ -3852,18 +3856,13 @@ def _replace_passes(pattern, content):
         f"a pattern to replace is not supported: {_brief_json(pattern)}",
     )
     (source + content).encode()  # fails for other types than str, and for lone surrogates
+    if kind == "String" and len(source) == 1:
+        return [_CharacterStep({ord(source): content})]
     if kind == "String":
-        if len(source) == 1:
-            return [_CharacterStep({ord(source): content})]
-        return [
-            _TextPass(
-                lambda text: text.replace(source, content),
-                changed=[*map(ord, source)],
-                border=source[0],
-            )
-        ]
+        border = source[0]
+        return [_TextPass(lambda text: text.replace(source, content), b"", source, border)]
     if source == _STRIP["pattern"]["Regex"] and not content:
-        return [_TextPass(lambda text: text.strip(" "), changed=[0x20])]
+        return [_TextPass(lambda text: text.strip(" "), changed=" ")]
     run = re.fullmatch(r"(\\s| )(\+|\{2,\})", source)
     if run:  # `re` is several times as fast as `regex`
         characters = "".join(_matching(run[1]))
@@ -3871,7 +3870,7 @@ def _replace_passes(pattern, content):
         change = functools.partial(runs.sub, content.replace("\\", r"\\"))
         changes = dict.fromkeys(map(ord, characters), content)
         border = characters * (run[2] != "+" and content != characters)
-        return [_TextPass(change, changed=changes, border=border, changes=changes)]
+        return [_TextPass(change, changed=characters, border=border, changes=changes)]
     expression = _compile_regex(_read_regex(source))
     if _is_one_character(expression.pattern):
         codes = map(ord, _matching(expression.pattern))
@@ -3891,7 +3890,11 @@ def _strip_passes(strip_left, strip_right):
     spaces = "".join(_matching(r"\p{White_Space}"))
     left = spaces * strip_left
     right = spaces * strip_right
-    return [_TextPass(lambda text: text.lstrip(left).rstrip(right), changed=[*map(ord, spaces)])]
+
+    def change(text):
+        return text.lstrip(left).rstrip(right)
+
+    return [_TextPass(change, changed=spaces)]
 
 
 # The function that makes the steps of a type; its parameters are the fields in the file.
@@ -3901,7 +3904,7 @@ _NORMALIZERS = {
     "Strip": _strip_passes,
     "StripAccents": lambda: [_uniform_step(r"\p{M}")],
     "Replace": _replace_passes,
-    "Prepend": lambda prepend: [_TextPass(prefix=prepend.encode(), changed=())],
+    "Prepend": lambda prepend: [_TextPass(prefix=prepend.encode(), changed="")],
     "BertNormalizer": _bert_steps,
     "Nmt": lambda: [
         _uniform_step(r"[\x01-\x08\x0b\x0e-\x1f\x7f\x8f\x9f]"),
@@ -3921,10 +3924,7 @@ def _normalizer_passes(steps):
     passes = []
     runs = itertools.groupby(parts, lambda part: isinstance(part, _CharacterStep))
     for by_character, run in runs:
-        if by_character:
-            passes.append(_MapPass([*run]))
-        else:
-            passes += run
+        passes += [_MapPass([*run])] if by_character else run
     return passes
 
 
@@ -3960,7 +3960,8 @@ class Normalizer:
 
     def normalize(self, data: bytes) -> bytes:
         """Normalize one text."""
-        return self.apply(FlatText.join([data], [BEGINS]), BEGINS).parts()[0]
+        flat = FlatText.join([data], [BEGINS])
+        return self.apply(flat, BEGINS).parts()[0]
 
     def cut_arrays(self, pattern: Pattern) -> tuple[np.ndarray, np.ndarray]:
         """Make the arrays that tell where text may be cut before it is normalized.
@@ -3975,9 +3976,9 @@ class Normalizer:
         if None in changed:
             return Pattern("none").cut_arrays
         class_of, must_split = pattern.cut_arrays
-        classes = class_of.copy()
         n = len(must_split)
-        classes[list(itertools.chain(*changed))] = n  # a class that never splits
+        classes = class_of.copy()
+        classes[[*map(ord, "".join(changed))]] = n  # a class that never splits
         splits = np.pad(np.zeros_like(must_split), (0, 3))
         for k, char in enumerate("\n ", n + 1):
             classes[ord(char)] = k
@@ -3986,7 +3987,8 @@ class Normalizer:
                 is_border |= char in step.border
                 char = char.translate(step.changes)
             if len(char) == 1 and not is_border:
-                splits[:n, k] = must_split[:, class_of[ord(char)]]
+                of_char = class_of[ord(char)]
+                splits[:n, k] = must_split[:, of_char]
         return classes, splits
 
 
