@@ -293,10 +293,9 @@ def _source_digest(module):
 
 
 def _struct_type(module, name, fields):
-    """Find the Numba type of a struct that was pickled.
+    """Find the Numba type of a struct that was pickled into the cache on the disk.
 
-    The cache on the disk has the types of all arguments, and the file that defines one of them may
-    be missing or may have changed. Then the result is a type that no argument has.
+    If the file that defines it is missing or has changed, this is a type that no argument has.
     """
     try:
         return getattr(importlib.import_module(module), name)(fields)
@@ -321,15 +320,11 @@ def struct(fields: type) -> type:
     type_name = f"{fields.__name__}Type{_source_digest(module)}"
 
     @structref.register
-    class StructType(numba.types.StructRef):
-        """The type of the instances in kernels."""
-
+    class StructType(numba.types.StructRef):  # of the instances in kernels
         def __reduce__(self):
             return _struct_type, (module, type_name, tuple(self.field_dict.items()))
 
-    class Proxy(structref.StructRefProxy):
-        """The class of the instances in Python."""
-
+    class Proxy(structref.StructRefProxy):  # of the instances in Python
         __slots__ = ()
         numba_type = StructType
 
@@ -349,10 +344,7 @@ def struct(fields: type) -> type:
 
 
 def _intrinsic(plain):
-    """Make a decorator for functions that emit instructions.
-
-    Without compilation, `plain` takes their place.
-    """
+    """Make a decorator for functions that emit instructions, or else are replaced by `plain`."""
     return intrinsic if COMPILES else lambda function: plain
 
 
@@ -378,10 +370,7 @@ def _address(context, builder, signature, arguments, value_type):
 
 @_intrinsic(lambda array, index: None)
 def prefetch(typing_context, array, index):
-    """Ask the processor to load array[index] into its cache.
-
-    The index must be valid in the flattened array.
-    """
+    """Ask the processor to load an item into its cache; the index is one of the flattened array."""
 
     def emit(context, builder, signature, arguments):
         address = _address(context, builder, signature, arguments, _INT8)
@@ -395,10 +384,7 @@ def prefetch(typing_context, array, index):
 
 @_intrinsic(lambda array, index: array.reshape(-1)[index : index + 8].view(u64)[0])
 def load_u64(typing_context, array, index):
-    """Load the 8 bytes at array[index :] as a little-endian uint64.
-
-    They must lie inside the array of uint8.
-    """
+    """Load 8 bytes at array[index :] as a little-endian uint64; all must lie in the array."""
 
     def emit(context, builder, signature, arguments):
         address = _address(context, builder, signature, arguments, _INT64)
@@ -409,10 +395,7 @@ def load_u64(typing_context, array, index):
 
 @_intrinsic(lambda array, index, word: array[index : index + 8].view(u64).fill(word))
 def store_u64(typing_context, array, index, word):
-    """Write a uint64 as 8 little-endian bytes to array[index :].
-
-    They must lie inside the array of uint8.
-    """
+    """Write a uint64 as 8 little-endian bytes to array[index :]; all must lie in the array."""
 
     def emit(context, builder, signature, arguments):
         address = _address(context, builder, signature, arguments, _INT64)
@@ -865,10 +848,7 @@ class _CompilationListener(event.Listener):
 
 @functools.cache
 def _give_notice():
-    """Print once that the parent process compiles kernels.
-
-    The notice appears on a terminal or in a notebook, and anywhere if kernels cannot be cached.
-    """
+    """Print once, where someone sees it or kernels cannot be cached, that the parent compiles."""
     is_seen = sys.stderr and (sys.stderr.isatty() or "ipykernel" in sys.modules)
     if not (is_seen or UNSAVED) or multiprocessing.parent_process():
         return
@@ -931,8 +911,7 @@ def _kill_workers(pool):
 def _next_result(pool, running):
     """Wait for the first of the running futures, remove it, and return its result.
 
-    A pool hangs if a worker dies while it sends a result. So the pool is killed as soon as one of
-    its workers has died.
+    A pool hangs if a worker dies while it sends a result, so it is killed if any worker has died.
     """
     while not wait([running[0]], timeout=1).done:
         if any(process.exitcode for process in _processes_of(pool)):
@@ -941,12 +920,11 @@ def _next_result(pool, running):
 
 
 class _Log:
-    """Standard error that is not a terminal: each state of a progress bar is a line."""
+    """Standard error that is not a terminal: each new state of a progress bar is a line."""
 
     last = ""
 
     def write(self, text):
-        """Write the state that a bar draws, unless it is the last one again."""
         line = text.strip()
         if line not in ("", self.last):
             self.last = line
@@ -1028,10 +1006,8 @@ class Engine:
 
 
 def _run_jobs(pickled):
-    """Run jobs in a process that `_start_jobs` has started; writes a byte for each new kernel.
-
-    When the process that reads has ended, the writing fails, and this process ends, too.
-    """
+    """Run jobs in a process that `_start_jobs` has started; writes a byte for each new kernel."""
+    # if the process that reads has ended, this fails and ends this process, too
     event.register("numba:compile", _CompilationListener(lambda: os.write(1, b".")))
     for job in pickle.loads(pickled):
         job()
@@ -1176,8 +1152,7 @@ def _with_padding(data):
 def _decode_character(text, position, stop):
     """Decode the character at a position: code point << 3 | number of bytes.
 
-    INVALID_BYTE is itself invalid. So a text whose invalid bytes it replaces has the same
-    characters.
+    INVALID_BYTE is itself invalid, so it can replace invalid bytes, and no character changes.
     """
     escaped = i64(SURROGATE_ESCAPE << 3 | 1)
     lead = i64(text[position])
@@ -1226,10 +1201,7 @@ def _equal(text, start, other, other_start, size):
 
 @inline_kernel
 def _copy_bytes(source, start, stop, out, n):
-    """Copy source[start : stop] to out[n :]; returns the end of the copy.
-
-    Both arrays end with PADDING.
-    """
+    """Copy source[start : stop] to out[n :], both with PADDING; returns the end of the copy."""
     for k in range(start, stop, 8):
         store_u64(out, n + k - start, load_u64(source, k))
     return n + stop - start
@@ -1416,11 +1388,8 @@ class Metaspace(NamedTuple):
     table = None
     warning = ""
 
-    def apply(self, scan: Scan, flat: FlatText, opening: int) -> FlatText:
-        """Replace spaces in a flat text, and put the mark before pretokens as the scheme says.
-
-        `opening` tells how the first text begins: BEGINS, INSIDE or CONTINUES.
-        """
+    def apply(self, scan, flat, opening):
+        """Replace spaces in a flat text, and put the mark before pretokens as the scheme says."""
         mark = _with_padding(self.replacement.encode())
         scheme = PREPEND_SCHEMES.index(self.prepend_scheme)
         return flat.rewritten(_write_spaces, mark, scheme, opening)
@@ -1451,13 +1420,13 @@ _NEWER_PUNCTUATION = (
 )
 PUNCTUATION = rf"(?![{_NEWER_PUNCTUATION}])[\p{{P}}$+<=>\^`|~\u166D\U000111C9]"
 
-# The expressions are those of the tokenizers with these names. Only cl100k is changed. tiktoken's
-# possessive quantifiers are greedy here, which matches the same. Its `$` is (?![\s\S]) here, since
-# `$` also matches before a newline in Oniguruma, the engine of Hugging Face.
+# The expressions are those of the tokenizers with these names. Only in cl100k, possessive
+# quantifiers became greedy ones, which match the same, and `$` became (?![\s\S]), since `$` also
+# matches before a newline in Oniguruma, the engine of Hugging Face.
 #
-# "spaces" is our own. Like SentencePiece, it begins a word with the space before it. Unlike
-# SentencePiece, it does not separate scripts, digits and punctuation, and it keeps all spaces. The
-# tokens of a Unigram are 2 to 8 % longer with "spaces" than with "gpt2".
+# "spaces" is our own. A word begins with the space before it, as in SentencePiece, but all spaces
+# are kept, and scripts, digits and punctuation are not separated. The tokens of a Unigram are 2 to
+# 8 % longer with it than with "gpt2".
 PATTERNS = {
     "gpt2": r"'(?:[sdmt]|ll|ve|re)| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+",
     "cl100k": r"'(?i:[sdmt]|ll|ve|re)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*"
@@ -1574,9 +1543,8 @@ _SAME_IN_SET = (
 )
 # An expression is read in parts, and the first entry that matches gives the part. The value of the
 # entry is the replacement of the part for `regex`: "" keeps it, and None keeps it with a warning.
-# Two facts about Oniguruma are hidden in the entries. When case is ignored, it matches ß with ss,
-# and ligatures with their letters; the first entry takes only groups without these. It matches ^ at
-# the beginning of each line, and $ at its end.
+# When case is ignored, Oniguruma matches ß with ss, and ligatures with their letters; the first
+# entry takes only groups without these. ^ and $ are the beginning and the end of each line.
 _ONIGURUMA_PARTS = {
     r"\(\?i:(?:(?i:(?!ss|ff|fi|fl|st))[A-Za-z'|]|\[[A-Za-z]+\])+\)": "",
     rf"{_SAME_ESCAPE}|\[\^?(?:{_SAME_IN_SET})+\]": "",
@@ -1751,10 +1719,7 @@ class Unsupported(ValueError):
 
 
 def _parse(source, sources):
-    """Parse an expression that `regex` has accepted; returns a sequence, or raises Unsupported.
-
-    The one-character expressions become keys of `sources`.
-    """
+    """Parse an expression that `regex` accepts; `sources` gets its one-character expressions."""
 
     def refuse_if(condition, construct):
         if condition:
@@ -2082,10 +2047,7 @@ def _compile_pattern(source, passes=()):
 
 
 def _sure_starts(next_state, accepts):
-    """Find the classes with which a match surely begins, whatever follows, bool[C + 1].
-
-    The arguments are those of a ScanTable.
-    """
+    """Find the classes with which a match surely begins, by arrays of a ScanTable: bool[C + 1]."""
     # The states from which a match surely follows are fewer in each round. Index -1 is no state.
     sure = np.append(np.ones(len(accepts), bool), False)
     n_before = None
@@ -2098,10 +2060,9 @@ def _sure_starts(next_state, accepts):
 def _splits_after(next_state, accepts):
     """List for each class x whether a pretoken surely ends between x and each class y.
 
-    The arguments are those of a ScanTable. Each item of the list is bool[contexts, C]. A context of
-    x is a state after x. The pretoken ends if this state accepts before y and before END, and does
-    not take y. If no match begins with x, text without a match is a context, too: it ends if y
-    alone is a match, whatever follows.
+    Each item of the list is bool[contexts, C]. A context of x is a state after x. The pretoken ends
+    if this state accepts before y and before END, and does not take y. If no match begins with x,
+    text without a match is a context, too: it ends if y alone is a match, whatever follows.
     """
     first = next_state[0]
     in_gap = (first >= 0) & accepts[first].all(axis=1)
@@ -2226,13 +2187,9 @@ def _advance(machine, state, char):
 
 
 def _utf8_table(entries, class_of):
-    """Expand transitions on classes to bytes, uint32[R * 256].
+    """Expand the entries of a transducer from classes to bytes, uint32[R * 256].
 
-    There is a row for each state, and there are rows for the bytes that continue a character; equal
-    ones are shared.
-
-    entries   int64[states, C + 1], from `_streaming_transducer`
-    class_of  uint16[0x110000]
+    There is a row for each state, and there are rows for the bytes that continue a character.
     """
     empty = np.full(256, INVALID_UTF8, u32)
     rows = [empty.copy() for _ in entries]
@@ -2247,17 +2204,14 @@ def _utf8_table(entries, class_of):
     blocks = blocks.view(np.uint16)
 
     def row_entries(continued):
-        """Make an entry for each 64 of these entries, which leads to a row with them, uint32.
-
-        They are at 0x80…0xBF, the bytes that continue a character.
-        """
+        """Make an entry for each 64 of these entries, which leads to a row that has them."""
         links = []
         for block in continued.reshape(-1, 64):
             key = block.tobytes()
             if key not in entry_of:
                 entry_of[key] = len(rows) << 8
                 rows.append(empty.copy())
-                rows[-1][0x80:0xC0] = block
+                rows[-1][0x80:0xC0] = block  # by the byte that continues a character
             links.append(entry_of[key])
         return np.array(links, u32)
 
@@ -2266,10 +2220,10 @@ def _utf8_table(entries, class_of):
         row[END] = of_class[-1]
         row[:0x80] = of_class[class_of[:0x80]]
         row[INVALID_BYTE] = of_class[class_of[SURROGATE_ESCAPE]]
-        # Each 64 code points have an entry, which leads to the row of their last byte.
-        # A character is valid only in its shortest form.
+        # Each 64 code points have an entry, which leads to the row of their last byte. A character
+        # is valid only in its shortest form.
         last = np.append(of_class, INVALID_UTF8)[blocks]
-        before_last = row_entries(last)[block_of.reshape(-1)]
+        before_last = row_entries(last)[block_of]
         row[0xC0:0xE0] = before_last[:0x20]  # U+0080 to U+07FF: two bytes
         before_last[:0x20] = INVALID_UTF8
         row[0xE0:0xF0] = row_entries(before_last[:0x400])  # up to U+FFFF
@@ -2350,7 +2304,7 @@ class _CutPass(NamedTuple):
     warning: str = ""
 
     def apply_to_text(self, text):
-        """Return None: a text that is cut becomes several, which are a flat text."""
+        """Return None: one text becomes several."""
 
     def apply(self, scan, flat, opening):
         """Write END between pretokens."""
@@ -2446,7 +2400,7 @@ class Pattern:
         return self.passes[-1].table
 
     @property
-    def cut_arrays(self) -> tuple[np.ndarray, np.ndarray]:
+    def cut_arrays(self):
         """The class of each character, and the pairs of classes between which text may be cut.
 
         Where the first expression always cuts, the whole pattern does: later steps only add cuts.
@@ -2471,11 +2425,8 @@ class Pattern:
             return False
         return bool(_sure_starts(self.table.next_state, self.table.accepts).all())
 
-    def apply(self, scan: Scan, flat: FlatText, opening: int) -> FlatText:
-        """Cut a flat text by all passes that must run before the scan by `table`.
-
-        `opening` tells how the first text begins: BEGINS, INSIDE or CONTINUES.
-        """
+    def apply(self, scan, flat, opening):
+        """Cut a flat text, of which `opening` tells how it begins, by all passes but the last."""
         for step in self.passes[:-1]:
             flat = step.apply(scan, flat, opening)
             if opening == CONTINUES and isinstance(step, _CutPass):
@@ -3465,9 +3416,6 @@ def _character_map(changes, joined):
 def _find_joined(text, table):
     """Find runs of joined characters, each with the character before it and the one after it.
 
-    text   uint8[…], and PADDING
-    table  _CharacterMap
-
     Returns the start and the end of each run, int64[J, 2], and their texts, uint8[…], with END
     after each. A byte 0xFE ends a run even if it is not END, since an invalid byte does not change
     its neighbours.
@@ -3517,11 +3465,9 @@ MAPPED_BYTES = 1 << 12  # there is space for their replacements; for one byte it
 def _map_characters(text, runs, changed, changed_ends, table):
     """Map the characters of a text by a table, and replace its runs; returns the text with PADDING.
 
-    text          uint8[…], and PADDING
     runs          int64[J, 2], from `_find_joined`
     changed       uint8[…]: the texts that replace the runs, with END after each
     changed_ends  int64[…]: the positions of these ENDs; those of the padding may follow
-    table         _CharacterMap
     """
     entries = table.entries
     ascii_bytes = table.ascii_bytes
@@ -3735,14 +3681,12 @@ MAX_CLUSTER_BYTES = 5  # of grapheme clusters that the crate spm_precompiled rep
 
 
 def _precompiled_step(precompiled_charsmap):
-    """Make the step Precompiled, which works by grapheme cluster.
-
-    A short cluster becomes the replacement of its shortest prefix that is a key.
-    """
+    """Make the step Precompiled, which works by grapheme cluster."""
     changes = _read_charsmap(precompiled_charsmap)
 
     @functools.lru_cache(1 << 16)
     def change_cluster(cluster):
+        # a short cluster becomes the replacement of its shortest prefix that is a key
         if len(cluster.encode("utf-8", "surrogateescape")) <= MAX_CLUSTER_BYTES:
             for prefix in itertools.accumulate(cluster):
                 if prefix in changes:
@@ -3878,7 +3822,6 @@ def _replace_passes(pattern, content):
         return [_CharacterStep(changes)]
 
     def replace(text):
-        """Replace each match by the content."""
         with _time_limit(source, text) as seconds:
             return expression.sub(lambda match: content, text, timeout=seconds)
 
@@ -3952,7 +3895,7 @@ class Normalizer:
     def __bool__(self) -> bool:
         return bool(self.passes)
 
-    def apply(self, flat: FlatText, opening: int) -> FlatText:
+    def apply(self, flat, opening):
         """Normalize the texts between the ENDs of a flat text."""
         for step in self.passes:
             flat = step.apply(flat, opening)
@@ -3963,7 +3906,7 @@ class Normalizer:
         flat = FlatText.join([data], [BEGINS])
         return self.apply(flat, BEGINS).parts()[0]
 
-    def cut_arrays(self, pattern: Pattern) -> tuple[np.ndarray, np.ndarray]:
+    def cut_arrays(self, pattern):
         """Make the arrays that tell where text may be cut before it is normalized.
 
         They are like those of Pattern.cut_arrays, but with three more classes: the characters that
