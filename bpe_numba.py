@@ -786,9 +786,7 @@ def stage(name):
 
 
 # The signals that ask a process to end; some systems lack some of them.
-_ENDINGS = [
-    getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)
-]
+_ENDINGS = [number for number in signal.Signals if number.name in ("SIGINT", "SIGTERM", "SIGHUP")]
 
 
 def _end_when_asked():
@@ -865,8 +863,8 @@ event.register("numba:compile", COMPILING)
 
 
 def _compiling_seconds():
-    """Return the time in which this process has compiled kernels."""
-    return getattr(COMPILING, "duration", 0.0)  # it has no duration before the first kernel
+    """Return the time in which this process has compiled kernels, if any."""
+    return getattr(COMPILING, "duration", 0.0)
 
 
 def _begin_workers(n, threads):
@@ -1834,7 +1832,7 @@ def _all_characters():
     return "".join(map(chr, range(N_CODE_POINTS)))
 
 
-MAX_SETS = 60  # sets of characters: one bit each; END has one more
+MAX_SETS = 60  # sets of characters: one bit each
 SIZE_BIT = 61  # above them, the lowest bit of the number of bytes
 MAX_STEPS = 3_000_000  # of a machine; they take 3 s, and o200k needs 19,000
 
@@ -1868,17 +1866,18 @@ class _Machine:
             raise Unsupported("a class that distinguishes between invalid bytes")
         bits[0xD800:0xE000] = invalid[0]  # a text has no other surrogates
         # There are few runs of code points with equal bits.
-        runs = np.flatnonzero(np.append(True, bits[1:] != bits[:-1]))
+        differs = bits[1:] != bits[:-1]
+        runs = np.flatnonzero(np.append(True, differs))
         classes, first_runs = np.unique(bits[runs], return_index=True)
         self.examples = runs[first_runs]  # a code point of each class
         self.class_of = np.searchsorted(classes, bits).astype(np.uint16)
-        # END is one byte, which no expression matches.
-        names = [*sources, "END"]
-        classes = [*classes.tolist(), 1 << SIZE_BIT | 1 << len(sources)]
-        self.sizes = [of_class >> SIZE_BIT for of_class in classes]
-        self.matching = [  # the one-character expressions that match a class
-            {name for bit, name in enumerate(names) if of_class >> bit & 1} for of_class in classes
+        # The one-character expressions that match a class. None matches END, which is one byte.
+        self.matching = [
+            {source for bit, source in enumerate(sources) if of_class >> bit & 1}
+            for of_class in classes.tolist()
         ]
+        self.matching.append({"END"})
+        self.sizes = [*sizes[self.examples].tolist(), 1]
 
     def step(self, state, matching):
         """Read a character, of which `matching` has the one-character expressions that match it.
@@ -2031,8 +2030,9 @@ def _compile_pattern(source, passes=()):
     accepts, next_state = _number_states(machine.first, machine.row)
     if accepts[0].any():
         raise Unsupported("it matches the empty string before some characters")
-    reached = next_state[:, :-1]  # without END
-    require(accepts[reached[reached > 0]].any(), f"the pattern {source[:200]!r} matches nothing")
+    after_text = next_state[:, :-1]  # without END
+    reached = after_text[after_text > 0]
+    require(accepts[reached].any(), f"the pattern {source[:200]!r} matches nothing")
     accepts[0, -1] = True  # text without a match ends at END, and not at the character after it
     entries = _streaming_transducer(next_state, accepts, cuts, machine.sizes)
     splits = [contexts.all(axis=0) for contexts in _splits_after(next_state, accepts)]
@@ -2140,7 +2140,8 @@ def _advance(machine, state, char):
     ends = []  # of pretokens, in bytes before the end of `char`
 
     def end_before(chars):
-        ends.append(sum(sizes[char] for char in (*chars, *unread)))
+        back = [*chars, *unread]
+        ends.append(sum(sizes[char] for char in back))
 
     while unread:
         char = unread.pop()
@@ -2242,8 +2243,10 @@ def _is_one_character(source):
 
 def _write_set(characters, negated=False):
     """Write a set of characters as an expression."""
-    codes = [char if char.isalnum() else rf"\U{ord(char):08x}" for char in sorted(characters)]
-    return f"[{'^' * negated}{''.join(codes)}]"
+    codes = "".join(
+        char if char.isalnum() else rf"\U{ord(char):08x}" for char in sorted(characters)
+    )
+    return f"[{'^' * negated}{codes}]"
 
 
 def _matching(source):
@@ -2421,9 +2424,9 @@ class Pattern:
     @property
     def matches_everything(self) -> bool:
         """Whether each single character surely is a match, and so every one of a text is in one."""
-        if not isinstance(self.source, str) or not self.is_one_machine:
-            return False
-        return bool(_sure_starts(self.table.next_state, self.table.accepts).all())
+        is_compiled_regex = isinstance(self.source, str) and self.is_one_machine
+        table = self.table
+        return is_compiled_regex and bool(_sure_starts(table.next_state, table.accepts).all())
 
     def apply(self, scan, flat, opening):
         """Cut a flat text, of which `opening` tells how it begins, by all passes but the last."""
@@ -2453,7 +2456,8 @@ def _compile_passes(steps):
 
 def _compile_splits(steps):
     """Compile consecutive Splits; as many as possible become one machine."""
-    passes = [_compile_split(step if isinstance(step, Split) else Split(step)) for step in steps]
+    splits = [step if isinstance(step, Split) else Split(step) for step in steps]
+    passes = [*map(_compile_split, splits)]
     joined = []
     while passes:
         for n in range(len(passes), 0, -1):
@@ -2501,8 +2505,9 @@ def _join(passes):
 
 def _leaves_whole(table, characters):
     """Check that no text of these characters, bool[0x110000], contains a match."""
-    next_state = table.next_state[:, np.unique(table.class_of[characters])].tolist()
-    states = [0]
+    classes = np.unique(table.class_of[characters])
+    next_state = table.next_state[:, classes].tolist()
+    states = [0]  # those that such a text reaches, one after another
     for state in states:
         states += {*next_state[state]} - {-1, *states}
     return not table.accepts[states[1:]].any()
@@ -2540,8 +2545,8 @@ def _cached_on_disk(name, steps):
 
     The file is ignored if it is damaged, as its checksums tell, or if other versions wrote it.
     """
-    folder = Path(os.environ.get("NUMBA_CACHE_DIR") or Path(__file__).with_name("__pycache__"))
-    path = folder / f"pattern.{name}.npz"
+    folder = os.environ.get("NUMBA_CACHE_DIR") or Path(__file__).with_name("__pycache__")
+    path = Path(folder, f"pattern.{name}.npz")
     versions = repr((steps, regex.__version__, __version__, SOURCE_HASH))
     # A damaged file may raise any exception.
     with contextlib.suppress(Exception), np.load(path) as saved:
@@ -3518,7 +3523,7 @@ class _MapPass:
         changes, joined = _composed(steps)
         self.steps = steps
         self.table = _character_map(changes, joined)
-        self.maps = bool(changes)
+        self.maps = bool(changes)  # any character outside of the runs
         self.border = "".join(joined)
         self.changed = self.border + "".join(map(chr, changes))
         self.changes_invalid = chr(SURROGATE_ESCAPE) in self.changed
