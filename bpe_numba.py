@@ -768,17 +768,17 @@ def stage(name):
     (True, 5)
     """
     spent = Timing()
+    compiling = event.TimingListener()
     start = time.perf_counter()
-    start_compiling = _compiling_seconds()
     try:
-        yield spent
+        with event.install_listener("numba:compile", compiling):
+            yield spent
     finally:
         spent.seconds = time.perf_counter() - start
         spent.memory = peak_memory()
-        compiling = _compiling_seconds() - start_compiling
-        if compiling and name != "compile":
-            spent.seconds -= compiling
-            TIMINGS["compile"].seconds += compiling
+        if compiling.done and name != "compile":
+            spent.seconds -= compiling.duration
+            TIMINGS["compile"].seconds += compiling.duration
         total = TIMINGS[name]
         total.seconds += spent.seconds
         total.n_bytes += spent.n_bytes
@@ -857,14 +857,7 @@ def _give_notice():
 
 
 COMPILATIONS = _CompilationListener(_give_notice)
-COMPILING = event.TimingListener()
 event.register("numba:compile", COMPILATIONS)
-event.register("numba:compile", COMPILING)
-
-
-def _compiling_seconds():
-    """Return the time in which this process has compiled kernels, if any."""
-    return getattr(COMPILING, "duration", 0.0)
 
 
 def _begin_workers(n, threads):
@@ -896,7 +889,8 @@ def _begin_workers(n, threads):
 
 def _processes_of(pool):
     """List the processes of a pool; a pool of threads has none, and a pool that ended has None."""
-    return list((getattr(pool, "_processes", None) or {}).values())
+    processes = getattr(pool, "_processes", None) or {}
+    return list(processes.values())
 
 
 def _kill_workers(pool):
@@ -1392,7 +1386,7 @@ class Metaspace(NamedTuple):
         scheme = PREPEND_SCHEMES.index(self.prepend_scheme)
         return flat.rewritten(_write_spaces, mark, scheme, opening)
 
-    def apply_to_text(self, text: str) -> str:
+    def apply_to_text(self, text):
         """Change one text as `apply` changes a flat text."""
         needs_mark = text and self.prepend_scheme != "never"
         if needs_mark and not text.startswith((" ", self.replacement)):
@@ -3776,9 +3770,8 @@ _IDEOGRAPHS += "\U0002b920-\U0002ceaf\U0002f800-\U0002fa1f"
 
 def _lowercase_step():
     """Make the step that brings characters to lower case, each on its own, even Σ."""
-    return _CharacterStep(
-        {ord(char): char.lower() for char in _matching(r"\p{Changes_When_Lowercased}")}
-    )
+    changed = _matching(r"\p{Changes_When_Lowercased}")
+    return _CharacterStep({ord(char): char.lower() for char in changed})
 
 
 def _bert_steps(clean_text, handle_chinese_chars, strip_accents, lowercase):
