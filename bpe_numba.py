@@ -241,8 +241,8 @@ if not COMPILES:
 # are four decorators:
 #
 #     @kernel               # called from Python and from kernels; compiled for its arguments' types
-#     @inline_kernel        # its code is copied into each kernel that calls it. It has no wrapper
-#                           # for Python, where a call would end the process
+#     @inline_kernel        # copied into each kernel that calls it; a call from Python would end
+#                           # the process
 #     @struct               # a class of arrays and numbers: one argument, which can be changed
 #     @_intrinsic(plain)    # emits one instruction; `plain` does the same in Python
 #
@@ -256,15 +256,11 @@ UNSAVED: set[str] = set()  # kernels of this module that each process compiles a
 
 
 def _compiler(cache, **options):
-    """Make a decorator that compiles kernels when they are first called.
+    """Make a decorator for kernels, which release Python's lock.
 
-    Kernels have no signatures, since these would compile at import. All kernels release Python's
-    lock. If neither the folder of the module nor the home folder is writable, each process compiles
-    again.
-
-    cache  whether the disk keeps the kernel. Two processes may lose or mix up what they write if
-           they compile one kernel for different types at the same time. So a kernel that several
-           others call with different types is not kept
+    cache  whether the disk keeps the kernel. If two processes compiled one kernel for different
+           types at the same time, what they write could be lost or mixed up. So a kernel that
+           several others call with different types is not kept
     """
     # A cfunc wrapper is for kernels in variables. Wrappers take a sixth of the time of compiling.
     options.update(nogil=True, no_cfunc_wrapper=True)
@@ -287,18 +283,6 @@ kernel = _compiler(cache=True)
 inline_kernel = _compiler(cache=False, no_cpython_wrapper=True, forceinline=True)
 
 
-def _struct_type(module, name, fields):
-    """Find the Numba type of a struct that was pickled.
-
-    The cache on the disk has the types of all arguments, and the file that defines one of them may
-    be missing or may have changed. Then the result is a type that no argument has.
-    """
-    try:
-        return getattr(importlib.import_module(module), name)(fields)
-    except (AttributeError, ImportError):
-        return numba.types.Opaque(f"{module}.{name}")
-
-
 def _source_digest(module):
     """Return a digest of a module's file; "" for a notebook or a frozen program."""
     try:
@@ -306,6 +290,17 @@ def _source_digest(module):
     except (AttributeError, OSError):
         return ""
     return f"{zlib.crc32(source):08x}"
+
+
+def _struct_type(module, name, fields):
+    """Find the Numba type of a struct that was pickled into the cache on the disk.
+
+    If the file that defines it is missing or has changed, this is a type that no argument has.
+    """
+    try:
+        return getattr(importlib.import_module(module), name)(fields)
+    except (AttributeError, ImportError):
+        return numba.types.Opaque(f"{module}.{name}")
 
 
 def struct(fields: type) -> type:
@@ -324,34 +319,38 @@ def struct(fields: type) -> type:
     # file whose time alone changed needs the same one: Numba still uses its kernels.
     type_name = f"{fields.__name__}Type{_source_digest(module)}"
 
-    def reduce(struct_type):
-        return _struct_type, (module, type_name, tuple(struct_type.field_dict.items()))
+    @structref.register
+    class StructType(numba.types.StructRef):  # of the instances in kernels
+        def __reduce__(self):
+            return _struct_type, (module, type_name, tuple(self.field_dict.items()))
 
-    members = {"__module__": module, "__reduce__": reduce}
-    numba_type = structref.register(type(type_name, (numba.types.StructRef,), members))
-    setattr(sys.modules[module], type_name, numba_type)
-    members = {"__module__": module, "__doc__": fields.__doc__, "__slots__": ()}
-    proxy = type(fields.__name__, (structref.StructRefProxy,), members)
-    proxy.numba_type = numba_type
-    structref.define_proxy(proxy, numba_type, list(fields.__annotations__))
+    class Proxy(structref.StructRefProxy):  # of the instances in Python
+        __slots__ = ()
+        numba_type = StructType
+
+        def __new__(cls, *values, **named):
+            return create(*vars(record(*values, **named)).values())
 
     def new(*values):
-        return proxy(*values)
+        return Proxy(*values)
 
+    StructType.__name__ = type_name
+    setattr(sys.modules[module], type_name, StructType)
+    functools.update_wrapper(Proxy, fields, updated=())
+    structref.define_proxy(Proxy, StructType, list(fields.__annotations__))
     new.__qualname__ = f"{type_name}.new"  # the name of its file in the cache
     create = kernel(new)
-    proxy.__new__ = lambda cls, *values, **named: create(*vars(record(*values, **named)).values())
-    return proxy
+    return Proxy
 
 
 def _intrinsic(plain):
-    """Make a decorator for functions that emit instructions.
+    """Make a decorator for functions that emit instructions, or else are replaced by `plain`."""
+    return intrinsic if COMPILES else lambda function: plain
 
-    Without compilation, `plain` takes their place.
-    """
-    if COMPILES:
-        return intrinsic
-    return lambda function: plain
+
+_INT8 = ir.IntType(8)
+_INT32 = ir.IntType(32)
+_INT64 = ir.IntType(64)
 
 
 def _declared(module, name, *types):
@@ -363,61 +362,51 @@ def _declared(module, name, *types):
 
 def _address(context, builder, signature, arguments, value_type):
     """Emit the address of array[index], the first two arguments, as a pointer to this type."""
-    data = context.make_array(signature.args[0])(context, builder, arguments[0]).data
-    return builder.bitcast(builder.gep(data, [arguments[1]]), value_type.as_pointer())
+    array_type, *_ = signature.args
+    array, index, *_ = arguments
+    data = context.make_array(array_type)(context, builder, array).data
+    return builder.bitcast(builder.gep(data, [index]), value_type.as_pointer())
 
 
 @_intrinsic(lambda array, index: None)
 def prefetch(typing_context, array, index):
-    """Ask the processor to load array[index] into its cache.
-
-    The index must be valid in the flattened array.
-    """
+    """Ask the processor to load an item into its cache; the index is one of the flattened array."""
 
     def emit(context, builder, signature, arguments):
-        address = _address(context, builder, signature, arguments, ir.IntType(8))
-        flag = ir.IntType(32)
-        function = _declared(builder.module, "llvm.prefetch.p0", address.type, flag, flag, flag)
+        address = _address(context, builder, signature, arguments, _INT8)
+        types = address.type, _INT32, _INT32, _INT32
+        function = _declared(builder.module, "llvm.prefetch.p0", *types)
         # for reading; keep in all levels; data
-        builder.call(function, [address, flag(0), flag(3), flag(1)])
-        return context.get_dummy_value()
+        builder.call(function, [address, _INT32(0), _INT32(3), _INT32(1)])
 
     return numba.void(array, numba.intp), emit
 
 
 @_intrinsic(lambda array, index: array.reshape(-1)[index : index + 8].view(u64)[0])
 def load_u64(typing_context, array, index):
-    """Load the 8 bytes at array[index :] as a little-endian uint64.
-
-    They must lie inside the array of uint8.
-    """
+    """Load 8 bytes at array[index :] as a little-endian uint64; all must lie in the array."""
 
     def emit(context, builder, signature, arguments):
-        return builder.load(
-            _address(context, builder, signature, arguments, ir.IntType(64)), align=1
-        )
+        address = _address(context, builder, signature, arguments, _INT64)
+        return builder.load(address, align=1)
 
     return numba.uint64(array, numba.intp), emit
 
 
 @_intrinsic(lambda array, index, word: array[index : index + 8].view(u64).fill(word))
 def store_u64(typing_context, array, index, word):
-    """Write a uint64 as 8 little-endian bytes to array[index :].
-
-    They must lie inside the array of uint8.
-    """
+    """Write a uint64 as 8 little-endian bytes to array[index :]; all must lie in the array."""
 
     def emit(context, builder, signature, arguments):
-        address = _address(context, builder, signature, arguments, ir.IntType(64))
+        address = _address(context, builder, signature, arguments, _INT64)
         builder.store(arguments[2], address, align=1)
-        return context.get_dummy_value()
 
     return numba.void(array, numba.intp, numba.uint64), emit
 
 
 def _compare_plainly(array, index, least):
     flags = array.reshape(-1)[index : index + 64] >= least
-    return u64(sum(1 << k for k in np.flatnonzero(flags).tolist()))
+    return np.packbits(flags, bitorder="little").view(u64)[0]
 
 
 @_intrinsic(_compare_plainly)
@@ -428,15 +417,16 @@ def bytes_from(typing_context, array, index, least):
     """
 
     def emit(context, builder, signature, arguments):
-        vector = ir.VectorType(ir.IntType(8), 64)
-        positions = ir.VectorType(ir.IntType(32), 64)
+        vector = ir.VectorType(_INT8, 64)
         address = _address(context, builder, signature, arguments, vector)
-        first = builder.insert_element(
-            ir.Constant(vector, ir.Undefined), arguments[2], ir.IntType(32)(0)
-        )
-        all_equal = builder.shuffle_vector(first, first, ir.Constant(positions, None))
-        flags = builder.icmp_unsigned(">=", builder.load(address, align=1), all_equal)
-        return builder.bitcast(flags, ir.IntType(64))
+        data = builder.load(address, align=1)
+        # a shuffle by zeros copies the first item of a vector to all others
+        nothing = ir.Constant(vector, ir.Undefined)
+        zeros = ir.Constant(ir.VectorType(_INT32, 64), None)
+        first = builder.insert_element(nothing, arguments[2], _INT32(0))
+        all_least = builder.shuffle_vector(first, first, zeros)
+        flags = builder.icmp_unsigned(">=", data, all_least)
+        return builder.bitcast(flags, _INT64)
 
     return numba.uint64(array, numba.intp, numba.uint8), emit
 
@@ -451,7 +441,7 @@ def count_bits(typing_context, word):
     return numba.uint64(numba.uint64), emit
 
 
-@_intrinsic(lambda word: count_bits(~word & u64(int(word) - 1 & int(ALL_ONES))))
+@_intrinsic(lambda word: count_bits(~word & (word - u64(1))))
 def lowest_bit(typing_context, word):
     """Find the lowest bit that is set in a uint64; 64 if no bit is set."""
 
@@ -466,7 +456,7 @@ def process_seed(typing_context):
     """Return the address of a system function, a number that differs between runs."""
 
     def emit(context, builder, signature, arguments):
-        return builder.ptrtoint(_declared(builder.module, "qsort"), ir.IntType(64))
+        return builder.ptrtoint(_declared(builder.module, "qsort"), _INT64)
 
     return numba.uint64(), emit
 
@@ -494,7 +484,8 @@ def _on_huge_pages(array):
     Without them, scanning and encoding take 1.1 to 1.3 times as long.
     """
     if HUGE_PAGES and array.nbytes >= 1 << 22:
-        _madvise((array.ctypes.data + 4095) & ~4095, array.nbytes - 4096, HUGE_PAGES)
+        first_page = (array.ctypes.data + 4095) & ~4095
+        _madvise(first_page, array.nbytes - 4096, HUGE_PAGES)
     return array
 
 
@@ -507,10 +498,9 @@ with contextlib.suppress(MemoryError):
 
 # ─── Running ──────────────────────────────────────────────────────────────────────────────────────
 #
-# The frame of every command: files -> results. The parent process cuts the files into blocks.
-# Workers read and scan the blocks, and count or encode them. The parent adds the results up or
-# writes them, always in the order of the blocks, so that no result depends on the number of
-# workers:
+# The frame of every command: files -> results. The parent process cuts the files into blocks, which
+# workers count or encode. It adds the results up or writes them, always in the order of the blocks,
+# so that no result depends on the number of workers:
 #
 #     list(Engine(workers=2).map(abs, [-1, 2, -3]))   ->   [1, 2, 3]
 #
@@ -538,9 +528,9 @@ def require(condition, message):
 def note(text):
     """Warn the user; the warning points to the line that called this module."""
     frames = traceback.walk_stack(inspect.currentframe())
-    is_own = [frame.f_globals is globals() for frame, _ in frames]  # also of a generated __init__
-    n_outside = is_own[::-1].index(True)
-    warnings.warn(text, stacklevel=len(is_own) - n_outside + 1)
+    levels = enumerate(frames, 1)  # a generated __init__ has the globals of this module, too
+    own_levels = [level for level, (frame, _) in levels if frame.f_globals is globals()]
+    warnings.warn(text, stacklevel=own_levels[-1] + 1)
 
 
 def require_known(what, name, names):
@@ -557,24 +547,21 @@ def _check_type(name, value, hint):
     hints = get_args(hint) if isinstance(hint, UnionType) else [hint]
     types = [get_origin(hint) or hint for hint in hints]
     accepted = tuple(_ACCEPTED.get(kind, kind) for kind in types)
-    # nobody means True as a number
-    if not isinstance(value, accepted) or (isinstance(value, bool) and bool not in types):
+    is_odd = isinstance(value, bool) and bool not in types  # nobody means True as a number
+    if is_odd or not isinstance(value, accepted):
         names = " or ".join(kind.__name__ for kind in types)
         raise InputError(f"`{name}` must be of type {names}, not {reprlib.repr(value)}")
 
 
-def interruptible(function: Function, check: Callable | None = None) -> Function:
+def interruptible(function: Function) -> Function:
     """Make a function with kernels in which an interrupt raises KeyboardInterrupt.
 
     Numba makes a SystemError of an interrupt that comes while it unpacks the arguments of a kernel.
-    The arguments are given to `check` first.
     """
 
     @functools.wraps(function)
     def call(*arguments, **options):
         try:
-            if check:
-                check(*arguments, **options)
             return function(*arguments, **options)
         except SystemError as error:
             while error.__cause__:
@@ -598,11 +585,13 @@ def checked(function: Function) -> Function:
     # the hints are read at the first call, since they may name classes that are defined below
     hints = functools.cache(lambda: get_type_hints(function))
 
-    def check(*arguments, **options):
+    @functools.wraps(function)
+    def call(*arguments, **options):
         for name, value in signature.bind(*arguments, **options).arguments.items():
             _check_type(name, value, hints().get(name, object))
+        return function(*arguments, **options)
 
-    return interruptible(function, check)
+    return interruptible(call)
 
 
 def call_with(function, *arguments, **options):
@@ -624,10 +613,7 @@ def brief_repr(result):
 
 
 def import_optional(name, *others):
-    """Import an optional package.
-
-    If that fails, raise InputError that says how to install it and the `others`.
-    """
+    """Import an optional package; or raise InputError that says how to install it and others."""
     packages = " ".join([name.partition(".")[0], *others])
     try:
         return importlib.import_module(name)
@@ -639,11 +625,12 @@ def import_optional(name, *others):
         ) from None
 
 
-# The files that are being written, by all threads: {temporary name: None, or the name that it takes
-# as soon as its whole group is complete}. The names are strings, so that neither a signal nor a
-# thread can come in the middle of a change.
+# The files that all threads are writing: {temporary name: None}. While a whole group of complete
+# files is renamed, their values are the names that they take: a signal then ends the renaming. The
+# keys are strings, so that neither a signal nor a thread can come in the middle of a change.
 UNFINISHED = {}
-_THREAD = threading.local()  # its `group` are the complete files of `written_together`
+# Its `group` has the complete files of a `written_together` in progress: {temporary name: path}.
+_THREAD = threading.local()
 
 
 def _remove(temporary):
@@ -690,11 +677,10 @@ def written_together():
 def atomic_write(path):
     """Open a binary file that is renamed to `path` when the block succeeds.
 
-    Until then its name is hidden and random; it begins with the name of `path` and ends in
-    ".unfinished". So a killed process leaves no file that looks complete, and no name that a later
-    process could collide with. If the block fails, the file is removed. A missing folder is created
-    when the file is complete. In a block of `written_together` the file is renamed at the end of
-    that block.
+    Until then its name is hidden, random, and ends in ".unfinished". So a killed process leaves no
+    file that looks complete, and no name that a later process could collide with. If the block
+    fails, the file is removed. A missing folder is created when the file is complete. In a block of
+    `written_together` the file is renamed at the end of that block.
 
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     with atomic_write(Path(folder, "a.txt")) as file:
@@ -708,7 +694,7 @@ def atomic_write(path):
         with open(path, "wb") as file:
             yield file
         return
-    folder = next(folder for folder in path.absolute().parents if os.path.lexists(folder))
+    folder = next(filter(os.path.lexists, path.absolute().parents))
     # the name takes less than 255 bytes in UTF-8
     temporary = str(folder / f".{path.name[:50]}.{os.urandom(8).hex()}.unfinished")
     UNFINISHED[temporary] = None
@@ -727,10 +713,7 @@ def atomic_write(path):
 
 
 def check_writable(folder):
-    """Raise InputError, before any work, if no file can be created in a folder.
-
-    A missing folder is not created.
-    """
+    """Raise an error, before any work, if no file can be created in a folder or as a new folder."""
     require(folder.suffix != ".json" or folder.is_dir(), f"{folder}: name a folder, not a file")
     try:
         with contextlib.suppress(LookupError), atomic_write(folder / "test"):
@@ -741,7 +724,7 @@ def check_writable(folder):
 
 
 def atomic_write_all(folder, files):
-    """Write files that belong together, {name: content}, the one that readers look for first."""
+    """Write files that belong together, {name: content}; see `written_together`."""
     with written_together():
         for name, content in files.items():
             with atomic_write(folder / name) as file:
@@ -775,8 +758,8 @@ TIMINGS = defaultdict(Timing)  # the stages of this process, in order
 def stage(name):
     """Measure the time of a block, and add it to TIMINGS[name].
 
-    The block may set the number of bytes that it has read. The time in which kernels are compiled
-    counts as that of the stage "compile", wherever it is spent.
+    The block may set `n_bytes`. The time in which kernels are compiled counts as that of the stage
+    "compile", wherever it is spent.
 
     >>> with stage("sleep") as spent:
     ...     time.sleep(0.01)
@@ -784,18 +767,18 @@ def stage(name):
     >>> spent.seconds > 0.009, TIMINGS["sleep"].n_bytes
     (True, 5)
     """
-    start = time.perf_counter()
-    compiled = _compiling_seconds()
     spent = Timing()
+    compiling = event.TimingListener()
+    start = time.perf_counter()
     try:
-        yield spent
+        with event.install_listener("numba:compile", compiling):
+            yield spent
     finally:
         spent.seconds = time.perf_counter() - start
         spent.memory = peak_memory()
-        compiled = _compiling_seconds() - compiled
-        if compiled and name != "compile":
-            spent.seconds -= compiled
-            TIMINGS["compile"].seconds += compiled
+        if compiling.done and name != "compile":
+            spent.seconds -= compiling.duration
+            TIMINGS["compile"].seconds += compiling.duration
         total = TIMINGS[name]
         total.seconds += spent.seconds
         total.n_bytes += spent.n_bytes
@@ -803,9 +786,7 @@ def stage(name):
 
 
 # The signals that ask a process to end; some systems lack some of them.
-_ENDINGS = [
-    getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)
-]
+_ENDINGS = [number for number in signal.Signals if number.name in ("SIGINT", "SIGTERM", "SIGHUP")]
 
 
 def _end_when_asked():
@@ -830,18 +811,16 @@ def _end_when_asked():
 
 
 def _init_worker():
-    """Let a worker exit when its parent ends, even if it is killed, and ignore SIGINT.
+    """Let a worker exit when its parent ends, even if that is killed, and ignore SIGINT.
 
     A terminal sends SIGINT to every process, and the parent decides what happens.
     """
     for number in _ENDINGS:
         signal.signal(number, signal.SIG_DFL)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    parent = multiprocessing.parent_process()
 
     def exit_with_parent():
-        """Wait until the parent ends, then exit."""
-        parent.join()
+        multiprocessing.parent_process().join()
         os._exit(1)
 
     try:
@@ -857,7 +836,7 @@ class _CompilationListener(event.Listener):
         self.on_kernel = on_kernel
 
     def on_start(self, started):
-        """Call `on_kernel` if the kernel is one of this module."""
+        """Call `on_kernel`, unless the kernel is of another module."""
         if started.data["dispatcher"].py_func.__module__ == __name__:
             self.on_kernel()
 
@@ -867,10 +846,7 @@ class _CompilationListener(event.Listener):
 
 @functools.cache
 def _give_notice():
-    """Print once that the parent process compiles kernels.
-
-    The notice appears on a terminal or in a notebook, and anywhere if kernels cannot be cached.
-    """
+    """Print once, where someone sees it or kernels cannot be cached, that the parent compiles."""
     is_seen = sys.stderr and (sys.stderr.isatty() or "ipykernel" in sys.modules)
     if not (is_seen or UNSAVED) or multiprocessing.parent_process():
         return
@@ -881,28 +857,21 @@ def _give_notice():
 
 
 COMPILATIONS = _CompilationListener(_give_notice)
-COMPILING = event.TimingListener()
 event.register("numba:compile", COMPILATIONS)
-event.register("numba:compile", COMPILING)
-
-
-def _compiling_seconds():
-    """Return the time in which this process has compiled kernels."""
-    return getattr(COMPILING, "duration", 0.0)  # it has no duration before the first kernel
 
 
 def _begin_workers(n, threads):
     """Start worker processes or threads; raises InputError if the system cannot start all.
 
     It cannot without /dev/shm, in a daemonic process, or under a low `ulimit`. A pool of processes
-    that reaches a limit while it starts would wait for ever. So threads are tried first, which
-    count against the same limit.
+    that reaches a limit while it starts would wait for ever. So as many threads are started first,
+    which count against the same limit.
     """
     pool = None
     all_started = threading.Event()
+    # each process has two threads, and their pool has two more
+    n_threads = n if threads else 2 * n + 2
     try:
-        # each process has a second thread, and a pool of processes has two
-        n_threads = n if threads else 2 * n + 2
         pool = ThreadPoolExecutor(n_threads)
         for _ in range(n_threads):
             pool.submit(all_started.wait)
@@ -920,7 +889,8 @@ def _begin_workers(n, threads):
 
 def _processes_of(pool):
     """List the processes of a pool; a pool of threads has none, and a pool that ended has None."""
-    return list((getattr(pool, "_processes", None) or {}).values())
+    processes = getattr(pool, "_processes", None) or {}
+    return list(processes.values())
 
 
 def _kill_workers(pool):
@@ -933,8 +903,7 @@ def _kill_workers(pool):
 def _next_result(pool, running):
     """Wait for the first of the running futures, remove it, and return its result.
 
-    A pool hangs if a worker dies while it sends a result, as 1 of 40 killed workers did. So the
-    pool is killed as soon as one of its workers has died.
+    A pool hangs if a worker dies while it sends a result, so it is killed if any worker has died.
     """
     while not wait([running[0]], timeout=1).done:
         if any(process.exitcode for process in _processes_of(pool)):
@@ -943,12 +912,11 @@ def _next_result(pool, running):
 
 
 class _Log:
-    """Standard error that is not a terminal: each state of a progress bar is a line."""
+    """Standard error that is not a terminal: each new state of a progress bar is a line."""
 
     last = ""
 
     def write(self, text):
-        """Write the state that a bar draws, unless it is the last one again."""
         line = text.strip()
         if line not in ("", self.last):
             self.last = line
@@ -959,8 +927,7 @@ class _Log:
 class Engine:
     """How work runs: the number of workers, and progress bars. No result depends on it.
 
-    workers     number of threads, or of processes for JSON; by default one for each core. No result
-                depends on it
+    workers     number of threads, or of processes for JSON; by default one for each core
     progress    draw progress bars on standard error
     executor    a pool of concurrent.futures or a compatible one (loky, Dask, MPI) that does the
                 work instead; its workers must find the files under the same names
@@ -976,10 +943,8 @@ class Engine:
     executor: Executor | None = None
 
     def __post_init__(self):
-        require(
-            self.workers is None or self.workers >= 1,
-            f"{self.workers} workers: at least 1 is needed",
-        )
+        is_valid = self.workers is None or self.workers >= 1
+        require(is_valid, f"{self.workers} workers: at least 1 is needed")
 
     @property
     def n_workers(self) -> int:
@@ -997,8 +962,8 @@ class Engine:
         """
         items = iter(items)
         first_items = [*itertools.islice(items, self.n_workers)]
-        n = len(first_items)  # more workers would have no item
         items = itertools.chain(first_items, items)
+        n = len(first_items)  # more workers would have no item
         if n < 2 and not self.executor:
             yield from map(function, items)
             return
@@ -1034,7 +999,7 @@ class Engine:
 
 def _run_jobs(pickled):
     """Run jobs in a process that `_start_jobs` has started; writes a byte for each new kernel."""
-    # when the process that reads has ended, this fails and the process ends, too
+    # if the process that reads has ended, this fails and ends this process, too
     event.register("numba:compile", _CompilationListener(lambda: os.write(1, b".")))
     for job in pickle.loads(pickled):
         job()
@@ -1043,7 +1008,8 @@ def _run_jobs(pickled):
 def _start_jobs(jobs):
     """Start a process that runs jobs, by `python -c`: multiprocessing may run the user's script."""
     load = f"import sys; sys.path[:] = {sys.path}; import {__name__} as module"
-    command = [sys.executable, "-c", f"{load}; module._run_jobs({pickle.dumps(jobs)})"]
+    run = f"module._run_jobs({pickle.dumps(jobs)})"
+    command = [sys.executable, "-c", f"{load}; {run}"]
     nowhere = subprocess.DEVNULL
     return subprocess.Popen(command, stdin=nowhere, stdout=subprocess.PIPE, stderr=nowhere)
 
@@ -1053,29 +1019,28 @@ def compile_side_by_side(jobs, engine, total=None):
 
     total  about the number of kernels, for the progress bar
 
-    This process runs every n-th job, with n workers. When it has to compile a kernel, it starts
-    processes that run the other jobs meanwhile, and then loads their kernels from the disk. The
-    jobs should have no kernels in common.
+    The jobs, which should have no kernels in common, are dealt to n workers. This process runs the
+    first share. If it has to compile a kernel, it starts a process for each other share. At last it
+    runs all other jobs itself, with the kernels that these processes have put on the disk.
     """
     n = min(len(jobs), engine.n_workers)
     # the program that contains a frozen module is no interpreter
     is_python = "python" in os.path.basename(sys.executable or "").lower()
     if UNSAVED or hasattr(sys, "frozen") or not is_python:
         n = 1
-    own, *parts = [jobs[k::n] for k in range(n)]
-    others = [*itertools.chain(*parts)]
+    own, *others = [jobs[k::n] for k in range(n)]
+    to_start = others.copy()
     processes = []
     bar = None
 
     def count_kernel():
-        """Count a kernel; with the first one, start the processes."""
         nonlocal bar
         if bar is None:
             bar = stack.enter_context(engine.progress_bar("compile", total, " kernels"))
         bar.update()
-        while parts:
+        while to_start:
             with contextlib.suppress(Exception):  # this process can run these jobs, too
-                process = stack.enter_context(_start_jobs(parts.pop()))
+                process = stack.enter_context(_start_jobs(to_start.pop()))
                 stack.callback(process.kill)
                 processes.append(process)
 
@@ -1084,11 +1049,11 @@ def compile_side_by_side(jobs, engine, total=None):
         stack.enter_context(event.install_listener("numba:compile", listener))
         for job in own:
             job()
-        parts.clear()
+        to_start.clear()
         for process in processes:
             while process.stdout.read(1):
                 bar.update()
-        for job in others:
+        for job in itertools.chain(*others):
             job()
         if bar is not None:
             bar.total = bar.n  # some were compiled before
@@ -1097,10 +1062,10 @@ def compile_side_by_side(jobs, engine, total=None):
 
 # ─── Bytes ────────────────────────────────────────────────────────────────────────────────────────
 #
-# Kernels that decode, copy and compare bytes, and that walk down a trie of tokens. All sections
-# below use them. A text is an array of uint8 with PADDING after it, so that kernels may read 8
-# bytes at a time beyond its end. A decoded character is one number, its code point and its size in
-# bytes; an invalid byte is the lone surrogate U+DC80:
+# Kernels that decode, copy and compare bytes, and that walk down a trie of tokens. A text is an
+# array of uint8 with PADDING after it, so that kernels may read 8 bytes at a time beyond its end. A
+# decoded character is one number, its code point and its size in bytes. An invalid byte is decoded
+# as a lone surrogate, one of those of Python's `surrogateescape`:
 #
 #     _decode_character("é" …)   ->   0xE9 << 3 | 2
 #     _decode_character(b"\xFF") ->   SURROGATE_ESCAPE << 3 | 1
@@ -1115,12 +1080,10 @@ class _AllBytes(tuple):
 
 BYTES = _AllBytes(bytes([b]) for b in range(256))
 N_CODE_POINTS = 0x110000
-# An invalid byte is matched as this lone surrogate, one of those of `surrogateescape`.
 SURROGATE_ESCAPE = 0xDC80
-# This byte is never in UTF-8. It ends a text, or stands for a special token; see Scanning.
-END = 0xFE
-# This byte is never in UTF-8, either. It replaces each byte that is not part of a character.
-INVALID_BYTE = 0xFF
+# Neither of these bytes is ever in UTF-8.
+END = 0xFE  # ends a text, or stands for a special token; see Scanning
+INVALID_BYTE = 0xFF  # replaces each byte that is not part of a character
 HIGH_BITS = u64(0x8080808080808080)
 
 
@@ -1181,14 +1144,13 @@ def _with_padding(data):
 def _decode_character(text, position, stop):
     """Decode the character at a position: code point << 3 | number of bytes.
 
-    An invalid byte is SURROGATE_ESCAPE << 3 | 1. INVALID_BYTE, which replaces invalid bytes, is
-    itself invalid: so the replacement does not change the characters.
+    INVALID_BYTE is itself invalid, so it can replace invalid bytes, and no character changes.
     """
     escaped = i64(SURROGATE_ESCAPE << 3 | 1)
     lead = i64(text[position])
     if lead < 0x80:
         return lead << 3 | 1
-    size = 2 + (lead >= 0xE0) + (lead >= 0xF0)
+    size = 2 + (lead >= 0xE0) + (lead >= 0xF0)  # as the upper bits of the first byte tell
     if lead < 0xC2 or lead > 0xF4 or position + size > stop:
         return escaped
     code_point = lead & (0x7F >> size)
@@ -1222,28 +1184,26 @@ def _equal(text, start, other, other_start, size):
     for k in range(0, size - 7, 8):
         if load_u64(text, start + k) != load_u64(other, other_start + k):
             return False
-    if size >= 8:  # the last 8 bytes, some of them again
-        return load_u64(text, start + size - 8) == load_u64(other, other_start + size - 8)
-    mask = (u64(1) << u64(8 * size)) - u64(1)
-    return (load_u64(text, start) ^ load_u64(other, other_start)) & mask == 0
+    rest = size & 7  # so many bytes are left, and those after them are masked
+    k = size - rest
+    mask = (u64(1) << u64(8 * rest)) - u64(1)
+    difference = load_u64(text, start + k) ^ load_u64(other, other_start + k)
+    return difference & mask == 0
 
 
 @inline_kernel
 def _copy_bytes(source, start, stop, out, n):
-    """Copy source[start : stop] to out[n :]; returns the end of the copy.
-
-    Both arrays end with PADDING.
-    """
+    """Copy source[start : stop] to out[n :], both with PADDING; returns the end of the copy."""
     for k in range(start, stop, 8):
         store_u64(out, n + k - start, load_u64(source, k))
     return n + stop - start
 
 
-# Tokens as a trie. Node 0 is the root. The edge from a node by a byte is one number in a hash table
-# with linear probing that is at most half full. No edge leads to the root, so an entry of 0 is
-# free. A look-up touches one cache line, since the child is in the same number:
+# Tokens as a trie. Node 0 is the root. An edge is one number in a hash table with linear probing
+# that is at most half full; so a look-up touches one cache line. No edge leads to the root, and 0
+# is a free slot:
 #
-#     node << 36 | byte << 28 | child
+#     node << 36 | byte << 28 | child         the key is the part before the child
 CHILD_BITS = u64(28)
 CHILD_MASK = u64(2**28 - 1)
 NO_CHILD = i64(-1)
@@ -1253,9 +1213,8 @@ NO_CHILD = i64(-1)
 class Trie:
     """The ids of tokens, by their bytes; `make_trie` makes it, for kernels.
 
-    edges   uint64[H]: for `trie_child(node, byte, edges)`, which leads from a node to the next one,
-            or to -1 if no token goes on so. Node 0 is the root
-    values  int32[K]: the id of the token that ends at a node, or -1
+    From node 0, the root, `trie_child(node, byte, edges)` leads to the next node, or to -1 if no
+    token goes on so.
 
     >>> trie = make_trie({0: b"a", 1: b"ab"})
     >>> @kernel
@@ -1268,15 +1227,16 @@ class Trie:
     1
     """
 
-    edges: np.ndarray  # uint64[H]    see above
+    edges: np.ndarray  # uint64[H]    a hash table, for `trie_child`
     values: np.ndarray  # int32[K]    node -> the id of the token that ends there, or -1
 
 
 @inline_kernel
 def _trie_slot(key, edges):
-    """Look up an edge, node << 8 | byte: returns its slot, or the free slot where it belongs."""
+    """Look up an edge by its key: returns its slot, or the free slot where it belongs."""
     mask = u64(len(edges) - 1)
-    slot = key * u64(0x9E3779B97F4A7C15) >> u64(32) & mask
+    home = key * u64(0x9E3779B97F4A7C15) >> u64(32)
+    slot = home & mask
     while edges[slot] and edges[slot] >> CHILD_BITS != key:
         slot = (slot + u64(1)) & mask
     return slot
@@ -1285,18 +1245,19 @@ def _trie_slot(key, edges):
 @_compiler(cache=False, forceinline=True)  # Python may call it, too
 def trie_child(node, byte, edges):
     """Look up the node that an edge leads to; -1 if the edge does not exist."""
-    edge = edges[_trie_slot(u64(node) << u64(8) | u64(byte), edges)]
+    key = u64(node) << u64(8) | u64(byte)
+    edge = edges[_trie_slot(key, edges)]
     return i64(edge & CHILD_MASK) if edge else NO_CHILD
 
 
 @kernel
 def _fill_trie(text, ends, ids, edges, values):
-    """Add tokens that lie end to end to an empty trie; returns the number of nodes.
+    """Add tokens to an empty trie; returns the number of nodes.
 
-    text    uint8[…]: the tokens
+    text    uint8[…]: the tokens, end to end
     ends    int64[V]: where each one ends
     ids     int32[V]
-    edges, values: as in a Trie; `edges` is all 0 and `values` all -1, and both have enough room
+    edges, values: as in a Trie, with enough room; `edges` is all 0 and `values` all -1
     """
     n_nodes = 1
     start = 0
@@ -1317,13 +1278,17 @@ def _fill_trie(text, ends, ids, edges, values):
 
 def _trie_arrays(tokens):
     """Make the edges and the values of a trie."""
-    ends = np.cumsum(np.fromiter(map(len, tokens.values()), i64, len(tokens)))
+    ids = np.fromiter(tokens, np.int32)
+    sizes = np.fromiter(map(len, tokens.values()), i64)
     text = _with_padding(b"".join(tokens.values()))
     require(len(text) < CHILD_MASK, "a vocabulary of 2**28 bytes or more cannot be searched")
-    ids = np.fromiter(tokens, np.int32, len(tokens))
+    ends = sizes.cumsum()
+    # The first round has room for a node for each byte, and counts the nodes. The second one has
+    # tables of the right size.
     n_nodes = len(text)
-    for _ in range(2):  # the first time counts the nodes, so that the tables have the right size
-        edges = np.zeros(1 << (2 * n_nodes).bit_length(), u64)
+    for _ in range(2):
+        n_slots = 1 << (2 * n_nodes).bit_length()
+        edges = np.zeros(n_slots, u64)
         values = np.full(n_nodes, -1, np.int32)
         n_nodes = _fill_trie(text, ends, ids, edges, values)
     return edges, values
@@ -1338,8 +1303,8 @@ def make_trie(tokens: Mapping[int, bytes]) -> Trie:
 #
 # A pattern is a list of steps, and each step splits the pieces of the previous one. A step is a
 # regular expression, a Split or a Metaspace. A name in PATTERNS means one step or several, and so
-# does the pre_tokenizer of a tokenizer.json. The normalizer and the decoder of a tokenizer.json are
-# lists of steps as well, but of other steps: see Normalizing and Tokenizer.
+# does the pre_tokenizer of a tokenizer.json. Its normalizer and its decoder have other steps: see
+# Normalizing and Tokenizer.
 
 BEHAVIORS = ("isolated", "removed", "merged_with_previous", "merged_with_next", "contiguous")
 
@@ -1367,7 +1332,7 @@ class Split(NamedTuple):
 
     @property
     def pieces(self) -> str:
-        """An expression that cuts a text into the same pieces if each match is a piece.
+        """An expression whose matches, and the text between them, are the same pieces.
 
         If matches are joined to the text beside them, it takes both: the underscore merged with the
         next text becomes _[^_]*|[^_]+.
@@ -1375,18 +1340,20 @@ class Split(NamedTuple):
         if self.behavior in ("isolated", "removed"):
             return self.regex
         character = self.regex.removesuffix("+")
+        is_run = self.regex != character
         # A lookahead before a run holds for its first character, and not for each.
+        looks = is_run and re.match(r"\(\?[=!]", self.regex)
         require(
-            _is_one_character(character) and not re.match(r"\(\?[=!].*\+\Z", self.regex),
+            _is_one_character(character) and not looks,
             f"a Split that is {self.behavior} looks for one character, or a run of it: "
             f"{self.regex!r} is not supported",
         )
         match = f"(?:{character})"
         other = rf"(?:(?!{character})[\s\S])"
-        if self.behavior == "contiguous" or self.regex.endswith("+"):
-            match += "+"
         if self.behavior == "contiguous":
-            return match
+            return f"{match}+"
+        if is_run:
+            match += "+"
         if (self.behavior == "merged_with_previous") != self.invert:
             return f"{other}*{match}|{other}+"
         return f"{match}{other}*|{other}+"
@@ -1413,17 +1380,13 @@ class Metaspace(NamedTuple):
     table = None
     warning = ""
 
-    def apply(self, scan: Scan, flat: FlatText, opening: int) -> FlatText:
-        """Replace spaces in a flat text, and put the mark before pretokens as the scheme says.
-
-        `opening` tells how the first text begins: BEGINS, INSIDE or CONTINUES.
-        """
+    def apply(self, scan, flat, opening):
+        """Replace spaces in a flat text, and put the mark before pretokens as the scheme says."""
         mark = _with_padding(self.replacement.encode())
-        return flat.rewritten(
-            _write_spaces, mark, PREPEND_SCHEMES.index(self.prepend_scheme), opening
-        )
+        scheme = PREPEND_SCHEMES.index(self.prepend_scheme)
+        return flat.rewritten(_write_spaces, mark, scheme, opening)
 
-    def apply_to_text(self, text: str) -> str:
+    def apply_to_text(self, text):
         """Change one text as `apply` changes a flat text."""
         needs_mark = text and self.prepend_scheme != "never"
         if needs_mark and not text.startswith((" ", self.replacement)):
@@ -1435,9 +1398,9 @@ PREPEND_SCHEMES = ("never", "first", "always")
 NEVER = 0  # for kernels, the position in PREPEND_SCHEMES
 ALWAYS = 2
 
-# Punctuation is the same as in `tokenizers`, which uses Rust's crate unicode_categories: the
-# printable characters of ASCII except letters and digits, and the punctuation of Unicode 8. Later
-# versions of Unicode dropped two characters, U+166D and U+111C9, and added these.
+# Punctuation is the same as in `tokenizers`: the printable characters of ASCII except letters and
+# digits, and the punctuation of Unicode 8. Later versions of Unicode dropped two characters, U+166D
+# and U+111C9, and added these.
 _NEWER_PUNCTUATION = (
     r"\u061D\u09FD\u0A76\u0C77\u0C84\u1B4E-\u1B4F\u1B7D-\u1B7F\u2E43-\u2E4F\u2E52-\u2E5D\u2E60-\u2E63\U00010D6E"
     r"\U00010EAD\U00010ED0\U00010F55-\U00010F59\U00010F86-\U00010F89\U000113D4-\U000113D5\U000113D7-\U000113D8"
@@ -1449,13 +1412,13 @@ _NEWER_PUNCTUATION = (
 )
 PUNCTUATION = rf"(?![{_NEWER_PUNCTUATION}])[\p{{P}}$+<=>\^`|~\u166D\U000111C9]"
 
-# The expressions are those of the tokenizers with these names. Only cl100k is changed. tiktoken's
-# possessive quantifiers are greedy here, which matches the same. Its `$` is (?![\s\S]) here, since
-# `$` also matches before a newline in Oniguruma, the engine of Hugging Face.
+# The expressions are those of the tokenizers with these names. Only in cl100k, possessive
+# quantifiers became greedy ones, which match the same, and `$` became (?![\s\S]), since `$` also
+# matches before a newline in Oniguruma, the engine of Hugging Face.
 #
-# "spaces" is our own. Like SentencePiece, it begins a word with the space before it. Unlike
-# SentencePiece, it does not separate scripts, digits and punctuation, and it keeps all spaces. The
-# tokens of a Unigram are 2 to 8 % longer with "spaces" than with "gpt2".
+# "spaces" is our own. A word begins with the space before it, as in SentencePiece, but all spaces
+# are kept, and scripts, digits and punctuation are not separated. The tokens of a Unigram are 2 to
+# 8 % longer with it than with "gpt2".
 PATTERNS = {
     "gpt2": r"'(?:[sdmt]|ll|ve|re)| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+",
     "cl100k": r"'(?i:[sdmt]|ll|ve|re)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*"
@@ -1487,8 +1450,8 @@ _LIKE_A_NAME = regex.compile(r"[A-Za-z][A-Za-z\d_-]+")
 def _plain_steps(step):
     """List the plain steps that a step means; raises InputError if it is not valid.
 
-    JSON means the steps of a pre_tokenizer. A Split that isolates means the same as its regex, and
-    is replaced by it, so that equal patterns have equal steps.
+    JSON means the steps of a pre_tokenizer. A Split that isolates becomes its regex, which means
+    the same, so that equal patterns have equal steps.
     """
     match step:
         case dict():
@@ -1496,20 +1459,17 @@ def _plain_steps(step):
         case Split():
             require_known("behavior", step.behavior, BEHAVIORS)
             if step.behavior == "isolated":
-                source = step.regex
-                return (Split(source),) if _LIKE_A_NAME.fullmatch(source) else (source,)
+                is_like_a_name = _LIKE_A_NAME.fullmatch(step.regex)
+                step = Split(step.regex) if is_like_a_name else step.regex
         case Metaspace():
             require_known("prepend scheme", step.prepend_scheme, PREPEND_SCHEMES)
-            require(
-                isinstance(step.replacement, str) and len(step.replacement) == 1,
-                f"Metaspace writes one character for a space, not {step.replacement!r}",
-            )
+            mark = step.replacement
+            is_character = isinstance(mark, str) and len(mark) == 1
+            require(is_character, f"Metaspace writes one character for a space, not {mark!r}")
         case str():
-            require(
-                not _LIKE_A_NAME.fullmatch(step),
-                f"no pattern is named {step!r}; there are {', '.join(PATTERNS)}, or a regular "
-                "expression",
-            )
+            names = [*PATTERNS, "or a regular expression"]
+            is_expression = not _LIKE_A_NAME.fullmatch(step)
+            require(is_expression, f"no pattern is named {step!r}; there are {', '.join(names)}")
         case _:
             name = type(step).__name__
             raise InputError(f"a step of a pattern is a str, Split, Metaspace or dict, not {name}")
@@ -1525,10 +1485,7 @@ def _brief_json(value):
 
 
 def _flattened(part, key):
-    """List the steps of a normalizer, pre_tokenizer or decoder, which may be nested.
-
-    A step of the type Sequence lists its steps under `key`.
-    """
+    """List the steps of a part of a tokenizer.json; a Sequence in it lists steps under `key`."""
     match part:
         case list() | tuple():
             return [step for item in part for step in _flattened(item, key)]
@@ -1544,13 +1501,12 @@ def _flattened(part, key):
 def _call_step(part, functions, step, *arguments):
     """Call the function for the type of a step of a tokenizer.json; returns its result as a list.
 
-    part       the part of the file that has the step, for a message
-    functions  type -> function
-    step       its other fields are passed by name, after `arguments`
+    The other fields of the step are passed by name. `part` names a part of the file, for a message.
     """
-    fields = {name: field for name, field in step.items() if name != "type"}
+    fields = dict(step)
     try:
-        return list(functions[step["type"]](*arguments, **fields))
+        function = functions[fields.pop("type")]
+        return list(function(*arguments, **fields))
     except (AttributeError, LookupError, OverflowError, TypeError, ValueError) as error:
         raise InputError(f"the {part} {_brief_json(step)} is not supported: {error}") from None
 
@@ -1560,9 +1516,8 @@ def _call_step(part, functions, step, *arguments):
 # all others that may differ, a warning says so.
 
 # Within a class, which is an expression in brackets, \w of Oniguruma matches these characters.
-# Outside of a class it also matches six numbers: see _ONIGURUMA_PARTS. The \w of `regex` also
-# matches two joiners, so it is written for Oniguruma as a class that has them. Reading turns this
-# class into \w again.
+# Outside of a class it also matches six numbers: see _ONIGURUMA_PARTS. The \w of `regex` matches
+# two joiners as well. So it is written for Oniguruma as a class that has them, and read back as \w.
 _WORD = r"\p{Alphabetic}\p{M}\p{Nd}\p{Pc}"
 _TO_ONIGURUMA = {r"\w": r"[\p{Word}\u200c\u200d]", r"\W": r"[^\p{Word}\u200c\u200d]"}
 _FROM_ONIGURUMA = {
@@ -1580,9 +1535,8 @@ _SAME_IN_SET = (
 )
 # An expression is read in parts, and the first entry that matches gives the part. The value of the
 # entry is the replacement of the part for `regex`: "" keeps it, and None keeps it with a warning.
-# Two facts about Oniguruma are hidden in the entries. When case is ignored, it matches ß with ss,
-# and ligatures with their letters; the first entry takes only groups without these. It matches ^ at
-# the beginning of each line, and $ at its end.
+# When case is ignored, Oniguruma matches ß with ss, and ligatures with their letters; the first
+# entry takes only groups without these. ^ and $ are the beginning and the end of each line.
 _ONIGURUMA_PARTS = {
     r"\(\?i:(?:(?i:(?!ss|ff|fi|fl|st))[A-Za-z'|]|\[[A-Za-z]+\])+\)": "",
     rf"{_SAME_ESCAPE}|\[\^?(?:{_SAME_IN_SET})+\]": "",
@@ -1610,10 +1564,7 @@ def _replace_escapes(text, replacements):
 
 
 def _read_regex(text):
-    """Rewrite an expression of Hugging Face's engine for `regex`.
-
-    A warning says if it may mean something else.
-    """
+    """Rewrite an expression of Hugging Face's engine for `regex`; warn if that may differ."""
     rewritten = ""
     doubtful = ""
     replacements = list(_ONIGURUMA_PARTS.values())
@@ -1651,26 +1602,23 @@ def _split_steps(pattern, behavior="Isolated", invert=False):
         source = regex.escape(pattern["String"])
     else:
         source = _read_regex(pattern["Regex"])
-    return [Split(source, _BEHAVIORS[behavior], bool(invert))]
+    yield Split(source, _BEHAVIORS[behavior], bool(invert))
 
 
 def _metaspace_steps(replacement, add_prefix_space=True, split=True, prepend_scheme=None, **_):
     """Make the steps of a Metaspace; if it splits, a pretoken begins at each replacement."""
     old_scheme = "always" if add_prefix_space else "never"  # in files from before 2023
-    steps = [Metaspace(replacement, prepend_scheme or old_scheme)]
+    yield Metaspace(replacement, prepend_scheme or old_scheme)
     if split:
-        steps.append(Split(regex.escape(replacement), "merged_with_next"))
-    return steps
+        yield Split(regex.escape(replacement), "merged_with_next")
 
 
 def _byte_level_steps(add_prefix_space=True, use_regex=True, **_):
     """Make the steps of a ByteLevel."""
-    steps = []
     if add_prefix_space:
-        steps.append(Metaspace(" "))
+        yield Metaspace(" ")
     if use_regex:
-        steps.append(PATTERNS["gpt2"])
-    return steps
+        yield PATTERNS["gpt2"]
 
 
 # The function for a type of pre-tokenizer makes the steps of a pattern. Its parameters are the
@@ -1719,22 +1667,17 @@ PATTERN_NAMES = {_plain_steps(entry): name for name, entry in PATTERNS.items()}
 #
 #     Pattern(r"\d+|a").split(b"12a!3")   ->   [b"12", b"a", b"!", b"3"]
 #
-# An expression is compiled through five forms, which are described above `_parse`:
-#
-#     expression -> parts -> machine over classes of characters -> transducer that never goes back
-#     -> table over bytes
-#
-# Scanning reads the table: one look-up for each byte. An expression that is not regular, such as
-# one with a lookbehind, is left to the `regex` package. Each pass over the text is done by a table,
-# by that package or by a Metaspace. Consecutive steps share a pass if one machine can do them all.
-
-# The forms of an expression:
+# An expression is compiled through five forms:
 #
 #     expression   "\d+|a"
 #     parts        either, repeat, class, …            `_parse`
 #     machine      states x {digit, a, other, END}     `_Machine` (classes have one size in UTF-8)
 #     transducer   an entry for each state and class   `_streaming_transducer`: never goes back
 #     table        uint32[R * 256]                     `_utf8_table`: 256 entries for each state
+#
+# Scanning reads the table: one look-up for each byte. An expression that is not regular, such as
+# one with a lookbehind, is left to the `regex` package. Each pass over the text is done by a table,
+# by that package or by a Metaspace. Consecutive steps share a pass if one machine can do them all.
 #
 # A part is a tuple. Parts that are matched one after another are a sequence, which is a tuple, too:
 #
@@ -1746,7 +1689,6 @@ PATTERN_NAMES = {_plain_steps(entry): name for name, entry in PATTERNS.items()}
 #                                     match the sequence so many times. The mode is "" if more are
 #                                     preferred, "?" if fewer are, and "+" if the end is where the
 #                                     sequence matches no more
-
 
 _GROUP = r"\((?:\?(?P<look>[=!])|\?(?P<fold>i?):|(?!\?))"
 _ESCAPE = (
@@ -1769,11 +1711,7 @@ class Unsupported(ValueError):
 
 
 def _parse(source, sources):
-    """Parse an expression that `regex` has accepted; returns a sequence.
-
-    The one-character expressions become keys of `sources`. Raises Unsupported for irregular and for
-    rare constructs.
-    """
+    """Parse an expression that `regex` accepts; `sources` gets its one-character expressions."""
 
     def refuse_if(condition, construct):
         if condition:
@@ -1817,15 +1755,15 @@ def _parse(source, sources):
         if token["count"]:
             refuse_if(_may_be_empty(part), "a quantifier on a part that may be empty")
             mode = token["mode"]
+            is_class = len(part) == 1 and part[0][0] == "class"
             refuse_if(
-                mode == "+" and (len(part) > 1 or part[0][0] != "class"),
-                "a possessive quantifier on more than one character",
+                mode == "+" and not is_class, "a possessive quantifier on more than one character"
             )
             count = _COUNTS.get(token["count"], token["count"].strip("{}"))
-            least, comma, most = count.partition(",")
-            if not comma:
-                most = least
-            part = (("repeat", part, int(least), float(most or "inf"), mode),)
+            limits = count.split(",")  # one number, or two of which the second may be missing
+            least = int(limits[0])
+            most = float(limits[-1] or "inf")
+            part = (("repeat", part, least, most, mode),)
         sequences[-1] += part
     return _alternatives(sequences)
 
@@ -1867,16 +1805,18 @@ def _code_points_matching(source):
     4 s.
     """
     matches = np.zeros(N_CODE_POINTS, bool)
-    if listed := _LISTED.fullmatch(source):
-        matches[[int(code, 16) for code in listed.captures(2)]] = True
+    listed = _LISTED.fullmatch(source)
+    if listed:
+        codes = [int(code, 16) for code in listed.captures(2)]
+        matches[codes] = True
         return matches != (listed[1] == "^")
+    runs = regex.finditer(f"(?:{source})+", _all_characters(), timeout=REGEX_SECONDS)
     try:
-        for match in regex.finditer(f"(?:{source})+", _all_characters(), timeout=REGEX_SECONDS):
-            matches[match.start() : match.end()] = True
+        for run in runs:
+            matches[run.start() : run.end()] = True
     except TimeoutError:
-        raise Unsupported(
-            f"a set of {len(source):,} characters, which takes long to look up"
-        ) from None
+        construct = f"a set of {len(source):,} characters, which takes long to look up"
+        raise Unsupported(construct) from None
     return matches
 
 
@@ -1886,7 +1826,7 @@ def _all_characters():
     return "".join(map(chr, range(N_CODE_POINTS)))
 
 
-MAX_SETS = 60  # sets of characters: one bit each; END has one more
+MAX_SETS = 60  # sets of characters: one bit each
 SIZE_BIT = 61  # above them, the lowest bit of the number of bytes
 MAX_STEPS = 3_000_000  # of a machine; they take 3 s, and o200k needs 19,000
 
@@ -1897,10 +1837,9 @@ class _Machine:
     All code points of a class have the same size in UTF-8; the last class is END, where the text
     ends. A state is a tuple of sequences: each is a way to go on, the preferred one first. These
     are the ordered threads of Pike's machine; see Cox, "Regular Expression Matching: the Virtual
-    Machine Approach". Ways after one that has matched are dropped, so the last match before the
-    state is empty is the leftmost-first one, as in Perl. A match is recognized one character later,
-    when lookaheads can be decided. In the first state, END is a match by itself, beside those of
-    the expression. No text leads back to that state.
+    Machine Approach". Ways after one that has matched are dropped, so the last match is the one
+    that Perl finds. A match is recognized one character later, when lookaheads can be decided. Only
+    in the first state, to which no text leads back, END is a match by itself.
     """
 
     def __init__(self, sequence, sources):
@@ -1908,30 +1847,34 @@ class _Machine:
         self.n_steps = 0
         if len(sources) > MAX_SETS:
             raise Unsupported(f"more than {MAX_SETS} sets of characters")
-        ranges = np.diff([0, 0x80, 0x800, 0xD800, 0xE000, 0x10000, N_CODE_POINTS])
-        # Each code point has a bit for each set that contains it, and above these bits its size in
-        # UTF-8. A lone surrogate means an invalid byte.
-        bits = np.repeat(np.array([1, 2, 3, 1, 3, 4], u64) << u64(SIZE_BIT), ranges)
+        sizes = np.ones(N_CODE_POINTS, u64)  # in UTF-8
+        for first_longer in (0x80, 0x800, 0x10000):
+            sizes[first_longer:] += u64(1)
+        sizes[0xD800:0xE000] = 1  # a lone surrogate means an invalid byte
+        # The bits of a code point: one for each set that contains it, and above them its size.
+        bits = sizes << u64(SIZE_BIT)
         for bit, source in enumerate(sources):
             bits |= _code_points_matching(source).astype(u64) << u64(bit)
-        if (bits[0xDC80:0xDD00] != bits[SURROGATE_ESCAPE]).any():
+        invalid = bits[0xDC80:0xDD00]
+        if (invalid != invalid[0]).any():
             raise Unsupported("a class that distinguishes between invalid bytes")
-        bits[0xD800:0xE000] = bits[SURROGATE_ESCAPE]  # a text has no other surrogates
+        bits[0xD800:0xE000] = invalid[0]  # a text has no other surrogates
         # There are few runs of code points with equal bits.
-        runs = np.flatnonzero(np.append(True, bits[1:] != bits[:-1]))
+        differs = bits[1:] != bits[:-1]
+        runs = np.flatnonzero(np.append(True, differs))
         classes, first_runs = np.unique(bits[runs], return_index=True)
         self.examples = runs[first_runs]  # a code point of each class
         self.class_of = np.searchsorted(classes, bits).astype(np.uint16)
-        # END is one byte, which no expression matches.
-        classes = [*classes.tolist(), 1 << SIZE_BIT | 1 << len(sources)]
-        self.sizes = [of_class >> SIZE_BIT for of_class in classes]
-        self.matching = [  # the one-character expressions that match a class
-            {source for bit, source in enumerate([*sources, "END"]) if of_class >> bit & 1}
-            for of_class in classes
+        # The one-character expressions that match a class. None matches END, which is one byte.
+        self.matching = [
+            {source for bit, source in enumerate(sources) if of_class >> bit & 1}
+            for of_class in classes.tolist()
         ]
+        self.matching.append({"END"})
+        self.sizes = [*sizes[self.examples].tolist(), 1]
 
     def step(self, state, matching):
-        """Read a character in a state; `matching` has the one-character expressions that match it.
+        """Read a character, of which `matching` has the one-character expressions that match it.
 
         Returns whether a match ends before the character, and the next state.
         """
@@ -1966,10 +1909,7 @@ class _Machine:
 
 
 def _ways_to_repeat(sequence, least, most, mode, rest):
-    """List the ways to go on at a "repeat" part, the preferred one last, as `step` takes it first.
-
-    `rest` is the way after the part.
-    """
+    """List the ways to go on at a "repeat" part with a rest behind it, the preferred one last."""
     if not most:
         return [rest]
     again = ("repeat", sequence, max(least - 1, 0), most - 1, mode)
@@ -1988,11 +1928,11 @@ MAX_ENTRIES = 1_000_000  # states times classes; they take 5 s
 
 
 def _number_states(first, row):
-    """Number the states of a machine in the order in which they are reached; the first state is 0.
+    """Number the states of a machine in the order in which they are reached, from 0 on.
 
-    row(state) lists, for each letter, the output of the machine and the next state. Returns two
-    arrays of states by letters: the outputs, and the numbers of the next states, with -1 for (),
-    which is not a state.
+    row(state) lists, for each letter, the output of the machine and the next state; or () if there
+    is none. Returns the outputs, and the numbers of the next states, or -1: two arrays of states by
+    letters.
     """
     states = [first]
     numbers = {(): -1, first: 0}
@@ -2014,8 +1954,8 @@ def _number_states(first, row):
 class ScanTable(NamedTuple):
     r"""A compiled pattern: a machine over bytes that never goes back.
 
-    It has D states, C classes of characters (class C is END), and R rows of the table. The machine
-    over bytes is the table. Its state is a row, and the entry at row * 256 + byte is
+    It has D states, C classes of characters (class C is END), and R rows of the table. A state of
+    the machine over bytes is a row, and the entry at row * 256 + byte is
 
         31 … 8     next row, already times 256
         7 … 5      rare: 0 nothing; 1 to 5 bytes back a second pretoken ends; INVALID_UTF8;
@@ -2032,21 +1972,19 @@ class ScanTable(NamedTuple):
     At the first space "ab" has ended, one byte back. The byte `c` decides that `\s+(?!\S)` had to
     give back a space: a pretoken ended 2 bytes back, and a single space, matched by `\s`, ended 1
     byte back. END ends the pretoken before it, and is a pretoken itself. An entry is UNRESOLVED if
-    it cannot tell the ends: there are more than two, one is too far back, or the state would have
-    to remember too many characters. The other arrays then decide: they are the machine over
-    characters (see `_match_end`).
+    there are more than two ends, or one is too far back, or the state would have to remember too
+    many characters. The other arrays then decide: they are the machine over characters (see
+    `_match_end`).
     """
 
     table: np.ndarray  # uint32[R * 256]
-    class_of: np.ndarray  # uint16[0x110000]      code point -> class
-    next_state: np.ndarray  # int16[D, C + 1]     state, class -> state, or -1
-    # bool[D, C + 1]  state, class -> whether the pattern has matched before this character
-    accepts: np.ndarray
+    class_of: np.ndarray  # uint16[0x110000]    code point -> class
+    next_state: np.ndarray  # int16[D, C + 1]   state, class -> state, or -1
+    accepts: np.ndarray  # bool[D, C + 1]       whether a match ends before a character, in a state
     # bool[C, C]  whether a pretoken ends between such characters in every context. The machine over
     # characters reads END there, since a pretoken of an earlier Split may end there, too
     must_split: np.ndarray
-    # bool[C]  whether a pretoken that begins so is dropped; empty if none is
-    dropped: np.ndarray
+    dropped: np.ndarray  # bool[C]   whether a pretoken that begins so is dropped; empty: none is
 
 
 ROW_MASK = u32(0xFFFFFF00)
@@ -2065,69 +2003,67 @@ def _compile_pattern(source, passes=()):
     """Compile an expression to a table; raises Unsupported if that cannot be done exactly.
 
     passes  the passes of the Splits that become one machine; the expression contains the last one.
-            The machine reads END where one of the others surely cuts. A pretoken that begins with a
-            character which any of them drops is dropped
+            The machine reads END where one of the others surely cuts. A pretoken is dropped if one
+            of them drops pretokens that begin so
     """
-    sources = {}  # of all expressions, so that each class belongs to one class of their tables
-    expressions = [source, *(cut_pass.split.pieces for cut_pass in passes)]
-    sequence, *_ = [_parse(expression, sources) for expression in expressions]
+    sources = {}
+    sequence = _parse(source, sources)
+    for cut_pass in passes:  # so that each class of the machine is part of one class of the pass
+        _parse(cut_pass.split.pieces, sources)
     machine = _Machine(sequence, sources)
-    n = len(machine.sizes)
+    n = len(machine.examples)
     cuts = np.zeros((n, n), bool)
-    dropped = []
-    for k, (table, *_) in enumerate(passes, 1):
+    dropped = np.zeros(n, bool)
+    for cut_pass in passes:
+        table = cut_pass.table
         classes = table.class_of[machine.examples]
-        if k < len(passes):
-            cuts[:-1, :-1] |= table.must_split[np.ix_(classes, classes)]
+        if cut_pass is not passes[-1]:
+            cuts |= table.must_split[np.ix_(classes, classes)]
         if len(table.dropped):
-            dropped.append(table.dropped[classes])
+            dropped |= table.dropped[classes]
     accepts, next_state = _number_states(machine.first, machine.row)
     if accepts[0].any():
         raise Unsupported("it matches the empty string before some characters")
-    reached = next_state[:, :-1]  # without END
-    require(accepts[reached[reached > 0]].any(), f"the pattern {source[:200]!r} matches nothing")
+    after_text = next_state[:, :-1]  # without END
+    reached = after_text[after_text > 0]
+    require(accepts[reached].any(), f"the pattern {source[:200]!r} matches nothing")
     accepts[0, -1] = True  # text without a match ends at END, and not at the character after it
     entries = _streaming_transducer(next_state, accepts, cuts, machine.sizes)
-    splits = [rows.all(axis=0) for rows in _splits_after(next_state, accepts)]
+    splits = [contexts.all(axis=0) for contexts in _splits_after(next_state, accepts)]
     return ScanTable(
         _utf8_table(entries, machine.class_of),
         machine.class_of,
         next_state.astype(np.int16),
         accepts,
-        np.array(splits) | cuts[:-1, :-1],
-        np.any(dropped or [[]], axis=0),
+        np.array(splits) | cuts,
+        dropped if dropped.any() else dropped[:0],
     )
 
 
 def _sure_starts(next_state, accepts):
-    """Find the classes with which a match surely begins, whatever follows, bool[C + 1].
-
-    The arguments are those of a ScanTable.
-    """
-    first = next_state[0]
-    # The states from which a match surely follows are fewer in each round.
-    sure = np.ones(len(accepts), bool)
-    before = None
-    while not np.array_equal(sure, before):
-        before = sure
-        sure = (accepts | (next_state >= 0) & sure[next_state]).all(axis=1)
-    return (first >= 0) & sure[first]
+    """Find the classes with which a match surely begins, by arrays of a ScanTable: bool[C + 1]."""
+    # The states from which a match surely follows are fewer in each round. Index -1 is no state.
+    sure = np.append(np.ones(len(accepts), bool), False)
+    n_before = None
+    while sure.sum() != n_before:
+        n_before = sure.sum()
+        sure[:-1] = (accepts | sure[next_state]).all(axis=1)
+    return sure[next_state[0]]
 
 
 def _splits_after(next_state, accepts):
     """List for each class x whether a pretoken surely ends between x and each class y.
 
-    The arguments are those of a ScanTable. Each item of the list is bool[contexts, C]. A context of
-    x is a state after x. The pretoken ends if this state accepts before y and before END, and does
-    not take y. If no match begins with x, text without a match is a context, too, and is the row
-    -1: it ends if y alone is a match, whatever follows.
+    Each item of the list is bool[contexts, C]. A context of x is a state after x. The pretoken ends
+    if this state accepts before y and before END, and does not take y. If no match begins with x,
+    text without a match is a context, too: it ends if y alone is a match, whatever follows.
     """
     first = next_state[0]
-    begins = (first >= 0) & accepts[first].all(axis=1)
-    splits = accepts & (next_state < 0) & accepts[:, -1:]
-    splits = np.vstack([splits, begins])[:, :-1]
-    rows = next_state.T[:-1]  # for each x: the states after it, or -1; the first is from the start
-    return [splits[[after[0], *after[after >= 0]]] for after in rows]
+    in_gap = (first >= 0) & accepts[first].all(axis=1)
+    in_match = accepts & (next_state < 0) & accepts[:, -1:]
+    splits = np.vstack([in_match, in_gap])[:, :-1]  # so the state -1 is text without a match
+    states_after = next_state.T[:-1]  # for each x; the first one is reached from the start
+    return [splits[[after[0], *after[after >= 0]]] for after in states_after]
 
 
 FRESH, ACCEPTED, GAP = range(3)
@@ -2163,7 +2099,7 @@ MANY = -2
 
 
 def _streaming_transducer(next_state, accepts, cuts, sizes):
-    """Compose a pattern's machine with its own restart; returns entries, int64[states, C].
+    """Compose a pattern's machine with its own restart; returns entries, int64[states, C + 1].
 
     The entries are those of a ScanTable. The transducer emits the end of each pretoken, and reads
     again the characters after it, which its state remembers. So scanning never moves backwards.
@@ -2173,13 +2109,14 @@ def _streaming_transducer(next_state, accepts, cuts, sizes):
     cuts                  bool[C, C]: whether the text ends between two characters
     sizes                 the bytes of each character
     """
-    rows = list(map(tuple, cuts.tolist()))
+    rows = list(map(tuple, np.pad(cuts, (0, 1)).tolist()))
     # The last two sizes are those of MANY, too far back for an entry to tell, and of CUT.
     machine = next_state, accepts, rows, [*sizes, MAX_BACK + 1, 0]
-    ends, following = _number_states(
-        _Reading(row=rows[-1]),
-        lambda state: [_advance(machine, state, char) for char in range(len(sizes))],
-    )
+
+    def row(state):
+        return [_advance(machine, state, char) for char in range(len(sizes))]
+
+    ends, following = _number_states(_Reading(row=rows[-1]), row)
     return np.maximum(following, 0) << 8 | ends
 
 
@@ -2197,7 +2134,8 @@ def _advance(machine, state, char):
     ends = []  # of pretokens, in bytes before the end of `char`
 
     def end_before(chars):
-        ends.append(sum(sizes[char] for char in (*chars, *unread)))
+        back = [*chars, *unread]
+        ends.append(sum(sizes[char] for char in back))
 
     while unread:
         char = unread.pop()
@@ -2217,7 +2155,8 @@ def _advance(machine, state, char):
         if inner >= 0:
             # The machine goes on, and these characters wait.
             pending = chars
-            if len(set(chars)) > 1 or len(chars) * sizes[char] >= MAX_PENDING_BYTES:
+            n_bytes = len(chars) * sizes[char]
+            if len(set(chars)) > 1 or n_bytes >= MAX_PENDING_BYTES:
                 pending = (MANY,)
             if status == GAP and MANY not in chars and accepts[inner].all():
                 end_before(chars)  # the match is already sure
@@ -2243,13 +2182,9 @@ def _advance(machine, state, char):
 
 
 def _utf8_table(entries, class_of):
-    """Expand transitions on classes to bytes, uint32[R * 256].
+    """Expand the entries of a transducer from classes to bytes, uint32[R * 256].
 
-    There is a row for each state, and there are rows for the bytes that continue a character; equal
-    ones are shared.
-
-    entries   int64[states, C], from `_streaming_transducer`; the last class is END
-    class_of  uint16[0x110000]
+    There is a row for each state, and there are rows for the bytes that continue a character.
     """
     empty = np.full(256, INVALID_UTF8, u32)
     rows = [empty.copy() for _ in entries]
@@ -2264,27 +2199,26 @@ def _utf8_table(entries, class_of):
     blocks = blocks.view(np.uint16)
 
     def row_entries(continued):
-        """Make an entry for each 64 of these entries, uint32.
-
-        It leads to a row that has the 64 entries at 0x80…0xBF, the bytes that continue a character.
-        """
+        """Make an entry for each 64 of these entries, which leads to a row that has them."""
         links = []
         for block in continued.reshape(-1, 64):
             key = block.tobytes()
             if key not in entry_of:
                 entry_of[key] = len(rows) << 8
                 rows.append(empty.copy())
-                rows[-1][0x80:0xC0] = block
+                rows[-1][0x80:0xC0] = block  # by the byte that continues a character
             links.append(entry_of[key])
         return np.array(links, u32)
 
-    for row, of_class in zip(rows[: len(entries)], entries.astype(u32), strict=True):
+    for state, of_class in enumerate(entries.astype(u32)):
+        row = rows[state]
         row[END] = of_class[-1]
         row[:0x80] = of_class[class_of[:0x80]]
         row[INVALID_BYTE] = of_class[class_of[SURROGATE_ESCAPE]]
-        # Each 64 code points have an entry, which leads to the row of their last byte.
-        # A character is valid only in its shortest form.
-        before_last = row_entries(np.append(of_class, INVALID_UTF8)[blocks])[block_of.reshape(-1)]
+        # Each 64 code points have an entry, which leads to the row of their last byte. A character
+        # is valid only in its shortest form.
+        last = np.append(of_class, INVALID_UTF8)[blocks]
+        before_last = row_entries(last)[block_of]
         row[0xC0:0xE0] = before_last[:0x20]  # U+0080 to U+07FF: two bytes
         before_last[:0x20] = INVALID_UTF8
         row[0xE0:0xF0] = row_entries(before_last[:0x400])  # up to U+FFFF
@@ -2302,9 +2236,11 @@ def _is_one_character(source):
 
 
 def _write_set(characters, negated=False):
-    """Write a set of characters as a regular expression: letters, digits and hexadecimal codes."""
-    codes = [char if char.isalnum() else rf"\U{ord(char):08x}" for char in sorted(characters)]
-    return f"[{'^' * negated}{''.join(codes)}]"
+    """Write a set of characters as an expression."""
+    codes = "".join(
+        char if char.isalnum() else rf"\U{ord(char):08x}" for char in sorted(characters)
+    )
+    return f"[{'^' * negated}{codes}]"
 
 
 def _matching(source):
@@ -2313,11 +2249,10 @@ def _matching(source):
 
 
 def _compile_regex(source):
-    """Compile by the `regex` package.
+    """Compile by the `regex` package; raises InputError if the empty string matches.
 
-    Raises InputError for invalid expressions, and if the empty string matches. Counts are limited,
-    since that package writes out groups that may be empty: (?:(?:(?:a?){100}){100}){100} takes it 1
-    s and 300 MB.
+    Counts are limited, since that package writes out groups that may be empty:
+    (?:(?:(?:a?){100}){100}){100} takes it 1 s and 300 MB.
     """
     shown = repr(source[:200])
     group_counts = re.findall(r"(?<=[)?*+}])\{(?:\d*,)?(\d+),?\}", source)
@@ -2329,10 +2264,11 @@ def _compile_regex(source):
     except (regex.error, ValueError, OverflowError, RecursionError) as error:
         raise InputError(f"the pattern {shown} does not compile: {error}") from None
     with _time_limit(source, "") as seconds:
-        require(
-            not compiled.fullmatch("", timeout=seconds),
-            f"the pattern {shown} matches the empty string; it must take at least one character",
-        )
+        is_empty = compiled.fullmatch("", timeout=seconds)
+    require(
+        not is_empty,
+        f"the pattern {shown} matches the empty string; it must take at least one character",
+    )
     return compiled
 
 
@@ -2342,19 +2278,18 @@ REGEX_SECONDS = 10
 
 @contextlib.contextmanager
 def _time_limit(source, text):
-    """Yield the seconds that the `regex` package may take for a text.
+    """Yield the seconds that the `regex` package may take; a TimeoutError becomes an InputError.
 
-    A TimeoutError becomes an InputError. The limit is REGEX_SECONDS, and as many again for each
-    1,000,000 characters.
+    They are REGEX_SECONDS, and as many again for each 1,000,000 characters of the text.
     """
     seconds = REGEX_SECONDS * (1 + len(text) / 1e6)
     try:
         yield seconds
     except TimeoutError:
         raise InputError(
-            f"the pattern {source[:200]!r} takes more than {seconds:.0f} s for the "
-            f"{len(text):,} characters of a text "
-            f"that begins {text[:40]!r}: it backtracks too much, as (a+)+$ does; rewrite it"
+            f"the pattern {source[:200]!r} takes more than {seconds:.0f} s for the {len(text):,} "
+            f"characters of a text that begins {text[:40]!r}: it backtracks too much, as (a+)+$ "
+            "does; rewrite it"
         ) from None
 
 
@@ -2366,7 +2301,7 @@ class _CutPass(NamedTuple):
     warning: str = ""
 
     def apply_to_text(self, text):
-        """Return None: a text that is cut becomes several, which are a flat text."""
+        """Return None: one text becomes several."""
 
     def apply(self, scan, flat, opening):
         """Write END between pretokens."""
@@ -2377,21 +2312,19 @@ class _CutPass(NamedTuple):
         for part, meaning in zip(flat.parts(), flat.meanings.tolist(), strict=True):
             text = part.decode("utf-8", "surrogateescape")
             borders = self._borders(text)
-            for start, stop in itertools.pairwise(borders):
+            for start, stop in itertools.pairwise([0, *borders, len(text)]):
                 parts.append(text[start:stop].encode("utf-8", "surrogateescape"))
-            meanings += [INSIDE] * (len(borders) - 2) + [meaning]
+            meanings += [INSIDE] * len(borders) + [meaning]
         return FlatText.join(parts, meanings)
 
     def _borders(self, text):
-        """List the positions at which matches of the expression begin or end, and both ends."""
-        if not text:
-            return [0, 0]
-        borders = {0, len(text)}
+        """List the positions inside a text at which matches of the expression begin or end."""
+        borders = set()
         position = 0
         search = regex.compile(self.split.regex).search
         with _time_limit(self.split.regex, text) as seconds:
             end = time.process_time() + seconds
-            while position <= len(text):
+            while position < len(text):
                 left = max(end - time.process_time(), 0.0)
                 match = search(text, position, timeout=left)
                 if not match:
@@ -2399,7 +2332,7 @@ class _CutPass(NamedTuple):
                 borders.update(match.span())
                 # An empty match after another one is ignored, as in Oniguruma.
                 position = match.end() + (not match[0])
-        return sorted(borders)
+        return sorted(borders - {0, len(text)})
 
 
 class Pattern:
@@ -2416,9 +2349,9 @@ class Pattern:
     warning      a remark for the user, or ""
 
     The `regex` package may take 10 seconds for a text, and 10 more for each 1,000,000 characters.
-    After that, InputError names the pattern and the text, as for (a+)+$ on aaaa…, which has 2**n
-    ways to match. Invalid bytes are matched as the lone surrogates of `surrogateescape`. Raises
-    ValueError for an expression that does not compile, or that matches the empty string.
+    After that, InputError names the pattern and the text. Invalid bytes are matched as the lone
+    surrogates of `surrogateescape`. Raises InputError for an expression that does not compile, or
+    that matches the empty string.
 
     >>> Pattern("gpt2").split(b"Hello  world!")
     [b'Hello', b' ', b' world', b'!']
@@ -2437,16 +2370,13 @@ class Pattern:
         self.parts = [
             PATTERNS.get(step, step) if isinstance(step, str) else step for step in sources
         ]
-        self.steps = steps = tuple(itertools.chain.from_iterable(map(_plain_steps, self.parts)))
-        self.source = steps[0] if len(steps) == 1 else steps
-        self.name = PATTERN_NAMES.get(steps)
+        self.steps = tuple(itertools.chain.from_iterable(map(_plain_steps, self.parts)))
+        self.source = self.steps[0] if len(self.steps) == 1 else self.steps
+        self.name = PATTERN_NAMES.get(self.steps)
         self.passes = []
-        runs = itertools.groupby(steps, lambda step: isinstance(step, Metaspace))
-        for is_metaspace, group in runs:
-            if is_metaspace:
-                self.passes += group
-            else:
-                self.passes += _compile_passes(tuple(group))
+        runs = itertools.groupby(self.steps, lambda step: isinstance(step, Metaspace))
+        for is_metaspace, run in runs:
+            self.passes += run if is_metaspace else _compile_passes(tuple(run))
         self.warning = "; ".join(step.warning for step in self.passes if step.warning)
         self.is_compiled = not self.warning
         if not self.table:
@@ -2467,14 +2397,14 @@ class Pattern:
         return self.passes[-1].table
 
     @property
-    def cut_arrays(self) -> tuple[np.ndarray, np.ndarray]:
+    def cut_arrays(self):
         """The class of each character, and the pairs of classes between which text may be cut.
 
         Where the first expression always cuts, the whole pattern does: later steps only add cuts.
         """
-        first = self.passes[0]
+        first, second, *_ = [*self.passes, None]
         has_mark = isinstance(first, Metaspace)
-        table = self.passes[int(has_mark)].table or Pattern("none").table
+        table = (second if has_mark else first).table or Pattern("none").table
         class_of = table.class_of.copy()
         if has_mark:  # a space is cut like its replacement
             class_of[0x20] = class_of[ord(first.replacement)]
@@ -2487,19 +2417,13 @@ class Pattern:
 
     @property
     def matches_everything(self) -> bool:
-        """Whether each single character surely is a match.
+        """Whether each single character surely is a match, and so every one of a text is in one."""
+        is_compiled_regex = isinstance(self.source, str) and self.is_one_machine
+        table = self.table
+        return is_compiled_regex and bool(_sure_starts(table.next_state, table.accepts).all())
 
-        Then every character of a text is in one.
-        """
-        if not isinstance(self.source, str) or not self.is_one_machine:
-            return False
-        return bool(_sure_starts(self.table.next_state, self.table.accepts).all())
-
-    def apply(self, scan: Scan, flat: FlatText, opening: int) -> FlatText:
-        """Cut a flat text by all passes that must run before the scan by `table`.
-
-        `opening` tells how the first text begins: BEGINS, INSIDE or CONTINUES.
-        """
+    def apply(self, scan, flat, opening):
+        """Cut a flat text, of which `opening` tells how it begins, by all passes but the last."""
         for step in self.passes[:-1]:
             flat = step.apply(scan, flat, opening)
             if opening == CONTINUES and isinstance(step, _CutPass):
@@ -2510,7 +2434,8 @@ class Pattern:
         """Cut a text into pretokens, without the dropped ones."""
         scan = _new_scan()
         flat = FlatText.join([_text_bytes(data)], [BEGINS])
-        flat = self.passes[-1].apply(scan, self.apply(scan, flat, BEGINS), BEGINS)
+        flat = self.apply(scan, flat, BEGINS)
+        flat = self.passes[-1].apply(scan, flat, BEGINS)
         return list(filter(None, flat.parts()))
 
 
@@ -2525,7 +2450,8 @@ def _compile_passes(steps):
 
 def _compile_splits(steps):
     """Compile consecutive Splits; as many as possible become one machine."""
-    passes = [_compile_split(step if isinstance(step, Split) else Split(step)) for step in steps]
+    splits = [step if isinstance(step, Split) else Split(step) for step in steps]
+    passes = [*map(_compile_split, splits)]
     joined = []
     while passes:
         for n in range(len(passes), 0, -1):
@@ -2541,10 +2467,10 @@ def _join(passes):
 
     It is the machine of the last Split, in which the text ends where an earlier one surely cuts.
     There are two cases for each earlier Split. If two characters always tell whether it cuts
-    between them, it needs no more. Otherwise, as for \d{1,3}, its expression becomes an alternative
-    of the last one. It must take runs of certain characters, of which a later Split matches none.
-
-    A Split that drops its matches must take runs, too: each piece of a dropped run is dropped.
+    between them, it needs no more. But if it drops its matches, it must take whole runs of certain
+    characters: each piece of a dropped run is dropped. Otherwise, as for \d{1,3}, its expression
+    becomes an alternative of the last one. It must take such runs, and no later Split may match a
+    part of them.
     """
     *others, last = passes
     if not others:
@@ -2554,24 +2480,28 @@ def _join(passes):
         later = [cut_pass.table for cut_pass in passes[k:]]
         if not (table and all(later) and table.accepts[1:].all()):
             raise Unsupported
-        starts = table.next_state[0, :-1] >= 0
-        may_join = table.must_split[starts[:, None] != starts].all()
-        contexts = _splits_after(table.next_state, table.accepts)
-        if all((rows == rows[0]).all() for rows in contexts):
-            may_join |= not len(table.dropped)
+        starts = table.next_state[0, :-1] >= 0  # the classes with which a match may begin
+        takes_runs = table.must_split[starts[:, None] != starts].all()
+        splits_after = _splits_after(table.next_state, table.accepts)
+        two_decide = all((contexts == contexts[0]).all() for contexts in splits_after)
+        if two_decide:
+            may_join = takes_runs or not len(table.dropped)
         else:
             expressions.append(split.pieces)
-            may_join &= all(_leaves_whole(t, starts[table.class_of]) for t in later)
+            run = starts[table.class_of]
+            may_join = takes_runs and all(_leaves_whole(after, run) for after in later)
         if not may_join:
             raise Unsupported
-    source = "|".join([*expressions, last.split.pieces])
-    return _CutPass(_compile_pattern(source, passes), last.split)
+    expressions.append(last.split.pieces)
+    table = _compile_pattern("|".join(expressions), passes)
+    return _CutPass(table, last.split)
 
 
 def _leaves_whole(table, characters):
     """Check that no text of these characters, bool[0x110000], contains a match."""
-    next_state = table.next_state[:, np.unique(table.class_of[characters])].tolist()
-    states = [0]
+    classes = np.unique(table.class_of[characters])
+    next_state = table.next_state[:, classes].tolist()
+    states = [0]  # those that such a text reaches, one after another
     for state in states:
         states += {*next_state[state]} - {-1, *states}
     return not table.accepts[states[1:]].any()
@@ -2588,15 +2518,13 @@ def _compile_split(split):
             split.behavior == "isolated",
             f"a Split that is {split.behavior} by {shown!r} is not supported: {error}",
         )
-        return _CutPass(
-            None,
-            split,
-            f"the pattern is left to the `regex` package, which is some 50 times slower: {error}",
-        )
+        warning = "the pattern is left to the `regex` package, which is some 50 times slower"
+        return _CutPass(None, split, f"{warning}: {error}")
     if split.behavior == "removed":
-        starts = _sure_starts(table.next_state, table.accepts)
+        sure_starts = _sure_starts(table.next_state, table.accepts)
+        starts = table.next_state[0] >= 0
         require(
-            np.array_equal(starts, table.next_state[0] >= 0),
+            np.array_equal(starts, sure_starts),
             f"a Split that removes {shown!r} is not supported: a single character must decide",
         )
         table = table._replace(dropped=starts[:-1] ^ split.invert)
@@ -2611,8 +2539,8 @@ def _cached_on_disk(name, steps):
 
     The file is ignored if it is damaged, as its checksums tell, or if other versions wrote it.
     """
-    folder = Path(os.environ.get("NUMBA_CACHE_DIR") or Path(__file__).with_name("__pycache__"))
-    path = folder / f"pattern.{name}.npz"
+    folder = os.environ.get("NUMBA_CACHE_DIR") or Path(__file__).with_name("__pycache__")
+    path = Path(folder, f"pattern.{name}.npz")
     versions = repr((steps, regex.__version__, __version__, SOURCE_HASH))
     # A damaged file may raise any exception.
     with contextlib.suppress(Exception), np.load(path) as saved:
@@ -3382,38 +3310,33 @@ def _find_cut(text, start, stop, class_of, must_split, special):
 # ─── Normalizing ──────────────────────────────────────────────────────────────────────────────────
 #
 # Flat text -> flat text as a model expects it. The steps are those of a tokenizer.json. Most of
-# them change characters one by one. Only the characters that change with their neighbours are hard;
-# they are called joined:
+# them change characters one by one. Some characters change with their neighbours; they are called
+# joined:
 #
 #     "CAFE" + U+0301 + " NOIR"   ->  NFC  ->  Lowercase  ->   "café noir", where é is one character
 #
-# NFC composes the accent U+0301 with the letter before it, which a table of characters cannot
-# express. Consecutive steps that change characters become one pass. A kernel finds the runs of
-# joined characters, each with a neighbour on both sides ("E" + U+0301 + " "). Python changes these
-# runs by one step after another, and a kernel maps all other characters by a table. All other steps
-# are Python functions of a whole text.
+# Consecutive steps that change characters become one _MapPass. A kernel finds the runs of joined
+# characters, each with a neighbour on both sides ("E" + U+0301 + " "). Python changes these runs by
+# one step after another, and a kernel maps all other characters by a table. Every other step is a
+# _TextPass, a Python function of a whole text.
 #
-# Each pass, _MapPass or _TextPass, declares what it may do to a text. Pieces of a text are
-# normalized on their own where these promises allow it; see Normalizer.cut_arrays:
+# Each pass declares what it may do to a text. Pieces of a text are normalized on their own where
+# these promises allow it; see Normalizer.cut_arrays:
 #
-#     changed   the code points that the pass may change, remove or join with others. All other
-#               characters stay, and a text may be cut beside them. None: there is no such promise
+#     changed   the characters that the pass may change, remove or join with others. All others
+#               stay, and a text may be cut beside them. None: there is no such promise
 #     changes   code point -> the text that the character becomes if its neighbours stay. Those
 #               without an entry stay as well
 #     border    characters whose change depends on the text around them. No piece begins with one
-#     prefix    bytes that are put before a text that is not empty; only a _TextPass has them
 #
 # The joined characters of a _MapPass are among `changed`, and are its `border`.
 
 
 class _CharacterStep(NamedTuple):
-    """A step that changes characters one by one, except joined ones.
-
-    Joined characters change with their neighbours.
-    """
+    """A step that changes characters one by one, except joined ones."""
 
     changes: dict  # code point -> text, as for str.translate
-    joined: frozenset = frozenset()  # characters
+    joined: Collection = ()  # characters that change with their neighbours
     change: Callable = None  # of a text; None: str.translate
     decomposes: bool = False  # NFD or NFKD
 
@@ -3430,18 +3353,20 @@ def _composed(steps):
     changes = {}
     joined = set()
     for step in reversed(steps):
-        joining = {char for char in joined if ord(char) not in step.changes}
-        if joined:
-            joining |= {
-                chr(code)
-                for code, text in step.changes.items()
-                if not text or not joined.isdisjoint(text)
-            }
-        changes |= {code: text.translate(changes) for code, text in step.changes.items()}
-        joined = joining | {
-            char for char in step.joined if not step.decomposes or changes.get(ord(char), char)
-        }
+        before = step.changes
+        joining = {char for char in joined if ord(char) not in before}
+        for code, text in before.items():
+            if joined and not (text and joined.isdisjoint(text)):
+                joining.add(chr(code))
+        changes |= {code: text.translate(changes) for code, text in before.items()}
+        for char in step.joined:
+            if not step.decomposes or changes.get(ord(char), char):
+                joining.add(char)
+        joined = joining
     return changes, joined
+
+
+JOINED = -1
 
 
 @struct
@@ -3450,8 +3375,7 @@ class _CharacterMap:
 
     # int32[0x110000]  the number of the replacement, from 1 on; 0: the character stays; or JOINED
     entries: np.ndarray
-    # int16[256]  the byte that replaces a character of one byte; -1: see `entries`
-    ascii_bytes: np.ndarray
+    ascii_bytes: np.ndarray  # int16[256]   the byte that replaces one of ASCII; -1: see `entries`
     texts: np.ndarray  # uint8[…]           replacements, end to end, and PADDING
     offsets: np.ndarray  # int64[R + 2]     replacement r is texts[offsets[r] : offsets[r + 1]]
     leads: np.ndarray  # bool[256]          whether a joined character begins with this byte
@@ -3459,30 +3383,30 @@ class _CharacterMap:
     longest: int  # for each byte of a text there is room for so many bytes of replacements
 
 
-JOINED = -1
-
-
 def _character_map(changes, joined):
-    """Make the tables of `_map_characters`."""
+    """Make the table of a _MapPass."""
     texts = [text.encode("utf-8", "surrogateescape") for text in changes.values()]
-    first_bytes = {char.encode("utf-8", "surrogateescape")[0] for char in joined}
+    sizes = [*map(len, texts)]
     entries = np.zeros(N_CODE_POINTS, np.int32)
-    ascii_bytes = np.full(256, -1, np.int16)
     entries[list(changes)] = np.arange(1, len(changes) + 1)
-    entries[list(map(ord, joined))] = JOINED
+    ascii_bytes = np.full(256, -1, np.int16)
     for code in range(0x80):
         text = changes.get(code, chr(code))
         if len(text) == 1 and text.isascii():
             ascii_bytes[code] = ord(text)
     ascii_bytes[END] = END
+    leads = np.zeros(256, bool)
+    for char in joined:
+        entries[ord(char)] = JOINED
+        leads[char.encode("utf-8", "surrogateescape")[0]] = True
     return _CharacterMap(
         entries,
         ascii_bytes,
         _with_padding(b"".join(texts)),
-        np.cumsum([0, 0, *map(len, texts)]),
-        np.isin(np.arange(256), [*first_bytes]),
-        min(first_bytes, default=0xFF),
-        max(map(len, texts), default=1) + 1,
+        np.cumsum([0, 0, *sizes]),
+        leads,
+        min(np.flatnonzero(leads).tolist(), default=0xFF),
+        max(sizes, default=1) + 1,
     )
 
 
@@ -3490,12 +3414,9 @@ def _character_map(changes, joined):
 def _find_joined(text, table):
     """Find runs of joined characters, each with the character before it and the one after it.
 
-    text   uint8[…], and PADDING
-    table  _CharacterMap
-
-    Returns the start and the end of each run, int64[J, 2], and the texts of the runs, uint8[…],
-    with END after each. A byte 0xFE ends a run even if it is not END: an invalid byte does not
-    change its neighbours.
+    Returns the start and the end of each run, int64[J, 2], and their texts, uint8[…], with END
+    after each. A byte 0xFE ends a run even if it is not END, since an invalid byte does not change
+    its neighbours.
     """
     runs = np.empty((16, 2), i64)
     n = 0
@@ -3535,18 +3456,16 @@ def _find_joined(text, table):
     return runs[:n], joined[:size]
 
 
-MAPPED_BYTES = 1 << 12  # reserve space for so many bytes at once; for each one it costs 10 ns
+MAPPED_BYTES = 1 << 12  # there is space for their replacements; for one byte it would cost 10 ns
 
 
 @kernel
 def _map_characters(text, runs, changed, changed_ends, table):
     """Map the characters of a text by a table, and replace its runs; returns the text with PADDING.
 
-    text          uint8[…], and PADDING
     runs          int64[J, 2], from `_find_joined`
     changed       uint8[…]: the texts that replace the runs, with END after each
     changed_ends  int64[…]: the positions of these ENDs; those of the padding may follow
-    table         _CharacterMap
     """
     entries = table.entries
     ascii_bytes = table.ascii_bytes
@@ -3559,20 +3478,23 @@ def _map_characters(text, runs, changed, changed_ends, table):
     while position < stop:
         run = runs[q, 0] if q < len(runs) else stop
         if position == run:
-            out = _reserve(out, n + changed_ends[q] - written + 2 * PADDING)
-            n = _copy_bytes(changed, written, changed_ends[q], out, n)
-            written = changed_ends[q] + 1
+            end = changed_ends[q]
+            out = _reserve(out, n + end - written + 2 * PADDING)
+            n = _copy_bytes(changed, written, end, out, n)
+            written = end + 1
             position = runs[q, 1]
             q = q + 1
             continue
         limit = min(run, position + MAPPED_BYTES)
-        out = _reserve(out, n + (limit - position) * table.longest + 2 * PADDING)
+        most = (limit - position) * table.longest
+        out = _reserve(out, n + most + 2 * PADDING)
         if len(offsets) == 2:  # no character has a replacement
             n = _copy_bytes(text, position, limit, out, n)
             position = limit
         while position < limit:
-            if ascii_bytes[text[position]] >= 0:
-                out[n] = ascii_bytes[text[position]]
+            ascii_byte = ascii_bytes[text[position]]
+            if ascii_byte >= 0:
+                out[n] = ascii_byte
                 position = position + 1
                 n = n + 1
                 continue
@@ -3593,18 +3515,20 @@ class _MapPass:
     def __init__(self, steps):
         changes, joined = _composed(steps)
         self.steps = steps
-        self.maps = bool(changes)  # Python cannot ask the table, whose fields kernels alone read
-        self.border = "".join(joined)
         self.table = _character_map(changes, joined)
-        self.changed = {*changes, *map(ord, joined)}
+        self.maps = bool(changes)  # any character outside of the runs
+        self.border = "".join(joined)
+        self.changed = self.border + "".join(map(chr, changes))
+        self.changes_invalid = chr(SURROGATE_ESCAPE) in self.changed
         # A lone surrogate means an invalid byte, which no str has.
         self.changes = {code: text for code, text in changes.items() if code >> 11 != 0x1B}
-        easy = {*map(chr, range(0x80))} - joined
-        self.hard = joined and re.compile(f"[^{re.escape(''.join(easy))}]")
+        # In ASCII, most characters are not joined, and a regular expression finds all others.
+        easy = "".join({*map(chr, range(0x80))} - joined)
+        self.hard = joined and re.compile(f"[^{re.escape(easy)}]")
 
     def apply(self, flat, opening):
         """Change all characters of a flat text."""
-        if SURROGATE_ESCAPE in self.changed:  # then no invalid byte stays as it was
+        if self.changes_invalid:  # then no invalid byte stays as it was
             flat = flat._replace(text=flat.scanned)
         return flat.rewritten(self._write)
 
@@ -3636,7 +3560,7 @@ class _TextPass(NamedTuple):
 
     change: Callable = None  # text -> text; None: only the prefix is added
     prefix: bytes = b""  # for each text that begins here and is not empty
-    changed: Collection = None  # see above
+    changed: str = None  # see above
     border: str = ""
     changes: Mapping = ()
 
@@ -3662,10 +3586,7 @@ class _TextPass(NamedTuple):
 
 
 def _uniform_step(source, text=""):
-    """Make the step that replaces all characters that match an expression.
-
-    In the text that replaces a character, {} stands for the character.
-    """
+    """Make the step that replaces characters that match an expression; {} stands for each."""
     return _CharacterStep({ord(char): text.format(char) for char in _matching(source)})
 
 
@@ -3694,7 +3615,7 @@ def _normal_form(form):
         first = unicodedata.normalize(decomposed, char)[0]
         if first in joined or unicodedata.combining(first):
             joined.add(char)
-    return _CharacterStep(changes, frozenset(joined), normalize, decomposes)
+    return _CharacterStep(changes, joined, normalize, decomposes)
 
 
 MAX_REPLACEMENT = 100  # bytes; the replacements of Unicode's normal forms have at most 33
@@ -3703,16 +3624,15 @@ MAX_CHARSMAP_BYTES = 1 << 23
 
 
 def _read_charsmap(text):
-    """Read the keys and replacements of a precompiled charsmap in base64.
+    """Read the keys and replacements of a precompiled charsmap in base64; or raise InputError.
 
-    Raises InputError if it is damaged. The charsmap consists of the size of a trie in bytes,
-    uint32; the trie; and the replacements, with a NUL after each. The trie is a double array of
-    Darts-clone (Yata 2008). Let p be the position of a node ^ its offset: its child by the byte b
-    is at p ^ b. If a key ends at the node, the unit at p gives the position of the replacement.
+    The charsmap consists of the size of a trie in bytes, uint32; the trie; and the replacements,
+    with a NUL after each. The trie is a double array of Darts-clone (Yata 2008). The unit of a node
+    is a uint32 at some place, with the byte b that leads to it in bits 0 to 7, and in bit 8 whether
+    a key ends here. Its offset is in bits 10 to 30, and is 256 times as large if bit 9 is set.
 
-    The unit of a node, uint32, has b in bits 0 to 7, and in bit 8 whether a key ends here. Its
-    offset is in bits 10 to 30, and is 256 times as large if bit 9 is set. Bit 31 marks a unit that
-    gives a position. In the code, `place` is the position of a unit, and `node` is p.
+    Let `base` be the place of a node ^ its offset: its child by the byte b is at base ^ b. If a key
+    ends at the node, the unit at `base` gives the position of the replacement; its bit 31 is set.
     """
     blob = base64.b64decode(text, validate=True)
     changes = {}
@@ -3721,7 +3641,7 @@ def _read_charsmap(text):
     try:
         units = np.frombuffer(blob, "<u4", size // 4, 4).tolist()
         texts = blob[4 + size :]
-        children = defaultdict(list)  # node -> positions of its children
+        children = defaultdict(list)  # base -> places
         for place, unit in enumerate(units):
             label = unit & 0x800000FF
             if 0 < label < 256:
@@ -3729,13 +3649,17 @@ def _read_charsmap(text):
         prefixes = [(b"", 0)]
         for prefix, place in prefixes:
             unit = units[place]
-            node = place ^ unit >> 10 << ((unit & 1 << 9) >> 6)
+            offset = unit >> 10
+            if unit & 1 << 9:
+                offset <<= 8
+            base = place ^ offset
             if prefix and unit & 1 << 8:
-                start = units[node] & 0x7FFFFFFF
+                start = units[base] & 0x7FFFFFFF
                 end = texts.index(b"\0", start, start + MAX_REPLACEMENT)
                 changes[prefix.decode()] = texts[start:end].decode()
-            for child in children[node]:
-                prefixes.append((prefix + BYTES[units[child] & 0xFF], child))
+            for child in children[base]:
+                byte = BYTES[units[child] & 0xFF]
+                prefixes.append((prefix + byte, child))
                 n_bytes += len(prefix)
             require(n_bytes <= MAX_CHARSMAP_BYTES, "a circle")
     except (IndexError, ValueError):
@@ -3745,29 +3669,33 @@ def _read_charsmap(text):
     return changes
 
 
+def _charsmap_step(changes, joined, change):
+    """Make a step that replaces each single character that is a key."""
+    single = {ord(key): text for key, text in changes.items() if len(key) == 1}
+    return _CharacterStep(single, joined, change)
+
+
 MAX_CLUSTER_BYTES = 5  # of grapheme clusters that the crate spm_precompiled replaces as a whole
 
 
 def _precompiled_step(precompiled_charsmap):
-    """Make the step Precompiled, which works by grapheme cluster.
-
-    A short cluster becomes the replacement of its shortest prefix that is a key.
-    """
+    """Make the step Precompiled, which works by grapheme cluster."""
     changes = _read_charsmap(precompiled_charsmap)
 
     @functools.lru_cache(1 << 16)
     def change_cluster(cluster):
+        # a short cluster becomes the replacement of its shortest prefix that is a key
         if len(cluster.encode("utf-8", "surrogateescape")) <= MAX_CLUSTER_BYTES:
             for prefix in itertools.accumulate(cluster):
                 if prefix in changes:
                     return changes[prefix]
         return "".join([changes.get(char, char) for char in cluster])
 
-    return _CharacterStep(
-        {ord(key): text for key, text in changes.items() if len(key) == 1},
-        frozenset(_matching(r"[^\p{GCB=Other}\p{GCB=CN}\p{GCB=LF}\p{GCB=LV}\p{GCB=LVT}]")),
-        lambda text: "".join(map(change_cluster, regex.findall(r"\X", text))),
-    )
+    def change(text):
+        return "".join(map(change_cluster, regex.findall(r"\X", text)))
+
+    joined = _matching(r"[^\p{GCB=Other}\p{GCB=CN}\p{GCB=LF}\p{GCB=LV}\p{GCB=LVT}]")
+    return _charsmap_step(changes, joined, change)
 
 
 def _longest_match_step(charsmap):
@@ -3779,19 +3707,15 @@ def _longest_match_step(charsmap):
         parts = []
         at = 0
         while at < len(text):
-            size = longest
-            while size > 1 and text[at : at + size] not in changes:
-                size -= 1
-            key = text[at : at + size]
+            key = text[at : at + longest]
+            while len(key) > 1 and key not in changes:
+                key = key[:-1]
             parts.append(changes.get(key, key))
-            at += size
+            at += len(key)
         return "".join(parts)
 
-    return _CharacterStep(
-        {ord(key): text for key, text in changes.items() if len(key) == 1},
-        frozenset("".join(key[1:] for key in changes)),
-        change,
-    )
+    joined = "".join(key[1:] for key in changes)
+    return _charsmap_step(changes, joined, change)
 
 
 _HIDDEN = 0x100000  # the first of the private characters that replace symbols
@@ -3818,20 +3742,21 @@ def _sentencepiece_passes(charsmap, symbols, prefix, squeezes, escapes):
         return expression.sub(lambda match: hidden[match[0]], text)
 
     def squeeze(text):
-        return re.sub("  +", " ", text.strip(" ")).rstrip(" ▁" if escapes else " ")
+        squeezed = re.sub("  +", " ", text.strip(" "))
+        return squeezed.rstrip(" ▁" if escapes else " ")
 
     characters = "".join(symbols)
     if symbols:
-        yield _TextPass(hide, changed=[*map(ord, characters)], border=characters)
+        yield _TextPass(hide, changed=characters, border=characters)
     if not squeezes:
-        yield _TextPass(prefix=space, changed=())
+        yield _TextPass(prefix=space, changed="")
     if charsmap:
         yield _longest_match_step(charsmap)
     # The lone surrogates mean invalid bytes; 0xFE is only END here, see _MapPass.apply.
     escaped = {*range(0xDC80, 0xDD00)} - {0xDC00 + END}
     yield _CharacterStep(shown | dict.fromkeys(escaped, "\ufffd"))
     if squeezes:
-        yield _TextPass(squeeze, space, [0x20, ord("▁")])
+        yield _TextPass(squeeze, space, " ▁")
     if escapes:
         yield _CharacterStep({0x20: "▁"})
 
@@ -3844,9 +3769,8 @@ _IDEOGRAPHS += "\U0002b920-\U0002ceaf\U0002f800-\U0002fa1f"
 
 def _lowercase_step():
     """Make the step that brings characters to lower case, each on its own, even Σ."""
-    return _CharacterStep(
-        {ord(char): char.lower() for char in _matching(r"\p{Changes_When_Lowercased}")}
-    )
+    changed = _matching(r"\p{Changes_When_Lowercased}")
+    return _CharacterStep({ord(char): char.lower() for char in changed})
 
 
 def _bert_steps(clean_text, handle_chinese_chars, strip_accents, lowercase):
@@ -3873,18 +3797,13 @@ def _replace_passes(pattern, content):
         f"a pattern to replace is not supported: {_brief_json(pattern)}",
     )
     (source + content).encode()  # fails for other types than str, and for lone surrogates
+    if kind == "String" and len(source) == 1:
+        return [_CharacterStep({ord(source): content})]
     if kind == "String":
-        if len(source) == 1:
-            return [_CharacterStep({ord(source): content})]
-        return [
-            _TextPass(
-                lambda text: text.replace(source, content),
-                changed=[*map(ord, source)],
-                border=source[0],
-            )
-        ]
+        border = source[0]
+        return [_TextPass(lambda text: text.replace(source, content), b"", source, border)]
     if source == _STRIP["pattern"]["Regex"] and not content:
-        return [_TextPass(lambda text: text.strip(" "), changed=[0x20])]
+        return [_TextPass(lambda text: text.strip(" "), changed=" ")]
     run = re.fullmatch(r"(\\s| )(\+|\{2,\})", source)
     if run:  # `re` is several times as fast as `regex`
         characters = "".join(_matching(run[1]))
@@ -3892,7 +3811,7 @@ def _replace_passes(pattern, content):
         change = functools.partial(runs.sub, content.replace("\\", r"\\"))
         changes = dict.fromkeys(map(ord, characters), content)
         border = characters * (run[2] != "+" and content != characters)
-        return [_TextPass(change, changed=changes, border=border, changes=changes)]
+        return [_TextPass(change, changed=characters, border=border, changes=changes)]
     expression = _compile_regex(_read_regex(source))
     if _is_one_character(expression.pattern):
         codes = map(ord, _matching(expression.pattern))
@@ -3900,7 +3819,6 @@ def _replace_passes(pattern, content):
         return [_CharacterStep(changes)]
 
     def replace(text):
-        """Replace each match by the content."""
         with _time_limit(source, text) as seconds:
             return expression.sub(lambda match: content, text, timeout=seconds)
 
@@ -3912,7 +3830,11 @@ def _strip_passes(strip_left, strip_right):
     spaces = "".join(_matching(r"\p{White_Space}"))
     left = spaces * strip_left
     right = spaces * strip_right
-    return [_TextPass(lambda text: text.lstrip(left).rstrip(right), changed=[*map(ord, spaces)])]
+
+    def change(text):
+        return text.lstrip(left).rstrip(right)
+
+    return [_TextPass(change, changed=spaces)]
 
 
 # The function that makes the steps of a type; its parameters are the fields in the file.
@@ -3922,7 +3844,7 @@ _NORMALIZERS = {
     "Strip": _strip_passes,
     "StripAccents": lambda: [_uniform_step(r"\p{M}")],
     "Replace": _replace_passes,
-    "Prepend": lambda prepend: [_TextPass(prefix=prepend.encode(), changed=())],
+    "Prepend": lambda prepend: [_TextPass(prefix=prepend.encode(), changed="")],
     "BertNormalizer": _bert_steps,
     "Nmt": lambda: [
         _uniform_step(r"[\x01-\x08\x0b\x0e-\x1f\x7f\x8f\x9f]"),
@@ -3942,10 +3864,7 @@ def _normalizer_passes(steps):
     passes = []
     runs = itertools.groupby(parts, lambda part: isinstance(part, _CharacterStep))
     for by_character, run in runs:
-        if by_character:
-            passes.append(_MapPass([*run]))
-        else:
-            passes += run
+        passes += [_MapPass([*run])] if by_character else run
     return passes
 
 
@@ -3973,7 +3892,7 @@ class Normalizer:
     def __bool__(self) -> bool:
         return bool(self.passes)
 
-    def apply(self, flat: FlatText, opening: int) -> FlatText:
+    def apply(self, flat, opening):
         """Normalize the texts between the ENDs of a flat text."""
         for step in self.passes:
             flat = step.apply(flat, opening)
@@ -3981,9 +3900,10 @@ class Normalizer:
 
     def normalize(self, data: bytes) -> bytes:
         """Normalize one text."""
-        return self.apply(FlatText.join([data], [BEGINS]), BEGINS).parts()[0]
+        flat = FlatText.join([data], [BEGINS])
+        return self.apply(flat, BEGINS).parts()[0]
 
-    def cut_arrays(self, pattern: Pattern) -> tuple[np.ndarray, np.ndarray]:
+    def cut_arrays(self, pattern):
         """Make the arrays that tell where text may be cut before it is normalized.
 
         They are like those of Pattern.cut_arrays, but with three more classes: the characters that
@@ -3996,9 +3916,9 @@ class Normalizer:
         if None in changed:
             return Pattern("none").cut_arrays
         class_of, must_split = pattern.cut_arrays
-        classes = class_of.copy()
         n = len(must_split)
-        classes[list(itertools.chain(*changed))] = n  # a class that never splits
+        classes = class_of.copy()
+        classes[[*map(ord, "".join(changed))]] = n  # a class that never splits
         splits = np.pad(np.zeros_like(must_split), (0, 3))
         for k, char in enumerate("\n ", n + 1):
             classes[ord(char)] = k
@@ -4007,7 +3927,8 @@ class Normalizer:
                 is_border |= char in step.border
                 char = char.translate(step.changes)
             if len(char) == 1 and not is_border:
-                splits[:n, k] = must_split[:, class_of[ord(char)]]
+                of_char = class_of[ord(char)]
+                splits[:n, k] = must_split[:, of_char]
         return classes, splits
 
 
