@@ -9277,7 +9277,7 @@ LARGEST_FILE = 1 << 28  # bytes of a model file; the largest tokenizer.json has 
 
 
 def _read_limited(path):
-    """Read a model file; raises ValueError if it is too large to be one."""
+    """Read a model file; raises InputError if it is too large to be one."""
     with open(path, "rb") as file:
         data = file.read(LARGEST_FILE + 1)
     require(
@@ -9288,7 +9288,7 @@ def _read_limited(path):
 
 
 def _decode_utf8(data, where):
-    """Decode a file; raises ValueError for bytes that are not UTF-8."""
+    """Decode a file; raises InputError for bytes that are not UTF-8."""
     try:
         return data.decode()
     except UnicodeDecodeError as error:
@@ -9303,65 +9303,57 @@ class Encoding(NamedTuple):
     digest: str  # SHA-256 of the file
 
 
+def _numbered(first, names, reserved="", numbers=()):
+    """Number special tokens from `first` on: by their names, and then `reserved` with a number."""
+    names = [*names.split(), *(f"{reserved}_{number}" for number in numbers)]
+    return {f"<|{name}|>": token_id for token_id, name in enumerate(names, first)}
+
+
 _R50K_FILE = "306cd27f03c1a714eca7108e03d66b7dc042abe8c258b44c199a7ed9838dd930"
+_P50K_FILE = "94b5ca7dff4d00767bc256fdd1b27e5b17361d7b8a5f968547f9f23eb70d2069"
+_CL100K_FILE = "223921b76ee99bde995b7ff738513eef100fb51d18c93597a113bcffe865b2a7"
 _O200K_FILE = "446a9538cb6c348e3516120d7c08b09f57c36495e2acfffe59a5bf8b0cfb1a2d"
 _LLAMA3_FILE = "82e9d31979e92ab929cd544440f129d9ecd797b69e327f80f17e1c50d5551b55"
 _R50K = {"<|endoftext|>": 50256}
+_CL100K = _numbered(100257, "endoftext fim_prefix fim_middle fim_suffix")
+_CL100K["<|endofprompt|>"] = 100276
 _O200K = {"<|endoftext|>": 199999, "<|endofprompt|>": 200018}
-_CL100K = {
-    "<|endoftext|>": 100257,
-    "<|fim_prefix|>": 100258,
-    "<|fim_middle|>": 100259,
-    "<|fim_suffix|>": 100260,
-    "<|endofprompt|>": 100276,
-}
-# id - 200000 -> name
-_HARMONY_NAMES = {
-    2: "return",
-    3: "constrain",
-    5: "channel",
-    6: "start",
-    7: "end",
-    8: "message",
-    12: "call",
-}
-_HARMONY = {
-    f"<|{_HARMONY_NAMES.get(k, f'reserved_{200000 + k}')}|>": 200000 + k for k in range(1088)
-}
-# id - 128000 -> name
-_LLAMA3_NAMES = {
-    0: "begin_of_text",
-    1: "end_of_text",
-    6: "start_header_id",
-    7: "end_header_id",
-    9: "eot_id",
-}
-_LLAMA31_NAMES = _LLAMA3_NAMES | {4: "finetune_right_pad_id", 8: "eom_id", 10: "python_tag"}
-
-
-def _number_llama3(names):
-    """Number Llama 3's 256 special tokens; those without a name here are called reserved."""
-    others = (f"reserved_special_token_{k}" for k in itertools.count())
-    return {f"<|{names.get(k) or next(others)}|>": 128000 + k for k in range(256)}
-
-
+_HARMONY = _numbered(
+    200000,
+    "reserved_200000 reserved_200001 return constrain reserved_200004 channel start end message "
+    "reserved_200009 reserved_200010 reserved_200011 call",
+    "reserved",
+    range(200013, 201088),
+)
+_LLAMA3 = _numbered(
+    128000,
+    "begin_of_text end_of_text reserved_special_token_0 reserved_special_token_1 "
+    "reserved_special_token_2 reserved_special_token_3 start_header_id end_header_id "
+    "reserved_special_token_4 eot_id",
+    "reserved_special_token",
+    range(5, 251),
+)
+_LLAMA31 = _numbered(
+    128000,
+    "begin_of_text end_of_text reserved_special_token_0 reserved_special_token_1 "
+    "finetune_right_pad_id reserved_special_token_2 start_header_id end_header_id eom_id eot_id "
+    "python_tag",
+    "reserved_special_token",
+    range(3, 248),
+)
 # These facts come from tiktoken 0.14 and from Llama 3's own code. In o200k_harmony the id 200018
 # has two texts: <|endofprompt|> and <|reserved_200018|>.
 ENCODINGS = {
     "gpt2": Encoding("gpt2", _R50K, _R50K_FILE),
     "r50k_base": Encoding("gpt2", _R50K, _R50K_FILE),
-    "p50k_base": Encoding(
-        "gpt2", _R50K, "94b5ca7dff4d00767bc256fdd1b27e5b17361d7b8a5f968547f9f23eb70d2069"
-    ),
-    "cl100k_base": Encoding(
-        "cl100k", _CL100K, "223921b76ee99bde995b7ff738513eef100fb51d18c93597a113bcffe865b2a7"
-    ),
+    "p50k_base": Encoding("gpt2", _R50K, _P50K_FILE),
+    "cl100k_base": Encoding("cl100k", _CL100K, _CL100K_FILE),
     "o200k_base": Encoding("o200k", _O200K, _O200K_FILE),
     "o200k_harmony": Encoding(
         "o200k", {"<|startoftext|>": 199998} | _O200K | _HARMONY, _O200K_FILE
     ),
-    "llama3": Encoding("llama3", _number_llama3(_LLAMA3_NAMES), _LLAMA3_FILE),
-    "llama3.1": Encoding("llama3", _number_llama3(_LLAMA31_NAMES), _LLAMA3_FILE),
+    "llama3": Encoding("llama3", _LLAMA3, _LLAMA3_FILE),
+    "llama3.1": Encoding("llama3", _LLAMA31, _LLAMA3_FILE),
 }
 
 
@@ -9408,10 +9400,9 @@ def naming_file(where):
         raise InputError(f"{where}: its objects are nested too deeply") from None
 
 
-def _refuse(what, features):
-    """Raise InputError if a model has one of some features, {feature: whether it is there}."""
-    for feature, is_there in features.items():
-        require(not is_there, f"{what} with {feature} is not supported")
+def _refuse(feature, is_there):
+    """Raise InputError if a model has a feature that is not supported."""
+    require(not is_there, f"{feature} is not supported")
 
 
 def read_vocab(names: object, alphabet: str = "characters", texts: Iterable[str] = ()) -> Vocab:
@@ -9438,9 +9429,8 @@ def read_vocab(names: object, alphabet: str = "characters", texts: Iterable[str]
 def _read_merges(pairs, alphabet="bytes", skipped=frozenset()):
     """Read merges from a file; returns pairs of tokens.
 
-    pairs     each is a list of two names, or a string with a space between two names
-    alphabet  of the model: it tells how names are read
-    skipped   names; a pair that has one of them is left out
+    Each of `pairs` is a list of two names, or a string with a space between two names. It is left
+    out if one of them is in `skipped`.
     """
     names = []
     for number, pair in enumerate(pairs):
@@ -9489,8 +9479,9 @@ def _names_without_added(model):
     names = vocab_names(model)
     end = model.added_from
     own = {name: token_id for name, token_id in names.items() if token_id < end}
-    have_last_ids = max(model.vocab, default=-1) < end + len(names) - len(own)
-    if end - len(own) > 1 or not have_last_ids or max(model.ordinary, default=-1) >= end:
+    added_end = end + len(names) - len(own)
+    has_gaps = len(own) < end - 1 or max(model.vocab, default=-1) >= added_end
+    if has_gaps or max(model.ordinary, default=-1) >= end:
         return names
     for missing in set(range(end)).difference(own.values()):
         own[""] = missing
@@ -9548,23 +9539,25 @@ def _require_same(model, other):
             raise InputError(f"it cannot represent the {name} {ours!r}, only {theirs!r}"[:300])
     if _as_merges(model) == _as_merges(other):  # usual, and needs no kernel
         return
-    for ours, theirs in itertools.zip_longest(_merging(model), _merging(other), fillvalue=()):
+    pairs = itertools.zip_longest(_list_makings(model), _list_makings(other), fillvalue=())
+    for ours, theirs in pairs:
         if ours != theirs:
             token = readable(b"".join(ours or theirs))
             raise InputError(f"it would make the token {token!r} differently or in another order")
 
 
-def _merging(model):
+def _list_makings(model):
     """List the last merge of each token by rank, and then the tokens that no merge makes.
 
     The latter count only if pretokens are looked up whole. Each is written as a pair with b"".
     """
     last, whole_words = last_merges(model)
+    last = set(last)
     merges, looks_up = _as_merges(model)
-    result = list(dict.fromkeys(filter(set(last).__contains__, merges)))
+    makings = [merge for merge in dict.fromkeys(merges) if merge in last]
     if looks_up:
-        result += [(token, b"") for token in whole_words]
-    return result
+        makings += [(token, b"") for token in whole_words]
+    return makings
 
 
 # GPT-2's vocab.json and merges.txt
@@ -9577,10 +9570,10 @@ def read_gpt2(vocab_path, merges_path, special_tokens, pattern):
     and names such as Ġhi, which stand for other text.
     """
     names = read_json(_read_limited(vocab_path), vocab_path)
-    where = f"{vocab_path}, {merges_path.name}"
     text = _decode_utf8(_read_limited(merges_path), merges_path).rstrip()
+    lines = re.sub(r"\A#version.*\s*", "", text).splitlines()
+    where = f"{vocab_path}, {merges_path.name}"
     with naming_file(where):
-        lines = re.sub(r"\A#version.*\s*", "", text).splitlines()
         model = _gpt2_model(names, lines, special_tokens, pattern)
     n = len(model.special_tokens)
     if special_tokens is None and n > len(names) // 8:
@@ -9595,37 +9588,36 @@ def _gpt2_model(names, lines, special_tokens, pattern):
     """Make a model from GPT-2's vocabulary, name -> id, and lines of merges."""
     merges = _read_merges(lines)
     if special_tokens is None:
-        merged = {line.replace(" ", "") for line in lines} | _BYTE_NAMES
-        special_tokens = [
-            name for name in names if name and name not in merged and not _names_text(name)
-        ]
+        merged = {line.replace(" ", "") for line in lines}
+        unmerged = names.keys() - merged - _BYTE_NAMES - {""}
+        special_tokens = [name for name in names if name in unmerged and not _names_text(name)]
     texts = _check_texts(special_tokens)
     if not isinstance(special_tokens, Mapping):
         special_tokens = texts
     vocab = read_vocab(names, "bytes", texts)
-    return Model(
-        vocab, merges, special_tokens, pattern, drops_unknown=not set(BYTES) <= set(vocab.values())
-    )
+    drops_unknown = not set(BYTES) <= set(vocab.values())
+    return Model(vocab, merges, special_tokens, pattern, drops_unknown=drops_unknown)
 
 
 def _names_text(name):
-    """Check whether a name stands for other text, as Ġhi for a space and hi.
+    """Check whether a name stands for a text other than itself, as Ġhi for a space and hi.
 
     A token with such a name is an ordinary one, even if no merge makes it.
     """
     if not _BYTE_NAMES.issuperset(name):
         return False
-    data = _read_names([name])[0]
-    return data != name.encode() and data.decode("utf-8", "replace").encode() == data
+    [token] = _read_names([name])
+    is_text = token.decode("utf-8", "replace").encode() == token
+    return is_text and token != name.encode()
 
 
 def _read_gpt2_pair(file, special_tokens, pattern):
     """Read one of GPT-2's two files, and the other one in the same folder."""
-    for endings in (("vocab.json", "merges.txt"), ("encoder.json", "vocab.bpe")):
-        for ending in filter(file.name.endswith, endings):
-            files = [file.with_name(file.name.removesuffix(ending) + other) for other in endings]
-            if all(map(Path.is_file, files)):
-                return read_gpt2(*files, special_tokens, pattern or "gpt2")
+    for vocab, merges in (("vocab.json", "merges.txt"), ("encoder.json", "vocab.bpe")):
+        start = file.name.removesuffix(vocab).removesuffix(merges)
+        files = [file.with_name(start + vocab), file.with_name(start + merges)]
+        if file in files and all(map(Path.is_file, files)):
+            return read_gpt2(*files, special_tokens, pattern or "gpt2")
     raise InputError(
         f"{file}: GPT-2 has two files, a vocabulary and merges, with names that end in vocab.json "
         "and merges.txt: one of them is missing"
@@ -9682,10 +9674,9 @@ def read_tiktoken(data, file, encoding, pattern, special_tokens):
 
 def _parse_ranks(data, file):
     """Read a rank file; returns id -> token, without an empty token."""
-    n_good = data.count(b"\n", 0, re.match(b"(?:" + _RANK + b")*+", data).end())
-    require(
-        n_good == data.count(b"\n"), f"{file}, line {n_good + 1}: not a token in base64 and its id"
-    )
+    end = re.match(b"(?:" + _RANK + b")*+", data).end()  # of the good lines
+    line = data.count(b"\n", 0, end) + 1
+    require(end == len(data), f"{file}, line {line}: not a token in base64 and its id")
     fields = data.split()
     ids = list(map(int, fields[1::2]))
     vocab = dict(zip(ids, map(binascii.a2b_base64, fields[::2]), strict=True))
@@ -9724,10 +9715,8 @@ def tiktoken_ranks(model):
     pattern = Pattern(model.pattern)
     require(ranks.keys() >= set(BYTES), "some byte is not a token")
     require(isinstance(pattern.source, str), "it has several patterns")
-    require(
-        pattern.matches_everything,
-        "its pattern may leave text unmatched, which tiktoken would drop",
-    )
+    is_whole = pattern.matches_everything
+    require(is_whole, "its pattern may leave text unmatched, which tiktoken would drop")
     # tiktoken has no merges: two tokens merge if they join to a token, the lowest id first.
     vocab = {token_id: model.vocab[token_id] for token_id in model.ordinary}
     _require_same(model, Model(vocab, None, model.special_tokens, model.pattern))
@@ -9736,15 +9725,12 @@ def tiktoken_ranks(model):
 
 def write_tiktoken(model):
     """Write a rank file, and a .json file with the pattern and the special tokens."""
-    ranks = tiktoken_ranks(model)
-    lines = [
-        f"{base64.b64encode(token).decode()} {token_id}\n" for token, token_id in ranks.items()
-    ]
-    sidecar = {"pattern": Pattern(model.pattern).source, "special_tokens": model.special_tokens}
-    return {
-        "tokenizer.tiktoken": "".join(lines),
-        "tokenizer.tiktoken.json": _to_json(sidecar, indent=2),
-    }
+    lines = []
+    for token, rank in tiktoken_ranks(model).items():
+        lines.append(f"{base64.b64encode(token).decode()} {rank}\n")
+    facts = {"pattern": Pattern(model.pattern).source, "special_tokens": model.special_tokens}
+    sidecar = _to_json(facts, indent=2)
+    return {"tokenizer.tiktoken": "".join(lines), "tokenizer.tiktoken.json": sidecar}
 
 
 # Hugging Face's tokenizer.json: the "model" object of each kind. A writer makes this object from a
@@ -9770,16 +9756,6 @@ def write_bpe(model):
     }
 
 
-def _plain_added(added, merges):
-    """List the added tokens that are plain text, although they could be the names of bytes.
-
-    Such a text is the name of bytes only if a merge makes these bytes, or if they are one byte.
-    """
-    tokens = {*map(b"".join, merges), *BYTES}
-    byte_names = filter(_BYTE_NAMES.issuperset, added)
-    return [name for name in byte_names if _read_names([name])[0] not in tokens]
-
-
 def read_bpe(data, added, alphabet):
     """Read the "model" object of a BPE."""
     names = data.get("vocab")
@@ -9792,23 +9768,22 @@ def read_bpe(data, added, alphabet):
     suffix = data.get("end_of_word_suffix") or ""
     looks_up = bool(data.get("ignore_merges"))
     byte_fallback = bool(data.get("byte_fallback")) and not of_bytes
-    _refuse(
-        "a BPE",
-        {
-            "dropout": data.get("dropout"),
-            "continuing_subword_prefix": data.get("continuing_subword_prefix"),
-            "end_of_word_suffix with ignore_merges": suffix and looks_up,
-            "end_of_word_suffix with byte_fallback": suffix and byte_fallback,
-        },
-    )
+    for feature in ("dropout", "continuing_subword_prefix"):
+        _refuse(f"a BPE with {feature}", data.get(feature))
+    _refuse("a BPE with end_of_word_suffix with ignore_merges", suffix and looks_up)
+    _refuse("a BPE with end_of_word_suffix with byte_fallback", suffix and byte_fallback)
     # Names that do not stand for bytes are plain text, and no text becomes their tokens. Cohere's
     # are emoji, beside the tokens of their bytes.
     plain = {name for name in names if of_bytes and not _BYTE_NAMES.issuperset(name)}
     merges = _read_merges(pairs, alphabet, plain)
     require(len(set(merges)) == len(merges), "a merge appears twice")
-    texts = plain
+    texts = plain.copy()
     if of_bytes and not looks_up:
-        texts = plain.union(_plain_added(added, merges))
+        # An added token names bytes only if a merge makes these bytes, or if they are one byte.
+        tokens = {*map(b"".join, merges), *BYTES}
+        byte_names = list(filter(_BYTE_NAMES.issuperset, added))
+        named = zip(byte_names, _read_names(byte_names), strict=True)
+        texts.update(name for name, token in named if token not in tokens)
     vocab = read_vocab(names, alphabet, texts)
     letters = {*BYTES, *(byte + suffix.encode() for byte in BYTES)}
     knows_all = of_bytes and letters <= set(vocab.values())
@@ -9919,9 +9894,8 @@ def write_unigram(model):
 def read_unigram(data, added, alphabet):
     """Read the "model" object of a Unigram."""
     byte_fallback = bool(data.get("byte_fallback"))
-    _refuse(
-        "a Unigram", {"byte_fallback beside a ByteLevel": byte_fallback and alphabet == "bytes"}
-    )
+    is_unused = byte_fallback and alphabet == "bytes"
+    _refuse("a Unigram with byte_fallback beside a ByteLevel", is_unused)
     pairs = data.get("vocab")
     require(isinstance(pairs, list), "the vocabulary of a Unigram is a list of tokens and scores")
     for pair in pairs:
@@ -9937,9 +9911,8 @@ def read_unigram(data, added, alphabet):
             f"the unk_id {unknown!r} is not in the vocabulary of {len(names)}",
         )
         unknown = names[unknown]
-    ids = {name: token_id for token_id, name in enumerate(names)}
     return {
-        "vocab": read_vocab(ids, alphabet, added),
+        "vocab": read_vocab(_token_names(data), alphabet, added),
         "merges": None,
         "scores": np.array([score for _, score in pairs], np.float64),
         "unk_token": unknown,
@@ -9948,20 +9921,26 @@ def read_unigram(data, added, alphabet):
     }
 
 
+def _token_names(model_object):
+    """Map the names in the vocabulary of a "model" object to their ids."""
+    vocab = model_object["vocab"]
+    if isinstance(vocab, dict):
+        return vocab
+    return {name: token_id for token_id, (name, _) in enumerate(vocab)}
+
+
 def _check_added_ids(ids, names):
     """Check that added tokens, text -> id, have the ids that Hugging Face gives them.
 
     A token that is in the vocabulary (`names`, name -> id) has its id there. The others are
     numbered from the size of the vocabulary on.
     """
-    numbers = defaultdict(itertools.count(len(names)).__next__, names)
-    for text, token_id in ids.items():
-        own_id = numbers[text]
-        if token_id != own_id:
-            raise InputError(
-                f"the added token {text!r} has the ids {own_id} and {_brief_json(token_id)}: "
-                "rename it"
-            )
+    own_ids = defaultdict(itertools.count(len(names)).__next__, names)
+    for text, given in ids.items():
+        own_id = own_ids[text]
+        if given != own_id:
+            both = f"{own_id} and {_brief_json(given)}"
+            raise InputError(f"the added token {text!r} has the ids {both}: rename it")
 
 
 def template_processing(template, special_tokens):
@@ -9995,12 +9974,9 @@ def _differs_in_huggingface(model):
     if model.kind == "bpe" and model.scores is not None:
         # Tokens with equal scores may merge in another order. Runs of one character do not count,
         # since `_merges_by_score` orders them; they have equal scores in Llama 2.
-        ids = [
-            token_id
-            for token, token_id in model.ordinary_ids.items()
-            if len(set(token.decode())) > 1
-        ]
-        if len(set(model.scores[ids])) < len(ids):
+        tokens = [token for token in model.ordinary_ids if len(set(token.decode())) > 1]
+        scores = {model.scores[model.ordinary_ids[token]] for token in tokens}
+        if len(scores) < len(tokens):
             return True
     has_charsmap = any(step.get("charsmap") for step in model.normalizer)
     return has_charsmap or _USER_SYMBOL in model.flags.values() or model.sums_in_single
@@ -10026,14 +10002,6 @@ def write_huggingface(model):
     }
 
 
-def _token_names(model_object):
-    """Map the names in the vocabulary of a "model" object to their ids."""
-    vocab = model_object["vocab"]
-    if isinstance(vocab, dict):
-        return vocab
-    return {name: token_id for token_id, (name, _) in enumerate(vocab)}
-
-
 def _to_tokenizer_json(model):
     """Make the content of a tokenizer.json, as the `tokenizers` package writes it."""
     written = KINDS[model.kind].write(model)
@@ -10041,11 +10009,13 @@ def _to_tokenizer_json(model):
         written["extra"] = model.extra
     texts = {}
     for text, token_id in sorted(model.special_tokens.items(), key=lambda item: item[1]):
-        if texts.setdefault(token_id, text) != text:
+        if token_id in texts:
             note(
                 f"a tokenizer.json has one text for each id: {text!r}, the second text of "
                 f"{token_id}, is left out"
             )
+        else:
+            texts[token_id] = text
     _check_added_ids({text: token_id for token_id, text in texts.items()}, _token_names(written))
     added = []
     for token_id, text in texts.items():
@@ -10084,38 +10054,26 @@ _BYTE_LEVEL = {
 }
 
 
-# A ByteLevel writes each byte as a character, its name. Only two pre-tokenizers may come after it,
-# and cut between names: Digits and this Split. Digits cuts around runs of numbers. The names of the
-# bytes below are numbers, such as ¼, which is the name of the byte 0xBC.
-_THREE_DIGITS = {
-    "type": "Split",
-    "pattern": {"Regex": "[0-9][0-9][0-9]"},
-    "behavior": "Isolated",
-    "invert": False,
-}
-_DIGIT_BYTES = frozenset(b"0123456789\xb2\xb3\xb9\xbc\xbd\xbe")
-
-
 def _check_after_bytes(parts, kind, fields):
-    """Check the pre-tokenizers after a ByteLevel, which cut the names of bytes.
+    """Check the pre-tokenizers after a ByteLevel, which writes each byte as a character, its name.
 
-    Digits also cuts characters such as "ü", whose name is "Ã¼". No text becomes a token that Digits
-    would cut. So the merges of such tokens are taken out of `fields`, which are those of Model.
+    Only Digits and one Split may cut between names there. Digits cuts around runs of numbers. Some
+    names are numbers, such as ¼ for the byte 0xBC, so it also cuts a character such as "ü", whose
+    name is "Ã¼". No text becomes a token that Digits would cut: the merges of such tokens are taken
+    out of `fields`, which are those of Model.
     """
+    three_digits = _pre_tokenizer(Split("[0-9][0-9][0-9]"))
     options = ("ignore_merges", "word_suffix", "unk_token")
     is_plain = kind == "bpe" and not any(map(fields.get, options))
     for part in parts:
-        require(
-            is_plain and part in (_DIGITS, _THREE_DIGITS),
-            f"a ByteLevel that is not the last pre_tokenizer, but before {_brief_json(part)}, "
-            "is not supported",
+        _refuse(
+            f"a ByteLevel that is not the last pre_tokenizer, but before {_brief_json(part)},",
+            not is_plain or part not in (_DIGITS, three_digits),
         )
     if _DIGITS in parts:
-        fields["merges"] = [
-            (left, right)
-            for left, right in fields["merges"]
-            if len({byte in _DIGIT_BYTES for byte in left + right}) == 1
-        ]
+        is_uncut = re.compile(rb"[\d\xb2\xb3\xb9\xbc-\xbe]+|[^\d\xb2\xb3\xb9\xbc-\xbe]+").fullmatch
+        merges = fields["merges"]
+        fields["merges"] = [merge for merge in merges if is_uncut(b"".join(merge))]
 
 
 def _pre_tokenizers(model):
@@ -10167,16 +10125,15 @@ _BATCHING = ("truncation", "padding")
 # gets the mark of a Metaspace "first" only if it begins with the first character of the text before
 # it was normalized.
 _CHANGING_THE_START = {"BertNormalizer", "Nmt", "Prepend", "Strip", "StripAccents"}
+# A key that only this type of a "model" object has, in files from before 2022 without a type.
 _TYPES_BY_KEYS = {"merges": "BPE", "continuing_subword_prefix": "WordPiece", "unk_id": "Unigram"}
 
 
 def _check_first_marks(parts, normalizer_steps):
     """Check that no normalizer moves the beginning of a text, if a Metaspace marks only that."""
-    steps = _CHANGING_THE_START.intersection(step["type"] for step in normalizer_steps)
-    marks_first = any(part.get("prepend_scheme") == "first" for part in parts)
-    _refuse(
-        "a Metaspace", {f"prepend_scheme first after {', '.join(steps)}": steps and marks_first}
-    )
+    if any(part.get("prepend_scheme") == "first" for part in parts):
+        types = _CHANGING_THE_START.intersection(step["type"] for step in normalizer_steps)
+        _refuse(f"a Metaspace with prepend_scheme first after {', '.join(types)}", types)
 
 
 def read_huggingface(content):
@@ -10213,10 +10170,10 @@ def read_huggingface(content):
         extra=model_object.get("extra", {}),
     )
     kept = [*batching]
-    added = [True]  # a post_processor that `encode` would refuse is kept, too
+    added_ids = [True]  # a post_processor that `encode` would refuse is kept, too
     with contextlib.suppress(InputError):
-        added = model.added_ids
-    if any(added):
+        added_ids = model.added_ids
+    if any(added_ids):
         kept.append("post_processor (unless `add_special_tokens` is set)")
     if kept:
         note(f"{' and '.join(kept)} of a tokenizer.json: kept, but not applied by `encode`")
@@ -10224,14 +10181,13 @@ def read_huggingface(content):
 
 
 def _read_kind(model_object):
-    """Read the kind of a "model" object; in files from before 2022, other keys tell its type."""
+    """Read the kind of a "model" object, and check the fields that are strings."""
     for key in ("unk_token", "end_of_word_suffix"):
-        require(
-            isinstance(model_object.get(key), str | None),
-            f"the {key} of a model is a string, not {_brief_json(model_object.get(key))}",
-        )
-    by_keys = (name for key, name in _TYPES_BY_KEYS.items() if key in model_object)
-    kind = str(model_object.get("type") or next(by_keys, "")).lower()
+        text = model_object.get(key)
+        is_string = isinstance(text, str | None)
+        require(is_string, f"the {key} of a model is a string, not {_brief_json(text)}")
+    by_keys = [name for key, name in _TYPES_BY_KEYS.items() if key in model_object]
+    kind = str(model_object.get("type") or "".join(by_keys[:1])).lower()
     require_known("kind of model", kind, KINDS)
     return kind
 
@@ -10318,7 +10274,7 @@ def _sentencepiece_normalizer(spec, symbols):
     step = {
         "type": "SentencePiece",
         "charsmap": charsmap,
-        "symbols": symbols * bool(charsmap),
+        "symbols": symbols if charsmap else [],
         "prefix": spec.add_dummy_prefix,
         "squeezes": spec.remove_extra_whitespaces,
         "escapes": spec.escape_whitespaces,
@@ -10351,14 +10307,14 @@ def read_sentencepiece(data):
     kind = _SENTENCEPIECE_KINDS[trainer.model_type]
     names = [piece.piece for piece in proto.pieces]
     scores = np.array([piece.score for piece in proto.pieces], np.float32)
-    ids = defaultdict(dict)  # piece -> id, for each type of pieces
+    ids = defaultdict(dict)  # type of pieces -> piece -> id
     for token_id, piece in enumerate(proto.pieces):
-        ids[piece.type][names[token_id]] = token_id
+        ids[piece.type][piece.piece] = token_id
     special_tokens = ids[_UNKNOWN] | ids[_CONTROL]
     config = {}
     for role in ROLES:
         # For bos_token, it is bos_id, which is -1 if the model has no such token.
-        token_id = getattr(trainer, f"{role[:3]}_id")
+        token_id = getattr(trainer, role.replace("_token", "_id"))
         if token_id in special_tokens.values():
             config[role] = names[token_id]
     symbols = ids[_USER_DEFINED]
@@ -10400,17 +10356,19 @@ def _parse_sentencepiece(data):
         proto.pieces and proto.HasField("trainer_spec") and proto.HasField("normalizer_spec"),
         "not a SentencePiece model, or cut off",
     )
+    trainer = proto.trainer_spec
     types = [piece.type for piece in proto.pieces]
     n_unknown = types.count(_UNKNOWN)
     features = {
-        "words": proto.trainer_spec.model_type not in _SENTENCEPIECE_KINDS,
+        "words": trainer.model_type not in _SENTENCEPIECE_KINDS,
         "a token that is not UTF-8": bytes in {type(piece.piece) for piece in proto.pieces},
         "a denormalizer": proto.denormalizer_spec.precompiled_charsmap,
         "an unused token": _UNUSED in types,
         f"{n_unknown} unknown tokens": n_unknown != 1,
-        "treat_whitespace_as_suffix": proto.trainer_spec.treat_whitespace_as_suffix,
+        "treat_whitespace_as_suffix": trainer.treat_whitespace_as_suffix,
     }
-    _refuse("a SentencePiece model", features)
+    for feature, is_there in features.items():
+        _refuse(f"a SentencePiece model with {feature}", is_there)
     return proto
 
 
@@ -10440,25 +10398,20 @@ def read_bert(data, file, config):
     plain = [name for name in ids if not re.fullmatch(r"\[.*\]|<.*>", name)]
     normalizer = NORMALIZERS["bert"] | {"lowercase": all(name == name.lower() for name in plain)}
     normalizer |= {field: config[name] for name, field in _BERT_FIELDS.items() if name in config}
-    post_processor = None
+    content = {
+        "model": {"type": "WordPiece", "vocab": ids},
+        "added_tokens": [{"content": text, "id": specials[text]} for text in specials],
+        "normalizer": normalizer,
+        "pre_tokenizer": {"type": "BertPreTokenizer"},
+        "decoder": {"type": "WordPiece", "prefix": "##", "cleanup": True},
+    }
     if {"[SEP]", "[CLS]"} <= specials.keys():
-        post_processor = {
+        content["post_processor"] = {
             "type": "BertProcessing",
             "sep": ["[SEP]", specials["[SEP]"]],
             "cls": ["[CLS]", specials["[CLS]"]],
         }
-    model = read_huggingface(
-        {
-            "model": {"type": "WordPiece", "vocab": ids},
-            "added_tokens": [
-                {"content": text, "id": token_id} for text, token_id in specials.items()
-            ],
-            "normalizer": normalizer,
-            "pre_tokenizer": {"type": "BertPreTokenizer"},
-            "decoder": {"type": "WordPiece", "prefix": "##", "cleanup": True},
-            "post_processor": post_processor,
-        }
-    )
+    model = read_huggingface(content)
     roles = {"pad_token": "[PAD]", "unk_token": "[UNK]"}
     model.config = {role: text for role, text in roles.items() if text in specials}
     return model
@@ -10526,25 +10479,22 @@ def transformers_config(
     >>> transformers_config(["<|end|>"], eos_token="<|end|>", model_max_length=1024)
     {'eos_token': '<|end|>', 'model_max_length': 1024}
     """
-    roles = zip(ROLES, (bos_token, eos_token, pad_token, unk_token), strict=True)
-    fields = {role: text for role, text in roles if text is not None}
-    for role, text in fields.items():
-        require(
-            text in special_tokens,
-            f"`{role}` {text!r} is not a special token of this tokenizer: "
-            f"{', '.join(special_tokens) or 'it has none'}",
-        )
+    fields = {}
+    for role, text in zip(ROLES, (bos_token, eos_token, pad_token, unk_token), strict=True):
+        if text is not None:
+            require(
+                text in special_tokens,
+                f"`{role}` {text!r} is not a special token of this tokenizer: "
+                f"{', '.join(special_tokens) or 'it has none'}",
+            )
+            fields[role] = text
     if model_max_length is not None:
-        require(
-            model_max_length >= 1,
-            f"`model_max_length` is {model_max_length}: it must be at least 1",
-        )
-        fields["model_max_length"] = model_max_length
+        n = model_max_length
+        require(n >= 1, f"`model_max_length` is {n}: it must be at least 1")
+        fields["model_max_length"] = n
     if chat_template == "chatml":
-        require(
-            {"<|im_start|>", "<|im_end|>"} <= set(special_tokens),
-            "ChatML needs the special tokens '<|im_start|>' and '<|im_end|>'",
-        )
+        has_both = {"<|im_start|>", "<|im_end|>"} <= set(special_tokens)
+        require(has_both, "ChatML needs the special tokens '<|im_start|>' and '<|im_end|>'")
         fields["chat_template"] = CHATML
     elif chat_template is not None:
         template = _read_limited(Path(chat_template))
@@ -10670,10 +10620,9 @@ def _find_on_hub(name):
     first part is a folder here is a mistyped path.
     """
     missing = f"{name}: no such file or folder"
-    is_name = re.fullmatch(
-        r"\w[\w.-]*/[\w.-]+(?<!\.json)(?<!\.txt)(?<!\.model)(?<!\.tiktoken)", name
-    )
-    require(is_name and not os.path.exists(os.path.dirname(name)), missing)
+    is_path = name.endswith((".json", ".txt", ".model", ".tiktoken"))
+    is_path |= os.path.exists(os.path.dirname(name))
+    require(not is_path and re.fullmatch(r"\w[\w.-]*/[\w.-]+", name), missing)
     try:
         hub = importlib.import_module("huggingface_hub")
         for file in _HUB_VOCABULARIES:
@@ -10709,8 +10658,10 @@ def _model_of(tokenizer):
     if backend is not tokenizer:
         content |= dict.fromkeys(_BATCHING)  # left over from the last call of the tokenizer
     model = read_huggingface(content)
-    values = {name: getattr(tokenizer, name, None) for name in CONFIG_KEYS}
-    model.config = {name: value for name, value in values.items() if value is not None}
+    for name in CONFIG_KEYS:
+        value = getattr(tokenizer, name, None)
+        if value is not None:
+            model.config[name] = value
     return model
 
 
@@ -10721,26 +10672,25 @@ def save_model(model, path, format=None):
     suffix of the first file of the format, such as model.tiktoken, is the name of that file. Files
     of other FORMATS stay in the folder. A warning names them, since `load_model` may read them.
     """
-    folder = as_path(path)
-    name = format or "huggingface"
-    require_known("format", name, WRITTEN_FORMATS)
-    texts = FORMATS[name].write(model)
-    first = FORMATS[name].file
-    if folder.suffix == Path(first).suffix and not folder.is_dir():
+    path = as_path(path)
+    require_known("format", format or "huggingface", WRITTEN_FORMATS)
+    form = FORMATS[format or "huggingface"]
+    texts = form.write(model)
+    if path.suffix == Path(form.file).suffix and not path.is_dir():
         # The path names the first file, and the others go next to it.
-        require(format != "gpt2", f"{folder}: GPT-2's format has two files: name a folder for them")
-        texts = {name.replace(first, folder.name): text for name, text in texts.items()}
-        atomic_write_all(folder.parent, texts)
+        require(format != "gpt2", f"{path}: GPT-2's format has two files: name a folder for them")
+        texts = {name.replace(form.file, path.name): text for name, text in texts.items()}
+        atomic_write_all(path.parent, texts)
         return
     plain = model.kind == "bpe" and model.merges is not None
     if format is None and plain and not model.ignore_merges:
         with contextlib.suppress(InputError):
             texts |= write_gpt2(model)
-    atomic_write_all(folder, texts)
-    files = {form.file for form in FORMATS.values() if (folder / form.file).is_file()}
-    others = files - texts.keys()
+    atomic_write_all(path, texts)
+    files = {form.file for form in FORMATS.values() if (path / form.file).is_file()}
+    others = sorted(files - texts.keys())
     if others:
-        note(f"{folder}: {', '.join(sorted(others))} may hold another model: remove outdated files")
+        note(f"{path}: {', '.join(others)} may hold another model: remove outdated files")
 
 
 # ─── Kinds ────────────────────────────────────────────────────────────────────────────────────────
@@ -12707,9 +12657,8 @@ class Recipe(_Options):
 
         The names of byte tokens end documents, since they must not be learnt.
         """
+        options |= vars(self)
         options["special_tokens"] = [*self.special_tokens, *self.byte_tokens]
-        options["pattern"] = self.pattern
-        options["normalizer"] = self.normalizer
         return call_with(Source, files, **options)
 
     @property
@@ -12775,22 +12724,14 @@ class Recipe(_Options):
             fields["scores"] = np.array([score_of.get(token, 0.0) for token in vocab.values()])
         if self.mark:  # it comes last, but before "none", as in a pattern read from a file
             parts = [part for part in Pattern(self.pattern).parts if part != PATTERNS["none"]]
-            fields["pattern"] = [*parts, self.metaspace]
-            if not parts:
-                fields["pattern"].append("none")
+            fields["pattern"] = [*parts, self.metaspace] if parts else [self.metaspace, "none"]
         merges = learned.merges if family.kind == "bpe" else None
         return call_with(Model, vocab, merges, **fields)
 
 
-def check_special_tokens(special_tokens):
-    """Check the special tokens of a model before it is trained, and return them as a list.
-
-    >>> check_special_tokens(["<|end|>", "x"])
-    Traceback (most recent call last):
-    ...
-    bpe_numba.InputError: the special token 'x' is a single byte, which every vocabulary has
-    """
-    special_tokens = _check_texts(special_tokens)
+def _with_checked_names(recipe):
+    """Check the special tokens of a recipe, and look up the steps of its normalizer."""
+    special_tokens = _check_texts(recipe.special_tokens)
     for text in special_tokens:
         require(
             len(text.encode()) > 1,
@@ -12800,16 +12741,8 @@ def check_special_tokens(special_tokens):
             text not in _BYTE_NAMES,
             f"the special token {text!r} names a byte in tokenizer.json: use a longer one",
         )
-    return special_tokens
-
-
-def _with_checked_names(recipe):
-    """Check the special tokens of a recipe, and look up the steps of its normalizer."""
-    return dataclasses.replace(
-        recipe,
-        special_tokens=check_special_tokens(recipe.special_tokens),
-        normalizer=_named_normalizer(recipe.normalizer),
-    )
+    normalizer = _named_normalizer(recipe.normalizer)
+    return dataclasses.replace(recipe, special_tokens=special_tokens, normalizer=normalizer)
 
 
 def complete(recipe):
@@ -12818,6 +12751,10 @@ def complete(recipe):
     >>> recipe = complete(Recipe(300, ["<s>"], alphabet="characters"))
     >>> recipe.pattern, recipe.mark, recipe.unk_token, recipe.special_tokens
     ('gpt2', '▁', '<unk>', ['<s>', '<unk>'])
+    >>> complete(Recipe(300, ["x"]))
+    Traceback (most recent call last):
+    ...
+    bpe_numba.InputError: the special token 'x' is a single byte, which every vocabulary has
     """
     hints = get_type_hints(train)
     for name, value in vars(recipe).items():
@@ -12828,19 +12765,18 @@ def complete(recipe):
     require_known("family of models", recipe.model, FAMILIES)
     require_known("`special_tokens_at`", recipe.special_tokens_at, SPECIAL_TOKENS_AT)
     family = FAMILIES[recipe.model]
-    parameters = inspect.signature(family.learn).parameters.keys()
-    chosen = {
-        name
-        for name in ("tie_break", "score", "min_frequency")
-        if getattr(recipe, name) != getattr(Recipe, name)
-    }
-    for name in (chosen | recipe.learner_options.keys()) - parameters:
-        raise InputError(f"`{name}` is no option of `train` with the family {recipe.model}")
+    options = {"tie_break", "score", "min_frequency", *recipe.learner_options}
+    for name in options - inspect.signature(family.learn).parameters.keys():
+        is_default = getattr(recipe, name, None) == getattr(Recipe, name, "")
+        require(is_default, f"`{name}` is no option of `train` with the family {recipe.model}")
     recipe = _with_checked_names(recipe)
     if recipe.from_ is None:
-        recipe, n_least = _complete_new(recipe, family)
+        recipe = _complete_new(recipe, family)
+        n_letters = 256 if recipe.alphabet == "bytes" else 1
+        n_least = n_letters + len(recipe.special_tokens) + len(recipe.byte_tokens)
     else:
-        recipe, n_least = _complete_from(recipe)
+        recipe = _complete_from(recipe)
+        n_least = len(recipe.from_.vocab) + 1
     require(
         n_least <= recipe.vocab_size <= MAX_ID,
         f"`vocab_size` is {recipe.vocab_size}: with this alphabet, these special tokens or this "
@@ -12850,15 +12786,14 @@ def complete(recipe):
 
 
 def _complete_new(recipe, family):
-    """Fill in the open fields of the recipe of a new model; returns it and the least vocab_size."""
+    """Fill in the open fields of the recipe of a new model."""
     alphabet = recipe.alphabet or family.alphabet
     require_known("alphabet", alphabet, ALPHABETS)
     special_tokens = recipe.special_tokens
+    mark = ""
+    coverage = 1.0
     unk_token = None
     if alphabet == "bytes":
-        n_letters = 256
-        mark = ""
-        coverage = 1.0
         require(
             recipe.coverage in (None, 1) and not recipe.byte_fallback and not recipe.mark,
             "`coverage`, `byte_fallback` and `mark` go with the alphabet characters",
@@ -12868,7 +12803,6 @@ def _complete_new(recipe, family):
             f"a model of the family {recipe.model} is made of characters",
         )
     else:
-        n_letters = 1
         mark = family.mark if recipe.mark is None else recipe.mark
         coverage = COVERAGE if recipe.coverage is None else recipe.coverage
         require(0 < coverage <= 1, f"`coverage` is more than 0, and at most 1, not {coverage}")
@@ -12885,10 +12819,8 @@ def _complete_new(recipe, family):
                 recipe.unk_token is None,
                 "with `byte_fallback` nothing is unknown: omit `unk_token`",
             )
-    pattern = family.pattern
-    if mark not in ("", MARK):
-        pattern = "whitespace-split"
-    recipe = dataclasses.replace(
+    pattern = family.pattern if mark in ("", MARK) else "whitespace-split"
+    return dataclasses.replace(
         recipe,
         alphabet=alphabet,
         pattern=recipe.pattern or pattern,
@@ -12897,11 +12829,10 @@ def _complete_new(recipe, family):
         mark=mark,
         coverage=coverage,
     )
-    return recipe, n_letters + len(special_tokens) + len(recipe.byte_tokens)
 
 
 def _complete_from(recipe):
-    """Fill in the open fields of a recipe that continues a model; returns it and the least size."""
+    """Fill in the open fields of a recipe that continues a model."""
     base = recipe.from_
     if not isinstance(base, Model):
         base = load_model(base)
@@ -12916,10 +12847,9 @@ def _complete_from(recipe):
     if special_tokens != list(base.special_tokens):
         base = dataclasses.replace(base, special_tokens=special_tokens)
     merges, _ = _as_merges(base)
-    base = dataclasses.replace(
-        base, pattern=pattern, merges=merges, scores=None, ignore_merges=False
-    )
-    recipe = dataclasses.replace(
+    changes = {"merges": merges, "scores": None, "ignore_merges": False}
+    base = dataclasses.replace(base, pattern=pattern, **changes)
+    return dataclasses.replace(
         recipe,
         from_=base,
         special_tokens=special_tokens,
@@ -12929,7 +12859,6 @@ def _complete_from(recipe):
         normalizer=base.normalizer,
         alphabet=base.alphabet,
     )
-    return recipe, len(base.vocab) + 1
 
 
 def words_of_model(model: Model, words: Words) -> Words:
@@ -13027,8 +12956,8 @@ class Training:
     def save(self, folder: PathName) -> None:
         """Write the folder of a model as the command `train` does.
 
-        It has the record of the training and, for a BPE, whose tokens are made by merges, the
-        merges with their counts. A file of an earlier training is removed.
+        It has the record of the training and, for a BPE, the merges with their counts. Those of an
+        earlier training are removed.
 
         >>> with tempfile.TemporaryDirectory() as folder:
         ...     train(texts=["low low lower"], vocab_size=258).save(folder)
@@ -13041,16 +12970,17 @@ class Training:
             atomic_write_all(Path(folder), {RECORD_FILE: _to_json(self.record, indent=2)})
             file = Path(folder, LEARNED_FILE)
             if not self.history:
-                file.unlink(missing_ok=True)  # from an earlier training
+                file.unlink(missing_ok=True)
                 return
             learned, n_bytes = self.history
+            letters = [letter.decode("latin-1") for letter in learned.alphabet]
             with atomic_write(file) as out:
                 np.savez_compressed(
                     out,
                     pairs=learned.pairs,
                     counts=learned.counts,
                     n_tokens=learned.n_tokens,
-                    alphabet=json.dumps([token.decode("latin-1") for token in learned.alphabet]),
+                    alphabet=json.dumps(letters),
                     n_bytes=n_bytes,
                     model=self.tokenizer.digest,
                 )
@@ -13084,9 +13014,8 @@ class Training:
         rows.append(("bytes/token", self.n_bytes / self.n_tokens))
         if self.recipe.alphabet == "characters":
             rows.append(("characters", f"{len(learned.alphabet):,} are tokens"))
-        rows.append(
-            ("tokens", f"{len(model.vocab):,}, {len(model.special_tokens)} of them special")
-        )
+        n_special = len(model.special_tokens)
+        rows.append(("tokens", f"{len(model.vocab):,}, {n_special} of them special"))
         seen = {model.unk_token, *self.counted.special_tokens}
         unseen = sorted(model.special_tokens.keys() - seen)
         if unseen:
@@ -13106,14 +13035,15 @@ def _warn_of_source(source):
     """Warn of a slow pattern, and of strings in the first file that look like special tokens."""
     if source.pattern.warning:
         note(source.pattern.warning)
-    if not _is_stream(source.files[0]):
-        texts = re.findall(rb"<\|\w{1,40}\|>", _read_part(source.files[0], 0, BLOCK_BYTES))
+    first, *_ = source.files
+    if not _is_stream(first):
+        texts = re.findall(rb"<\|\w{1,40}\|>", _read_part(first, 0, BLOCK_BYTES))
         counts = Counter(map(bytes.decode, texts))
         for name in source.special_tokens:
             del counts[name]
-        names = ", ".join(name for name, n in counts.most_common(5) if n > 2)
+        names = [name for name, n in counts.most_common(5) if n > 2]
         if names:
-            note(f"{names} in the text: plain text, unless `special_tokens` names it")
+            note(f"{', '.join(names)} in the text: plain text, unless `special_tokens` names it")
 
 
 def _name_some(files):
@@ -13233,10 +13163,14 @@ def prepare(recipe, inputs=None, texts=None):
 
 def _with_settings(recipe, settings):
     """Take from the settings of a words file what a recipe leaves open."""
-    types = {"Split": Split, "Metaspace": Metaspace}
-    steps = [
-        step if isinstance(step, str) else types[step[0]](*step[1:]) for step in settings["pattern"]
-    ]
+    steps = []
+    for step in settings["pattern"]:
+        match step:
+            case ["Split", *fields]:
+                step = Split(*fields)
+            case ["Metaspace", *fields]:
+                step = Metaspace(*fields)
+        steps.append(step)
     names = [name for name in settings["special_tokens"] if name not in BYTE_TOKENS]
     return dataclasses.replace(
         recipe,
@@ -13256,11 +13190,10 @@ def train_recipe(recipe, source, counts, engine):
         else:
             _warn_of_source(source)
         # learning from one word also reveals bad options early
+        word = Words.from_counts({b"aa": 1})
         jobs = [
             functools.partial(compile_counting, source.pattern),
-            functools.partial(
-                recipe._learn_symbols, Words.from_counts({b"aa": 1}), 257, Engine(engine.workers)
-            ),
+            functools.partial(recipe._learn_symbols, word, 257, Engine(engine.workers)),
             functools.partial(compile_pretokenizing, source),
         ]
         compile_side_by_side(jobs, engine, KERNELS)
