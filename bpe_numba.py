@@ -9379,7 +9379,7 @@ def _read_beside(path):
     return read_json(_read_limited(path), path) if path.is_file() else {}
 
 
-def _to_json(data, indent=None):
+def _to_json(data, indent=2):
     """Write JSON as in a file: with all characters as they are, and a newline at the end.
 
     Objects that are not JSON, such as an array in an option of a family, are written as strings.
@@ -9636,7 +9636,8 @@ def write_gpt2(model):
     merges, _ = _as_merges(model)
     pairs = [" ".join(map(gpt2_name, merge)) for merge in merges]
     _require_same(model, _gpt2_model(names, pairs, None, model.pattern))
-    return {"vocab.json": _to_json(names), "merges.txt": "\n".join(["#version: 0.2", *pairs, ""])}
+    lines = ["#version: 0.2", *pairs, ""]
+    return {"vocab.json": _to_json(names, None), "merges.txt": "\n".join(lines)}
 
 
 # tiktoken's rank files: a line for each token, its bytes in base64 and its id, which is its rank
@@ -9729,8 +9730,7 @@ def write_tiktoken(model):
     for token, rank in tiktoken_ranks(model).items():
         lines.append(f"{base64.b64encode(token).decode()} {rank}\n")
     facts = {"pattern": Pattern(model.pattern).source, "special_tokens": model.special_tokens}
-    sidecar = _to_json(facts, indent=2)
-    return {"tokenizer.tiktoken": "".join(lines), "tokenizer.tiktoken.json": sidecar}
+    return {"tokenizer.tiktoken": "".join(lines), "tokenizer.tiktoken.json": _to_json(facts)}
 
 
 # Hugging Face's tokenizer.json: the "model" object of each kind. A writer makes this object from a
@@ -9996,9 +9996,9 @@ def write_huggingface(model):
         **model.config,
     }
     return {
-        "tokenizer.json": _to_json(_to_tokenizer_json(model), indent=2),
-        "tokenizer_config.json": _to_json(config, indent=2),
-        "special_tokens_map.json": _to_json(roles, indent=2),
+        "tokenizer.json": _to_json(_to_tokenizer_json(model)),
+        "tokenizer_config.json": _to_json(config),
+        "special_tokens_map.json": _to_json(roles),
     }
 
 
@@ -12052,10 +12052,7 @@ def _id_array(ids):
 
 
 class Encoded(NamedTuple):
-    """The description of a file of token ids.
-
-    It is written as JSON next to the file; as a string it is one line.
-    """
+    """The description of a file of token ids, written next to it as JSON; a string of one line."""
 
     tokens: int
     documents: int
@@ -12097,10 +12094,8 @@ def _encode_blocks(tokenizer, options, added_ids, end_id, dtype, source, blocks)
         texts = source.texts(block)
         begins = block.opening == BEGINS
         ends_there = block.next_opening == BEGINS  # or the text goes on in the next block
-        seed = options["seed"] + (block.number << 32)
-        ids, offsets = tokenizer.encode_texts(
-            texts, opening=block.opening, **options | {"seed": seed}
-        )
+        own = {"opening": block.opening, "seed": options["seed"] + (block.number << 32)}
+        ids, offsets = tokenizer.encode_texts(texts, **options | own)
         if any(added_ids):
             before, after = added_ids
             ids, offsets = surround(ids, offsets, before * begins, after * ends_there)
@@ -12108,12 +12103,12 @@ def _encode_blocks(tokenizer, options, added_ids, end_id, dtype, source, blocks)
         repeats_end = False
         if end_id is not None:
             repeats_end = not begins and 0 in ends[:1]
-            has_end = np.append(ids, 0)[ends - 1] == end_id
-            has_end &= ends > offsets[: len(ends)]  # the id before an empty text is not its own
-            ids = np.insert(ids, ends[~has_end], end_id)
+            is_empty = ends == offsets[: len(ends)]  # the id before an empty text is not its own
+            lacks_end = is_empty | (np.append(ids, 0)[ends - 1] != end_id)
+            ids = np.insert(ids, ends[lacks_end], end_id)
             ends = np.flatnonzero(ids == end_id) + 1
-        n_bytes = sum(map(len, texts))
         ids = ids.astype(dtype, copy=False)
+        n_bytes = sum(map(len, texts))
         encoded.append(_EncodedBlock(ids, ends, n_bytes, block.n_bytes, begins, repeats_end))
     return encoded
 
@@ -12135,14 +12130,6 @@ def _open_output(path):
     if path == STANDARD_STREAM:
         return contextlib.nullcontext(sys.stdout.buffer)
     return atomic_write(path)
-
-
-def _as_lines(ids, ends):
-    """Write ids as decimal numbers, a line for each document; the last document may go on."""
-    lines = [" ".join(map(str, part.tolist())) for part in np.split(ids, ends)]
-    if lines[-1]:
-        lines[-1] += " "
-    return "\n".join(lines).encode()
 
 
 @contextlib.contextmanager
@@ -12169,7 +12156,10 @@ def _array_writer(path, dtype):
         if path.suffix in (".npy", ".bin"):
             file.write(np.ascontiguousarray(numbers, dtype).data)
         else:
-            file.write(_as_lines(numbers, ends))
+            lines = [" ".join(map(str, part.tolist())) for part in np.split(numbers, ends)]
+            if lines[-1]:
+                lines[-1] += " "  # the last document may go on
+            file.write("\n".join(lines).encode())
         file.flush()  # if the disk is full, fail now, before other files have taken their names
 
     with _open_output(path) as file:
@@ -12194,22 +12184,21 @@ def _name_outputs(out, val_fraction):
 def _hold_out(block, first, fraction):
     """Divide the ids of a block, and the ends of its documents, into training and held-out ones.
 
-    first  the number of the document that the block begins in, from 0. Of n documents, floor(n *
-           fraction) are held out: document d if floor((d + 1) * fraction) is greater than floor(d *
-           fraction). So the choice depends only on the order of the documents
+    Of the first n documents, floor(n * fraction) are held out. So the choice depends only on the
+    order of the documents. The block begins in the one with the number `first`, from 0.
     """
     if fraction is None:
         return [(block.ids, block.ends)]
     billionths = round(fraction * 10**9)  # whole numbers avoid rounding
-    documents = np.arange(first, first + len(block.ends) + 2)
-    is_held_out = np.diff(documents * billionths // 10**9) > 0
+    numbers = np.arange(first, first + len(block.ends) + 2)
+    is_held_out = np.diff(numbers * billionths // 10**9) > 0
     # The last document goes on in the next block, so it has a length, but no end here.
     lengths = np.diff(block.ends, prepend=0, append=len(block.ids))
     parts = []
     for is_chosen in (~is_held_out, is_held_out):
         ids = block.ids[np.repeat(is_chosen, lengths)]
-        chosen_lengths = lengths[:-1][is_chosen[:-1]]
-        parts.append((ids, np.cumsum(chosen_lengths)))
+        ends = np.cumsum(lengths * is_chosen)[:-1]
+        parts.append((ids, ends[is_chosen[:-1]]))
     return parts
 
 
@@ -12217,11 +12206,9 @@ def _check_outputs(outputs, inputs):
     """Raise InputError if a file would be both read and written, or written twice."""
     taken = {path.resolve() for path in inputs if path.is_file()}  # a device or a pipe may be both
     for path in outputs:
-        file = path.resolve()
-        require(
-            file not in taken, f"{path}: is an input, or would be written twice; choose another"
-        )
-        taken.add(file)
+        is_free = path.resolve() not in taken
+        require(is_free, f"{path}: is an input, or would be written twice; choose another")
+        taken.add(path.resolve())
 
 
 def _join_documents(blocks, start_id, end_id):
@@ -12240,12 +12227,12 @@ def _join_documents(blocks, start_id, end_id):
             ends = ends[1:] - 1
         if start_id is not None:
             starts = np.append(0, ends)
-            lengths = np.append(ends, len(ids)) - starts
-            is_missing = (lengths == 0) | (np.append(ids, 0)[starts] != start_id)
-            is_missing[0] &= last_id in (None, end_id)
-            is_missing[-1] &= lengths[-1] > 0  # or the last document ends with the block
-            ids = np.insert(ids, starts[is_missing], start_id)
-            ends = ends + np.cumsum(is_missing)[:-1]
+            is_empty = starts == np.append(ends, len(ids))
+            lacks_start = is_empty | (np.append(ids, 0)[starts] != start_id)
+            lacks_start[0] &= last_id in (None, end_id)  # or the document began before
+            lacks_start[-1] &= not is_empty[-1]  # or the last document ended with the block
+            ids = np.insert(ids, starts[lacks_start], start_id)
+            ends = ends + np.cumsum(lacks_start)[:-1]
         if len(ids):
             last_id = ids[-1]
         yield block._replace(ids=ids, ends=ends)
@@ -12259,19 +12246,20 @@ def _write_descriptions(paths, totals, encoded):
     """
     if not encoded.tokens:
         note(f"{paths[0]}: no ids, since there is no text to encode")
-    for path, (n_tokens, n_documents) in zip(paths, totals.tolist(), strict=False):
+    description = encoded._asdict()
+    if len(paths) > 1:
+        n_held_out = totals[1, 1]
         require(
-            n_documents or len(paths) == 1,
-            f"of {number_of(encoded.documents, 'document')} `val_fraction` holds out "
-            f"{totals[1, 1]}: documents are files, lines of .jsonl files, and texts before the "
-            "token of `append`; choose another `val_fraction`",
+            0 < n_held_out < encoded.documents,
+            f"of {number_of(encoded.documents, 'document')} `val_fraction` holds out {n_held_out}: "
+            "documents are files, lines of .jsonl files, and texts before the token of `append`; "
+            "choose another `val_fraction`",
         )
-        description = encoded._asdict() | {"tokens": n_tokens, "documents": n_documents}
-        if len(paths) > 1:
-            del description["bytes"]  # they are not known for each file
+        del description["bytes"]  # they are not known for each file
+    for path, (n_tokens, n_documents) in zip(paths, totals.tolist(), strict=False):
+        description |= {"tokens": n_tokens, "documents": n_documents}
         if path != STANDARD_STREAM:
-            content = _to_json(description, indent=2)
-            atomic_write_all(path.parent, {_sidecar(path).name: content})
+            atomic_write_all(path.parent, {_sidecar(path).name: _to_json(description)})
 
 
 @checked
@@ -12967,7 +12955,7 @@ class Training:
         check_writable(as_path(folder))
         with written_together():
             self.tokenizer.save(folder)
-            atomic_write_all(Path(folder), {RECORD_FILE: _to_json(self.record, indent=2)})
+            atomic_write_all(Path(folder), {RECORD_FILE: _to_json(self.record)})
             file = Path(folder, LEARNED_FILE)
             if not self.history:
                 file.unlink(missing_ok=True)
