@@ -13281,13 +13281,13 @@ class Table(NamedTuple):
         if not self.rows:
             return self.title
         columns = []
-        for values in zip(self.header, *self.rows, strict=True):
-            cells = [_cell(value, values[0]).replace("|", "\\|") for value in values]  # ends a cell
+        for name, *values in zip(self.header, *self.rows, strict=True):
+            cells = [_cell(value, name).replace("|", "\\|") for value in (name, *values)]
             width = max(map(_cell_width, cells))
-            on_right = str not in map(type, values[1:])
+            on_right = str not in map(type, values)
             cells.insert(1, "-" * (width - on_right) + ":" * on_right)
             columns.append([_fill(cell, width, on_right) for cell in cells])
-        lines = (f"| {' | '.join(row)} |" for row in zip(*columns, strict=True))
+        lines = [f"| {' | '.join(row)} |" for row in zip(*columns, strict=True)]
         return "\n".join([self.title, "", *lines])
 
     __repr__ = __str__
@@ -13297,12 +13297,11 @@ class Table(NamedTuple):
         return import_optional("pandas").DataFrame([*self.rows], columns=[*self.header])
 
     def _repr_html_(self):
-        rows = [
-            [html.escape(_cell(*cell)) for cell in zip(row, self.header, strict=True)]
-            for row in (self.header, *self.rows)
-        ]
-        lines = map("<td>".join, rows)
-        return f"<h4>{html.escape(self.title)}</h4><table><tr><td>{'<tr><td>'.join(lines)}</table>"
+        page = f"<h4>{html.escape(self.title)}</h4><table>"
+        for row in (self.header, *self.rows):
+            cells = map(_cell, row, self.header)
+            page += "<tr><td>" + "<td>".join(map(html.escape, cells))
+        return page + "</table>"
 
 
 def _cell(value, column):
@@ -13315,9 +13314,7 @@ def _cell(value, column):
         return f"{value:,.4g}"
     if not isinstance(value, str):
         return f"{value:,}"
-    if len(value) > LONGEST_CELL:
-        value = value[: LONGEST_CELL - 1] + "…"
-    return value
+    return value if len(value) <= LONGEST_CELL else value[: LONGEST_CELL - 1] + "…"
 
 
 def _cell_width(text):
@@ -13340,7 +13337,7 @@ def tabulate_timings(seconds):
     for name, spent in timings.items():
         share = round(100 * spent.seconds / seconds, 1)
         rate = spent.n_bytes / spent.seconds / 1e6 or None
-        peak = round((spent.memory or 0) / 1e6) or None
+        peak = round(spent.memory / 1e6) or None
         rows.append((name, round(spent.seconds, 3), rate, share, peak))
     header = ("stage", "seconds", "MB/s", "% of time", "peak MB")
     return Table(f"{seconds:.2f} seconds", header, rows)
@@ -13349,9 +13346,11 @@ def tabulate_timings(seconds):
 def tabulate_counts(counted, title="Pretokens"):
     """Tabulate the size of a corpus and its counts."""
     n_bytes = number_of(counted.n_read, "byte")
+    n_documents = number_of(counted.n_documents, "document")
+    n_unique = len(counted.words.counts)
     rows = [
-        ("read", f"{n_bytes} in {number_of(counted.n_documents, 'document')}"),
-        ("pretokens", f"{counted.n_pretokens:,}, {len(counted.words.counts):,} of them unique"),
+        ("read", f"{n_bytes} in {n_documents}"),
+        ("pretokens", f"{counted.n_pretokens:,}, {n_unique:,} of them unique"),
     ]
     if counted.n_dropped:
         error = f"{counted.n_dropped:,} pretokens; counts are up to {counted.max_error:,} too small"
@@ -13362,9 +13361,9 @@ def tabulate_counts(counted, title="Pretokens"):
 
 
 class Report(SimpleNamespace):
-    """The base of all results of research, whose attributes are plain arrays.
+    """The base of results of research: plain arrays as attributes, and `tables` in Markdown.
 
-    As a string it is its `tables` in Markdown. `report.tables()[0].to_pandas()` is a DataFrame.
+    `report.tables()[0].to_pandas()` is a DataFrame.
     """
 
     def __str__(self) -> str:
@@ -13433,10 +13432,7 @@ def load_learned(folder: PathName, model: Model) -> tuple[Learned, int]:
 
 
 def _find_history(given, model=None):
-    """Return what `load_learned` does for the result of a training or its folder; None for others.
-
-    model  that of the folder, if it is loaded
-    """
+    """Return what `load_learned` does for a training, or for its folder and model; else None."""
     if isinstance(given, PathName) and Path(given, LEARNED_FILE).is_file():
         return load_learned(given, model or load_model(given))
     return getattr(given, "history", None)
@@ -13465,8 +13461,11 @@ def _by_name(items):
         return items
     if isinstance(items, AnyModel):
         items = [items]
-    numbered = enumerate(items, 1)
-    return {str(item if isinstance(item, PathName) else k): item for k, item in numbered}
+    named = {}
+    for number, item in enumerate(items, 1):
+        name = item if isinstance(item, PathName) else number
+        named[str(name)] = item
+    return named
 
 
 # Corpora: each unique word is encoded once
@@ -13515,10 +13514,8 @@ def encode_corpus(
     inputs     files, folders or globs
     has_words  also count the words between white space, if the corpus can be read again
 
-    Also text_field, as in a Source; and an Engine.
-
-    Bytes are those of the text before normalization. If the pattern takes whole texts, these may be
-    cut where no token can lie.
+    Also text_field, as in a Source; and an Engine. Bytes are those of the text before
+    normalization. If the pattern takes whole texts, these may be cut where no token can lie.
 
     >>> tokenizer = Tokenizer({b: bytes([b]) for b in range(256)} | {256: b"ab"}, [(b"a", b"b")])
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -13620,9 +13617,9 @@ def unreachable_tokens(tokenizer):
     The bytes of a token are encoded as a text, and as a single word without pattern and normalizer.
     The token is listed if neither result contains it. Then no text at all becomes it: how bytes are
     merged to a token depends on these bytes alone, even in a longer word (see `_fill_merges`), and
-    the same holds for the best paths of a Unigram. A token is not listed if only the pattern or the
-    normalizer prevents it. Two other types are not listed, since only longer texts become them:
-    tokens that continue a word of a WordPiece and, with byte fallback, bytes of unknown characters.
+    the same holds for the best paths of a Unigram. Two types are not listed, since only longer
+    texts become them: tokens that continue a word of a WordPiece and, with byte fallback, bytes of
+    unknown characters.
 
     >>> tokens = [b"a", b"b", b"c", b"ab", b"bc", b"abc", b"bca"]
     >>> merges = [(b"a", b"b"), (b"b", b"c"), (b"a", b"bc"), (b"bc", b"a")]
@@ -13630,19 +13627,24 @@ def unreachable_tokens(tokenizer):
     {5: [3, 2]}
     """
     model = tokenizer.model
+    as_text, _ = tokenizer._decoded
     prefix = model.subword_prefix.encode()
     bytes_of_unknown = _FALLBACK_TOKENS[128:] * model.byte_fallback
-    token_ids = [
-        token_id
-        for token_id in model.ordinary
-        if model.vocab[token_id] not in bytes_of_unknown
-        and not (prefix and model.vocab[token_id].startswith(prefix))
-    ]
-    as_text, _ = tokenizer._decoded
-    ids = _ids_of_each(tokenizer, [as_text[token_id] for token_id in token_ids])
-    lost = {key: own for key, own in zip(token_ids, ids, strict=True) if key not in own}
-    by_word = _ids_of_each(tokenizer._by_word, [model.vocab[token_id] for token_id in lost])
-    return {key: lost[key] for key, own in zip(lost, by_word, strict=True) if key not in own}
+    texts = {}
+    for token_id in model.ordinary:
+        token = model.vocab[token_id]
+        continues_word = prefix and token.startswith(prefix)
+        if not continues_word and token not in bytes_of_unknown:
+            texts[token_id] = as_text[token_id]
+    lost = _find_lost(tokenizer, texts)
+    words = {token_id: model.vocab[token_id] for token_id in lost}
+    return {token_id: lost[token_id] for token_id in _find_lost(tokenizer._by_word, words)}
+
+
+def _find_lost(tokenizer, texts):
+    """Encode texts, {id: text}; returns {id: the ids of its text} where these lack the id."""
+    ids = _ids_of_each(tokenizer, [*texts.values()])
+    return {key: own for key, own in zip(texts, ids, strict=True) if key not in own}
 
 
 def _ids_of_each(tokenizer, texts):
@@ -13694,9 +13696,10 @@ def find_glitches(learned, ids, frequencies):
         for part in glitches.keys() & pair:
             glitches[part].taken[token] += n * pair.count(part)
         if token in ids:
-            used = int(frequencies[ids[token]])
+            token_id = ids[token]
+            used = int(frequencies[token_id])
             if max(used, 1) * RARE <= n * share:
-                glitches[token] = Glitch(ids[token], n, used, Counter())
+                glitches[token] = Glitch(token_id, n, used, Counter())
     return sorted(glitches.values(), key=lambda glitch: -glitch.made)
 
 
@@ -13719,7 +13722,9 @@ class Inspection(Report):
         n_tokens = len(self.tokens)
         kinds = [(kind, n, 100 * n / n_tokens) for kind, n in self.kinds.most_common()]
         longest = Counter({token_id: len(token) for token_id, token in self.tokens.items()})
-        lost = [(key, "|".join(map(self._name_of, ids))) for key, ids in self.unreachable.items()]
+        lost = []
+        for token_id, ids in self.unreachable.items():
+            lost.append((token_id, "|".join(map(self._name_of, ids))))
         tables = [
             Table("Tokens by kind", ("kind", "tokens", "%"), kinds),
             self._list("Longest tokens", longest.most_common(), "bytes"),
@@ -13777,13 +13782,14 @@ def inspect_model(
     _, decoded = tokenizer._decoded
     tokens = {token_id: decoded[token_id] for token_id in model.ordinary if decoded[token_id]}
     require(tokens, "the model has only special tokens: there is nothing to inspect")
-    title = (
-        f"{len(tokenizer):,} tokens, {len(model.special_tokens):,} of them special, {model.kind}"
+    n_special = len(model.special_tokens)
+    report = Inspection(
+        title=f"{len(tokenizer):,} tokens, {n_special:,} of them special, {model.kind}",
+        tokens=tokens,
+        kinds=Counter(map(_classify, tokens.values())),
     )
-    kinds = Counter(map(_classify, tokens.values()))
     with stage("search"):
-        unreachable = unreachable_tokens(tokenizer)
-    report = Inspection(title=title, tokens=tokens, kinds=kinds, unreachable=unreachable)
+        report.unreachable = unreachable_tokens(tokenizer)
     if inputs is not None:
         encoded = encode_corpus(tokenizer, inputs, text_field=text_field, engine=engine)
         report.measures = measure(model, encoded)
@@ -13812,10 +13818,10 @@ class Curve(Report):
         tables = []
         header = ("vocabulary", "tokens", "bytes/token", "% that 1,000 more save")
         for name, columns in self.columns.items():
-            sizes = columns[0]
+            sizes, *_ = columns
             is_shown = np.isin(sizes, [sizes[0], sizes[-1], *_SIZES])
-            rows = zip(*(column[is_shown].tolist() for column in columns), strict=True)
-            tables.append(Table(name, header, list(rows)))
+            shown = [column[is_shown].tolist() for column in columns]
+            tables.append(Table(name, header, [*zip(*shown, strict=True)]))
         return tables
 
     def plot(self, path: PathName | None = None):
@@ -13944,10 +13950,8 @@ class Comparison(Report):
         for word, n, pieces in self.differences[:ROWS]:
             shown = ["|".join(map(readable, tokens)) for tokens in pieces]
             words.append((readable(word), n, *shown))
-        title = (
-            f"Words split alike by all: {100 * self.same:.1f} % of the {COMPARED_WORDS:,} most "
-            "frequent, weighted"
-        )
+        which = f"% of the {COMPARED_WORDS:,} most frequent, weighted"
+        title = f"Words split alike by all: {100 * self.same:.1f} {which}"
         return [
             Table("Bytes per token", ("model", *self.corpora), rates),
             Table(title, ("word", "count", *self.models), words),
@@ -13967,11 +13971,9 @@ def compare(
     tokenizers  models: each is a Tokenizer, the result of `train`, or a path; or {name: model}
     corpora     paths, each of which is a corpus; or {name: files, folders or globs}
 
-    Also text_field, as in a Source; and an Engine.
-
-    Words are separated by white space, whatever the patterns of the models are. A word is encoded
-    with the one character of white space before it. Only cuts inside the word count, as not all
-    models put the space into the token.
+    Also text_field, as in a Source; and an Engine. Words are separated by white space, whatever the
+    patterns of the models are. A word is encoded with the one character of white space before it.
+    Only cuts inside the word count, as not all models put the space into the token.
 
     >>> small = Tokenizer(*train_bpe_from_counts({b"low": 5, b" lower": 2}, 258))
     >>> large = Tokenizer(*train_bpe_from_counts({b"low": 5, b" lower": 2}, 260))
@@ -13993,26 +13995,27 @@ def compare(
         words = [word for word in in_order if word.decode("utf-8", "replace").strip()]
         words = words[:COMPARED_WORDS]
     options = {"text_field": text_field, "engine": engine}
-    sizes = []
+    n_bytes = np.zeros((len(tokenizers), len(corpora)), i64)
+    n_tokens = np.zeros_like(n_bytes)
     splits = []  # for each model, the pieces of each word
-    for tokenizer in tokenizers.values():
-        for inputs in corpora.values():
+    for row, tokenizer in enumerate(tokenizers.values()):
+        for column, inputs in enumerate(corpora.values()):
             encoded = encode_corpus(tokenizer, inputs, has_words=False, **options)
-            sizes.append((encoded.n_bytes, encoded.n_tokens))
+            n_bytes[row, column] = encoded.n_bytes
+            n_tokens[row, column] = encoded.n_tokens
         splits.append([_pieces(tokenizer, ids) for ids in tokenizer.encode_batch(words, "none")])
-    n_bytes, n_tokens = np.array(sizes).T.reshape(2, len(tokenizers), len(corpora))
     differences = []
+    n_different = 0
     for word, *pieces in zip(words, *splits, strict=True):
         if len({tuple(map(len, tokens)) for tokens in pieces}) > 1:
             differences.append((word, counts[word], pieces))
-    n_different = sum(n for _, n, _ in differences)
-    same = 1 - n_different / max(sum(map(counts.get, words)), 1)
+            n_different += counts[word]
     return Comparison(
         models=[*tokenizers],
         corpora=[*corpora],
         n_tokens=n_tokens,
         bytes_per_token=n_bytes / n_tokens,
-        same=same,
+        same=1 - n_different / max(sum(map(counts.get, words)), 1),
         differences=differences,
     )
 
