@@ -9479,8 +9479,7 @@ def _names_without_added(model):
     names = vocab_names(model)
     end = model.added_from
     own = {name: token_id for name, token_id in names.items() if token_id < end}
-    added_end = end + len(names) - len(own)
-    has_gaps = len(own) < end - 1 or max(model.vocab, default=-1) >= added_end
+    has_gaps = len(own) < end - 1 or max(model.vocab, default=-1) >= end + len(names) - len(own)
     if has_gaps or max(model.ordinary, default=-1) >= end:
         return names
     for missing in set(range(end)).difference(own.values()):
@@ -9522,9 +9521,9 @@ def _merges_by_score(model):
 def _require_same(model, other):
     """Raise InputError unless a BPE that was read back from a file has the same ids for all texts.
 
-    Both have the same pattern. The vocabulary and all other steps must be equal. Merges, ranks and
-    scores are equivalent if each token has the same last merge, if tokens are made in the same
-    order, and if both models look up the same tokens that no merge makes.
+    The vocabulary and all steps must be equal. Merges, ranks and scores are equivalent if each
+    token has the same last merge, if tokens are made in the same order, and if both models look up
+    the same tokens that no merge makes.
     """
     # The flag `normalized` does nothing without a normalizer.
     normalized = [AddedToken(normalized=True)] * len(model.special_tokens)
@@ -9539,14 +9538,13 @@ def _require_same(model, other):
             raise InputError(f"it cannot represent the {name} {ours!r}, only {theirs!r}"[:300])
     if _as_merges(model) == _as_merges(other):  # usual, and needs no kernel
         return
-    pairs = itertools.zip_longest(_list_makings(model), _list_makings(other), fillvalue=())
-    for ours, theirs in pairs:
+    for ours, theirs in itertools.zip_longest(_makings(model), _makings(other), fillvalue=()):
         if ours != theirs:
             token = readable(b"".join(ours or theirs))
             raise InputError(f"it would make the token {token!r} differently or in another order")
 
 
-def _list_makings(model):
+def _makings(model):
     """List the last merge of each token by rank, and then the tokens that no merge makes.
 
     The latter count only if pretokens are looked up whole. Each is written as a pair with b"".
@@ -9588,15 +9586,14 @@ def _gpt2_model(names, lines, special_tokens, pattern):
     """Make a model from GPT-2's vocabulary, name -> id, and lines of merges."""
     merges = _read_merges(lines)
     if special_tokens is None:
-        merged = {line.replace(" ", "") for line in lines}
-        unmerged = names.keys() - merged - _BYTE_NAMES - {""}
-        special_tokens = [name for name in names if name in unmerged and not _names_text(name)]
+        made = {line.replace(" ", "") for line in lines} | _BYTE_NAMES | {""}
+        special_tokens = [name for name in names if name not in made and not _names_text(name)]
     texts = _check_texts(special_tokens)
     if not isinstance(special_tokens, Mapping):
         special_tokens = texts
     vocab = read_vocab(names, "bytes", texts)
-    drops_unknown = not set(BYTES) <= set(vocab.values())
-    return Model(vocab, merges, special_tokens, pattern, drops_unknown=drops_unknown)
+    lacks_bytes = not set(BYTES) <= set(vocab.values())
+    return Model(vocab, merges, special_tokens, pattern, drops_unknown=lacks_bytes)
 
 
 def _names_text(name):
@@ -9648,10 +9645,10 @@ _RANK = rb"(?:=|(?:[A-Za-z\d+/]{4})*[A-Za-z\d+/]{2}(?:==|[A-Za-z\d+/][A-Za-z\d+/
 
 
 def read_tiktoken(data, file, encoding, pattern, special_tokens):
-    """Read a rank file.
+    """Read a rank file, which lacks its pattern and its special tokens.
 
-    It lacks its pattern and its special tokens. The caller gives them, or they come from the .json
-    file that `save` wrote, or from the Encoding that is named or has the same digest.
+    The caller gives them, or they come from the .json file that `save` wrote, or from the Encoding
+    that is named or has the same digest.
     """
     data = data.rstrip() + b"\n"
     vocab = _parse_ranks(data, file)
@@ -9667,7 +9664,7 @@ def read_tiktoken(data, file, encoding, pattern, special_tokens):
             f"{sidecar}: the pattern or the special tokens are missing",
         )
     elif pattern is None:
-        facts = ENCODINGS[_find_encoding(data, file, special_tokens is not None)]._asdict()
+        facts = _find_encoding(data, file, special_tokens is not None)._asdict()
     if special_tokens is None:
         special_tokens = facts.get("special_tokens")
     return Model(vocab, None, special_tokens, pattern or facts["pattern"])
@@ -9687,26 +9684,25 @@ def _parse_ranks(data, file):
 
 
 def _find_encoding(data, file, has_specials):
-    """Find the name in ENCODINGS of a published rank file, by its digest.
+    """Find the Encoding of a published rank file, by its digest.
 
     Several encodings have one file, but different special tokens. Then the name of the file
     decides; any of them will do if the caller gives the special tokens (`has_specials`).
     """
     digest = hashlib.sha256(data.replace(b"\r\n", b"\n")).hexdigest()
-    names = [name for name, encoding in ENCODINGS.items() if encoding.digest == digest]
+    found = {name: encoding for name, encoding in ENCODINGS.items() if encoding.digest == digest}
     require(
-        names,
+        found,
         f"{file}: a rank file does not say its pattern: name it (`pattern`), or the encoding "
         f"(`encoding`): {', '.join(ENCODINGS)}",
     )
-    if file.stem in names:
-        return file.stem
+    first, *others = found.values()
     require(
-        has_specials or all(ENCODINGS[name] == ENCODINGS[names[0]] for name in names),
-        f"{file}: {' and '.join(names)} have the same ranks but different special tokens: name one "
+        has_specials or file.stem in found or others.count(first) == len(others),
+        f"{file}: {' and '.join(found)} have the same ranks but different special tokens: name one "
         "(`encoding`)",
     )
-    return names[0]
+    return found.get(file.stem, first)
 
 
 @naming_file("tiktoken cannot represent this tokenizer")
@@ -9894,8 +9890,9 @@ def write_unigram(model):
 def read_unigram(data, added, alphabet):
     """Read the "model" object of a Unigram."""
     byte_fallback = bool(data.get("byte_fallback"))
-    is_unused = byte_fallback and alphabet == "bytes"
-    _refuse("a Unigram with byte_fallback beside a ByteLevel", is_unused)
+    _refuse(
+        "a Unigram with byte_fallback beside a ByteLevel", byte_fallback and alphabet == "bytes"
+    )
     pairs = data.get("vocab")
     require(isinstance(pairs, list), "the vocabulary of a Unigram is a list of tokens and scores")
     for pair in pairs:
@@ -9975,8 +9972,7 @@ def _differs_in_huggingface(model):
         # Tokens with equal scores may merge in another order. Runs of one character do not count,
         # since `_merges_by_score` orders them; they have equal scores in Llama 2.
         tokens = [token for token in model.ordinary_ids if len(set(token.decode())) > 1]
-        scores = {model.scores[model.ordinary_ids[token]] for token in tokens}
-        if len(scores) < len(tokens):
+        if len({model.scores[model.ordinary_ids[token]] for token in tokens}) < len(tokens):
             return True
     has_charsmap = any(step.get("charsmap") for step in model.normalizer)
     return has_charsmap or _USER_SYMBOL in model.flags.values() or model.sums_in_single
@@ -9990,14 +9986,10 @@ def write_huggingface(model):
             "merges and finds symbols differently"
         )
     roles = {name: token for name, token in model.config.items() if name.endswith("_token")}
-    config = {
-        "tokenizer_class": "PreTrainedTokenizerFast",
-        "clean_up_tokenization_spaces": False,
-        **model.config,
-    }
+    config = {"tokenizer_class": "PreTrainedTokenizerFast", "clean_up_tokenization_spaces": False}
     return {
         "tokenizer.json": _to_json(_to_tokenizer_json(model)),
-        "tokenizer_config.json": _to_json(config),
+        "tokenizer_config.json": _to_json(config | model.config),
         "special_tokens_map.json": _to_json(roles),
     }
 
@@ -10129,13 +10121,6 @@ _CHANGING_THE_START = {"BertNormalizer", "Nmt", "Prepend", "Strip", "StripAccent
 _TYPES_BY_KEYS = {"merges": "BPE", "continuing_subword_prefix": "WordPiece", "unk_id": "Unigram"}
 
 
-def _check_first_marks(parts, normalizer_steps):
-    """Check that no normalizer moves the beginning of a text, if a Metaspace marks only that."""
-    if any(part.get("prepend_scheme") == "first" for part in parts):
-        types = _CHANGING_THE_START.intersection(step["type"] for step in normalizer_steps)
-        _refuse(f"a Metaspace with prepend_scheme first after {', '.join(types)}", types)
-
-
 def read_huggingface(content):
     """Read a tokenizer.json; raises ValueError for features that would give other ids here."""
     model_object = content.get("model")
@@ -10145,7 +10130,11 @@ def read_huggingface(content):
     normalizer = list(filter(None, [content.get("normalizer")]))
     pattern = Pattern(content.get("pre_tokenizer") or "none")
     parts = _flattened(content.get("pre_tokenizer") or [], "pretokenizers")
-    _check_first_marks(parts, _flattened(normalizer, "normalizers"))
+    movers = _CHANGING_THE_START & {step["type"] for step in _flattened(normalizer, "normalizers")}
+    marks_first = any(part.get("prepend_scheme") == "first" for part in parts)
+    _refuse(
+        f"a Metaspace with prepend_scheme first after {', '.join(movers)}", marks_first and movers
+    )
     types = [part["type"] for part in parts]
     alphabet = "bytes" if "ByteLevel" in types else "characters"
     ids, flags = _read_added_tokens(content.get("added_tokens") or [])
@@ -10186,8 +10175,8 @@ def _read_kind(model_object):
         text = model_object.get(key)
         is_string = isinstance(text, str | None)
         require(is_string, f"the {key} of a model is a string, not {_brief_json(text)}")
-    by_keys = [name for key, name in _TYPES_BY_KEYS.items() if key in model_object]
-    kind = str(model_object.get("type") or "".join(by_keys[:1])).lower()
+    by_keys = (name for key, name in _TYPES_BY_KEYS.items() if key in model_object)
+    kind = str(model_object.get("type") or next(by_keys, "")).lower()
     require_known("kind of model", kind, KINDS)
     return kind
 
@@ -10250,8 +10239,7 @@ _USER_SYMBOL = AddedToken(normalized=True, special=False, literal=True)  # of us
 def _sentencepiece_steps(normalizer):
     """Express SentencePiece's normalizer by Hugging Face's steps, as transformers' converters do.
 
-    `normalizer` is a step whose fields are the parameters of `_sentencepiece_passes`. Hugging
-    Face's steps also change the symbols in a text.
+    Those also change the symbols in a text.
     """
     steps = []
     if normalizer["charsmap"]:
@@ -10497,8 +10485,7 @@ def transformers_config(
         require(has_both, "ChatML needs the special tokens '<|im_start|>' and '<|im_end|>'")
         fields["chat_template"] = CHATML
     elif chat_template is not None:
-        template = _read_limited(Path(chat_template))
-        fields["chat_template"] = _decode_utf8(template, chat_template)
+        fields["chat_template"] = _decode_utf8(_read_limited(Path(chat_template)), chat_template)
     return fields
 
 
@@ -10543,14 +10530,24 @@ WRITTEN_FORMATS = [name for name in FORMATS if FORMATS[name].write]
 def find_model(name):
     """Find the file of a model by a path or, if there is none, by a name of Hugging Face's hub.
 
-    Tokenizers of other libraries are returned as they are.
+    Tokenizers of other libraries are returned as they are. In a folder, the names that `save`
+    writes are tried first, one by one. Later, several names are tried together: the folder must
+    have a single file with one of them.
     """
     if not isinstance(name, PathName):
         return name
     path = as_path(name)
-    if path.is_dir():
-        return _find_model_file(path)
-    return path if path.is_file() else _find_on_hub(str(name))
+    if path.is_file():
+        return path
+    if not path.is_dir():
+        return _find_on_hub(str(name))
+    groups = [[form.file] for form in FORMATS.values()]
+    groups += ["encoder.json"], ["*.tiktoken", "*tokenizer.json"], ["*.model", "*vocab.txt"]
+    for patterns in groups:
+        files = [file for pattern in patterns for file in path.glob(pattern)]
+        if len(files) == 1:
+            return files[0]
+    raise InputError(f"{path}: no tokenizer.json here, nor a single file of another format")
 
 
 def load_model(path, *, encoding=None, pattern=None, special_tokens=None):
@@ -10586,31 +10583,10 @@ def load_model(path, *, encoding=None, pattern=None, special_tokens=None):
     return model
 
 
-def _find_model_file(folder):
-    """Find the file of a model in a folder.
-
-    The names that `save` writes are tried first, one by one. Later, several names are tried
-    together: the folder must have a single file with one of them.
-    """
-    name_groups = [[form.file] for form in FORMATS.values()]
-    name_groups += ["encoder.json"], ["*.tiktoken", "*tokenizer.json"], ["*.model", "*vocab.txt"]
-    for names in name_groups:
-        files = [file for name in names for file in folder.glob(name)]
-        if len(files) == 1:
-            return files[0]
-    raise InputError(f"{folder}: no tokenizer.json here, nor a single file of another format")
-
-
 # The files of a model in a repository of the hub: the first that is there has its vocabulary.
-_HUB_VOCABULARIES = (
-    "tokenizer.json",
-    "tokenizer.model",
-    "spiece.model",
-    "sentencepiece.bpe.model",
-    "vocab.json",
-    "vocab.txt",
-)
-_HUB_FILES = (*_HUB_VOCABULARIES, "merges.txt", "tokenizer_config.json", "config.json")
+_HUB_VOCABULARIES = ["tokenizer.json", "tokenizer.model", "spiece.model"]
+_HUB_VOCABULARIES += ["sentencepiece.bpe.model", "vocab.json", "vocab.txt"]
+_HUB_FILES = [*_HUB_VOCABULARIES, "merges.txt", "tokenizer_config.json", "config.json"]
 
 
 def _find_on_hub(name):
@@ -10673,8 +10649,9 @@ def save_model(model, path, format=None):
     of other FORMATS stay in the folder. A warning names them, since `load_model` may read them.
     """
     path = as_path(path)
-    require_known("format", format or "huggingface", WRITTEN_FORMATS)
-    form = FORMATS[format or "huggingface"]
+    name = format or "huggingface"
+    require_known("format", name, WRITTEN_FORMATS)
+    form = FORMATS[name]
     texts = form.write(model)
     if path.suffix == Path(form.file).suffix and not path.is_dir():
         # The path names the first file, and the others go next to it.
