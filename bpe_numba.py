@@ -12260,9 +12260,7 @@ def encode_files(
     progress: bool = False,
     executor: Executor | None = None,
 ) -> Encoded:
-    """Write the token ids of files, folders or globs to one file, in the order of the texts.
-
-    Returns its description.
+    """Write the token ids of files, folders or globs to one file; returns its description.
 
     inputs           files, folders (their files in the order of their paths), globs, or - for
                      standard input: text, lines of JSON (.jsonl), or Parquet; text and JSON may be
@@ -12291,10 +12289,7 @@ def encode_files(
     allowed_special  the special tokens that are found in the texts: "all", "none", or some of them
 
     Also text_field and skip_bad_lines, as in a Source; workers, progress and executor, as in an
-    Engine.
-
-    Files are written under temporary names, and renamed when all are complete. Raises InputError
-    for invalid options and inputs.
+    Engine. Raises InputError for invalid options and inputs.
 
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     _ = Path(folder, "a.txt").write_text("Hi!")
@@ -12442,11 +12437,10 @@ def decode_file(
 # ─── Training ─────────────────────────────────────────────────────────────────────────────────────
 #
 # Files, or words files -> a Training: a tokenizer with all measurements. All options are written
-# once, in the signature of `train`. A Recipe is the record of those that decide the model; the
-# others say where the text is, and how it is read. `complete` checks a recipe and fills in the
-# defaults of its family of models: the alphabet, and with it mark, unknown token and pattern. Words
-# files decide the pattern, the normalizer and the special tokens; see `prepare`. After that, the
-# recipe alone decides each part of the training:
+# once, in the signature of `train`. A Recipe has those that decide the model; the others say where
+# the text is, and how it is read. `complete` checks a recipe and fills in the defaults of its
+# family of models; from words files come the pattern, the normalizer and the special tokens. After
+# that, the recipe alone decides each part of the training:
 #
 #     recipe.source        pattern, normalizer, special tokens        -> how text becomes words
 #     recipe.learn         model, alphabet, vocab_size, tie_break …   -> tokens from the words
@@ -12831,9 +12825,9 @@ def words_of_model(model: Model, words: Words) -> Words:
 
     These tokens become the alphabet of the words, in the order of their ids. Letters that are not
     tokens split a word. From the result, `learn` learns the merges that the training of the model
-    would have made next on these words; `extend_model` adds them. The pattern of the model is not
-    used: a word may reach over the ends of its pretokens, and then new merges do so, too (SuperBPE,
-    Liu et al. 2025).
+    would have made next; `extend_model` adds them. The pattern of the model is not used: a word may
+    reach over the ends of its pretokens, and then new merges do so, too (SuperBPE, Liu et al.
+    2025).
 
     >>> model = Model({0: b"a", 1: b"b", 2: b"ab"}, [(b"a", b"b")])
     >>> words_of_model(model, Words.from_counts({b"abab": 2, b"ba": 1})).symbols
@@ -12894,8 +12888,8 @@ class Training:
     def n_tokens(self) -> int:
         """The number of tokens of the corpus.
 
-        The merges of a BPE over bytes were counted. With other models each word is encoded, since
-        characters may be unknown, and longest tokens do not follow the merges.
+        A BPE over bytes has counted them. With other models each word is encoded, since characters
+        may be unknown, and longest tokens do not follow the merges.
         """
         model = self.tokenizer.model
         if model.kind == "bpe" and model.alphabet == "bytes":
@@ -13038,20 +13032,15 @@ def count_files(
     unknown token or of a byte, such as <unk>, is plain text in the files, they are counted twice,
     and a family that needs the name refuses the words file. So it does if they come from a pipe.
 
-    inputs          files, folders, globs, or - for standard input, as for `train`
-    out             the words file, .npz
-    special_tokens  strings that end documents and are not learnt from
-    pattern         gpt2, cl100k, o200k, llama3, qwen2, nanochat, bert, whitespace,
-                    whitespace-split, spaces, none, or a regular expression
-    normalizer      changes the text first: nfc, nfd, nfkc, nfkd, lowercase, strip-accents, nmt,
-                    bert or bert-cased
-    byte_fallback   for a training with byte_fallback: names of byte tokens in the text, such as
-                    <0x0A>, end documents as well
-    max_words       drop the rarest words when there are more unique words than this; 0: never drop
-                    any
+    inputs         files, folders, globs, or - for standard input, as for `train`
+    out            the words file, .npz
+    pattern        gpt2, cl100k, o200k, llama3, qwen2, nanochat, bert, whitespace, whitespace-split,
+                   spaces, none, or a regular expression
+    byte_fallback  for a training with byte_fallback: names of byte tokens in the text, such as
+                   <0x0A>, end documents as well
 
-    Also text_field and skip_bad_lines, as in a Source; workers, progress and executor, as in an
-    Engine.
+    Also special_tokens, normalizer and max_words, as in `train`; text_field and skip_bad_lines, as
+    in a Source; workers, progress and executor, as in an Engine.
 
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     for name in ("a.txt", "b.txt"):
@@ -13438,14 +13427,8 @@ def _by_name(items):
         return items
     if isinstance(items, AnyModel):
         items = [items]
-    named = {}
-    for number, item in enumerate(items, 1):
-        name = item if isinstance(item, PathName) else number
-        named[str(name)] = item
-    return named
-
-
-# Corpora: each unique word is encoded once
+    numbered = enumerate(items, 1)
+    return {str(item if isinstance(item, PathName) else k): item for k, item in numbered}
 
 
 class EncodedWords(NamedTuple):
@@ -13657,9 +13640,7 @@ class Glitch(NamedTuple):
 
 
 def find_glitches(learned, ids, frequencies):
-    """List tokens that merges made RARE times as often as a corpus uses them, or more often.
-
-    Those made most often come first.
+    """List tokens that merges made RARE times as often as a corpus uses them; the most made first.
 
     ids          {token: id}
     frequencies  of the ids in the corpus. Another corpus than that of the training may have another
@@ -14086,12 +14067,9 @@ def view(tokenizer: AnyModel, text: Text) -> View:
 # Parameters that are not options: some are set by --no-special, --quiet and --workers, the others
 # exist only in Python.
 _PYTHON_ONLY = {"allowed_special", "progress", "executor", "options", "engine", "texts"}
-# A line of a docstring with a command, without the program's name.
+# In docstrings: a command, without the program's name; and a parameter with its help.
 _EXAMPLE = re.compile(r"^ *\$ (.+)", re.MULTILINE)
-# A row of a docstring with a parameter and its help.
 _ROW = regex.compile(r"^(\w+)  +(.+(?:\n  +.+)*)", regex.MULTILINE)
-
-
 _program = "python bpe_numba.py"  # the words by which a user calls it; `run` knows them
 
 
@@ -14298,8 +14276,9 @@ def _whole_number(text):
     match = re.fullmatch(r"(-?\d+(?:[_,]\d{3})*)([kmg]?)", text.lower())
     if match is None:
         raise argparse.ArgumentTypeError(f"{text!r} is not a whole number, such as 4, 32000 or 32k")
-    power = " kmg".index(match[2] or " ")
-    return int(re.sub("[_,]", "", match[1])) * 1000**power
+    digits, unit = match.groups()
+    power = " kmg".index(unit or " ")
+    return int(re.sub("[_,]", "", digits)) * 1000**power
 
 
 class _Parser(argparse.ArgumentParser):
@@ -14322,12 +14301,11 @@ def _add_argument(command, parameter, is_positional, text):
     """Add the command-line argument that sets a parameter."""
     option = parameter.name.rstrip("_")
     default = parameter.default
+    is_required = default is parameter.empty
     kind = getattr(parameter.annotation, "__name__", str(parameter.annotation)).partition(" ")[0]
     is_many = kind == "Sequence[str]"
-    is_required = default is parameter.empty
     if is_many:
         option = re.sub("(?<!u)s$", "", option)  # --special-token, but --corpus
-        text += "; may be repeated" * (not is_positional)
     last = option.split("_")[-1]
     settings = {"metavar": {"at": "WHERE", "break": "RULE"}.get(last, last.upper())}
     if is_positional:
@@ -14338,9 +14316,10 @@ def _add_argument(command, parameter, is_positional, text):
         settings = {"action": "store_true"}
     elif is_many:
         settings |= {"action": "append", "default": []}
+        text += "; may be repeated"
     else:
-        read = {"int": _whole_number, "float": float}.get(kind, str)
-        settings |= {"type": read, "default": default, "required": is_required}
+        settings |= {"default": default, "required": is_required}
+        settings["type"] = {"int": _whole_number, "float": float}.get(kind, str)
         if default not in (None, parameter.empty):
             text += f" (default: {default})"
     option = "--" + option.replace("_", "-")
@@ -14356,9 +14335,8 @@ def _add_arguments(command, run, callees):
     learners = [family.learn for family in FAMILIES.values() if train in callees]
     functions = [run, *callees, *learners]
     texts = {}
-    for function in [Engine, Source, *functions[::-1]]:
-        rows = _ROW.findall(_doc(function))
-        texts |= {name: " ".join(text.split()) for name, text in rows}
+    for function in [Engine, Source, train, *functions[::-1]]:
+        texts.update(_ROW.findall(_doc(function)))
     positional = inspect.getfullargspec(run).args
     flags = {}
     for function in functions:
@@ -14366,7 +14344,7 @@ def _add_arguments(command, run, callees):
             is_option = function is run or parameter.default is not parameter.empty
             if not is_option or name in _PYTHON_ONLY or name in flags:
                 continue
-            text = texts.get(name, "").replace("%", "%%")
+            text = " ".join(texts.get(name, "").split()).replace("%", "%%")
             action = _add_argument(command, parameter, name in positional, text)
             if function in learners:
                 action.default = argparse.SUPPRESS
@@ -14405,17 +14383,6 @@ def _choose_command(arguments):
         commands.add_parser(name, help=_doc(run).partition("\n")[0], add_help=False)
     chosen, arguments = parser.parse_known_args(arguments)
     return _make_parser(chosen.name), arguments
-
-
-def _drop_unwritable_output():
-    """Flush standard output.
-
-    If that fails, drop the rest, since Python would try again at exit and print an error.
-    """
-    try:
-        print(end="", flush=True)
-    except OSError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _replace_closed_streams():
@@ -14467,16 +14434,16 @@ def main(arguments=None):
     except MemoryError:
         message = "out of memory"
     finally:
-        _drop_unwritable_output()
+        try:
+            print(end="", flush=True)
+        except OSError:  # drop the rest: Python would try again at exit, and print an error
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     say(message)
     return 2
 
 
 def run():
-    """Run a command as a program.
-
-    Its exit status is 130 after an interrupt, and 143 after SIGTERM.
-    """
+    """Run a command as a program; its exit status is 130 after an interrupt, 143 after SIGTERM."""
     global _program
     _program = Path(sys.argv[0]).name
     if sys.argv[0].endswith(".py"):
