@@ -9280,10 +9280,8 @@ def _read_limited(path):
     """Read a model file; raises InputError if it is too large to be one."""
     with open(path, "rb") as file:
         data = file.read(LARGEST_FILE + 1)
-    require(
-        len(data) <= LARGEST_FILE,
-        f"{path}: has more than {LARGEST_FILE >> 20} MB: it is not a tokenizer",
-    )
+    if len(data) > LARGEST_FILE:
+        raise InputError(f"{path}: has more than {LARGEST_FILE >> 20} MB: it is not a tokenizer")
     return data
 
 
@@ -9380,10 +9378,7 @@ def _read_beside(path):
 
 
 def _to_json(data, indent=2):
-    """Write JSON as in a file: with all characters as they are, and a newline at the end.
-
-    Objects that are not JSON, such as an array in an option of a family, are written as strings.
-    """
+    """Write the JSON of a file; what is not JSON, such as an array in an option, as a string."""
     return json.dumps(data, ensure_ascii=False, indent=indent, default=repr) + "\n"
 
 
@@ -9427,11 +9422,7 @@ def read_vocab(names: object, alphabet: str = "characters", texts: Iterable[str]
 
 
 def _read_merges(pairs, alphabet="bytes", skipped=frozenset()):
-    """Read merges from a file; returns pairs of tokens.
-
-    Each of `pairs` is a list of two names, or a string with a space between two names. It is left
-    out if one of them is in `skipped`.
-    """
+    """Read merges, ["a", "b"] or "a b"; returns pairs of tokens, but none with a skipped name."""
     names = []
     for number, pair in enumerate(pairs):
         parts = pair.split(" ") if isinstance(pair, str) else pair
@@ -9597,10 +9588,7 @@ def _gpt2_model(names, lines, special_tokens, pattern):
 
 
 def _names_text(name):
-    """Check whether a name stands for a text other than itself, as Ġhi for a space and hi.
-
-    A token with such a name is an ordinary one, even if no merge makes it.
-    """
+    """Check whether a name stands for a text other than itself, as Ġhi for a space and hi."""
     if not _BYTE_NAMES.issuperset(name):
         return False
     [token] = _read_names([name])
@@ -9624,11 +9612,10 @@ def _read_gpt2_pair(file, special_tokens, pattern):
 @naming_file("GPT-2's files cannot hold this tokenizer")
 def write_gpt2(model):
     """Write vocab.json and merges.txt; with the same pattern, `read_gpt2` gives the same ids."""
-    marks = any(isinstance(step, Metaspace) for step in Pattern(model.pattern).steps)
-    require(
-        model.alphabet == "bytes" and not marks,
-        "its tokens are made of characters, or its pattern replaces or adds spaces",
-    )
+    if model.alphabet != "bytes" or Metaspace in map(type, Pattern(model.pattern).steps):
+        raise InputError(
+            "its tokens are made of characters, or its pattern replaces or adds spaces"
+        )
     names = vocab_names(model)
     merges, _ = _as_merges(model)
     pairs = [" ".join(map(gpt2_name, merge)) for merge in merges]
@@ -9712,8 +9699,8 @@ def tiktoken_ranks(model):
     pattern = Pattern(model.pattern)
     require(ranks.keys() >= set(BYTES), "some byte is not a token")
     require(isinstance(pattern.source, str), "it has several patterns")
-    is_whole = pattern.matches_everything
-    require(is_whole, "its pattern may leave text unmatched, which tiktoken would drop")
+    if not pattern.matches_everything:
+        raise InputError("its pattern may leave text unmatched, which tiktoken would drop")
     # tiktoken has no merges: two tokens merge if they join to a token, the lowest id first.
     vocab = {token_id: model.vocab[token_id] for token_id in model.ordinary}
     _require_same(model, Model(vocab, None, model.special_tokens, model.pattern))
@@ -9777,9 +9764,9 @@ def read_bpe(data, added, alphabet):
     if of_bytes and not looks_up:
         # An added token names bytes only if a merge makes these bytes, or if they are one byte.
         tokens = {*map(b"".join, merges), *BYTES}
-        byte_names = list(filter(_BYTE_NAMES.issuperset, added))
-        named = zip(byte_names, _read_names(byte_names), strict=True)
-        texts.update(name for name, token in named if token not in tokens)
+        for name in filter(_BYTE_NAMES.issuperset, added):
+            if tokens.isdisjoint(_read_names([name])):
+                texts.add(name)
     vocab = read_vocab(names, alphabet, texts)
     letters = {*BYTES, *(byte + suffix.encode() for byte in BYTES)}
     knows_all = of_bytes and letters <= set(vocab.values())
@@ -9837,10 +9824,8 @@ def read_wordpiece(data, added, alphabet):
         isinstance(prefix, str) and type(longest) is int,
         "in a WordPiece, continuing_subword_prefix is a string, max_input_chars_per_word a number",
     )
-    require(
-        alphabet != "bytes" or prefix.isascii(),
-        "beside a ByteLevel, the prefix of a WordPiece must be ASCII",
-    )
+    if alphabet == "bytes" and not prefix.isascii():
+        raise InputError("beside a ByteLevel, the prefix of a WordPiece must be ASCII")
     vocab = read_vocab(data.get("vocab"), alphabet, added)
     unknown = data.get("unk_token", "[UNK]")
     if unknown not in data["vocab"]:
@@ -9903,10 +9888,8 @@ def read_unigram(data, added, alphabet):
     names = [name for name, _ in pairs]
     unknown = data.get("unk_id")
     if unknown is not None:
-        require(
-            _is_id(unknown) and unknown < len(names),
-            f"the unk_id {unknown!r} is not in the vocabulary of {len(names)}",
-        )
+        if not _is_id(unknown) or unknown >= len(names):
+            raise InputError(f"the unk_id {unknown!r} is not in the vocabulary of {len(names)}")
         unknown = names[unknown]
     return {
         "vocab": read_vocab(_token_names(data), alphabet, added),
@@ -9941,10 +9924,7 @@ def _check_added_ids(ids, names):
 
 
 def template_processing(template, special_tokens):
-    """Make the post_processor of a template: special tokens around $A, with spaces between them.
-
-    In a pair of texts, the tokens that follow the first text also follow the second.
-    """
+    """Make the post_processor of a template: special tokens around $A, with spaces between them."""
     before, text, after = template.partition("$A")
     tokens = [*before.split(), *after.split()]
     require(
@@ -9959,6 +9939,7 @@ def template_processing(template, special_tokens):
     return {
         "type": "TemplateProcessing",
         "single": single,
+        # the tokens that follow the first text also follow the second
         "pair": [*single, {"Sequence": {"id": "B", "type_id": 1}}, *pieces(after, 1)],
         "special_tokens": {
             name: {"id": name, "ids": [special_tokens[name]], "tokens": [name]} for name in tokens
@@ -10173,8 +10154,8 @@ def _read_kind(model_object):
     """Read the kind of a "model" object, and check the fields that are strings."""
     for key in ("unk_token", "end_of_word_suffix"):
         text = model_object.get(key)
-        is_string = isinstance(text, str | None)
-        require(is_string, f"the {key} of a model is a string, not {_brief_json(text)}")
+        if not isinstance(text, str | None):
+            raise InputError(f"the {key} of a model is a string, not {_brief_json(text)}")
     by_keys = (name for key, name in _TYPES_BY_KEYS.items() if key in model_object)
     kind = str(model_object.get("type") or next(by_keys, "")).lower()
     require_known("kind of model", kind, KINDS)
@@ -10182,11 +10163,7 @@ def _read_kind(model_object):
 
 
 def _read_decoder(part, alphabet):
-    """Check a decoder, and put it into a list.
-
-    It must be ByteLevel for tokens of bytes. For tokens of characters, `decoded_tokens` raises
-    InputError for unsupported steps.
-    """
+    """Check a decoder, which is ByteLevel for tokens of bytes alone, and put it into a list."""
     steps = _flattened(part or [], "decoders")
     for step in steps:
         require(
@@ -10194,7 +10171,7 @@ def _read_decoder(part, alphabet):
             f"a decoder ByteLevel goes with a pre_tokenizer ByteLevel, not {_brief_json(step)}",
         )
     if alphabet != "bytes":
-        decoded_tokens({}, steps)
+        decoded_tokens({}, steps)  # raises InputError for unsupported steps
     return [part]
 
 
@@ -10214,10 +10191,8 @@ def _read_added_tokens(added):
     except (AttributeError, KeyError, TypeError):
         raise InputError("added_tokens is not a list of tokens") from None
     for text in _check_texts(ids):
-        require(
-            set(map(type, flags[text])) == {bool},
-            f"the flags of the added token {text!r}: each must be true or false",
-        )
+        if set(map(type, flags[text])) != {bool}:
+            raise InputError(f"the flags of the added token {text!r}: each must be true or false")
     return ids, flags
 
 
@@ -10237,10 +10212,7 @@ _USER_SYMBOL = AddedToken(normalized=True, special=False, literal=True)  # of us
 
 
 def _sentencepiece_steps(normalizer):
-    """Express SentencePiece's normalizer by Hugging Face's steps, as transformers' converters do.
-
-    Those also change the symbols in a text.
-    """
+    """Express SentencePiece's normalizer by Hugging Face's steps, which change symbols as well."""
     steps = []
     if normalizer["charsmap"]:
         steps.append({"type": "Precompiled", "precompiled_charsmap": normalizer["charsmap"]})
@@ -10254,10 +10226,7 @@ def _sentencepiece_steps(normalizer):
 
 
 def _sentencepiece_normalizer(spec, symbols):
-    """Make the normalizer of a NormalizerSpec; raises InputError if its charsmap is damaged.
-
-    `symbols` lists the texts that the charsmap must not change.
-    """
+    """Make the normalizer of a NormalizerSpec, whose charsmap must not change these symbols."""
     charsmap = base64.b64encode(spec.precompiled_charsmap).decode()
     step = {
         "type": "SentencePiece",
@@ -10477,12 +10446,12 @@ def transformers_config(
             )
             fields[role] = text
     if model_max_length is not None:
-        n = model_max_length
-        require(n >= 1, f"`model_max_length` is {n}: it must be at least 1")
-        fields["model_max_length"] = n
+        if model_max_length < 1:
+            raise InputError(f"`model_max_length` is {model_max_length}: it must be at least 1")
+        fields["model_max_length"] = model_max_length
     if chat_template == "chatml":
-        has_both = {"<|im_start|>", "<|im_end|>"} <= set(special_tokens)
-        require(has_both, "ChatML needs the special tokens '<|im_start|>' and '<|im_end|>'")
+        if not {"<|im_start|>", "<|im_end|>"} <= set(special_tokens):
+            raise InputError("ChatML needs the special tokens '<|im_start|>' and '<|im_end|>'")
         fields["chat_template"] = CHATML
     elif chat_template is not None:
         fields["chat_template"] = _decode_utf8(_read_limited(Path(chat_template)), chat_template)
@@ -10551,10 +10520,7 @@ def find_model(name):
 
 
 def load_model(path, *, encoding=None, pattern=None, special_tokens=None):
-    """Read a model from a file, a folder, the hub, or a tokenizer of another library.
-
-    The format is detected from the content. See Tokenizer.load.
-    """
+    """Read a model from a file, folder, the hub, or a library's tokenizer; see Tokenizer.load."""
     options = {"encoding": encoding, "pattern": pattern, "special_tokens": special_tokens}
     file = find_model(path)
     if not isinstance(file, Path):
@@ -10569,9 +10535,8 @@ def load_model(path, *, encoding=None, pattern=None, special_tokens=None):
         "model or vocab.txt; commands take the model before the texts",
     )
     for name in options.keys() - inspect.signature(form.read).parameters.keys():
-        require(
-            options[name] is None, f"{file}: a file like {form.file} has its own: omit `{name}`"
-        )
+        if options[name] is not None:
+            raise InputError(f"{file}: a file like {form.file} has its own: omit `{name}`")
     with naming_file(file):
         model = call_with(form.read, data=data, file=file, config=config, **options)
     model.config |= {name: config[name] for name in CONFIG_KEYS if name in config}
@@ -12095,10 +12060,8 @@ def _id_type(largest, dtype):
     require_known("`dtype`", dtype, ("auto", "uint16", "uint32"))
     if dtype == "auto":
         return np.min_scalar_type(max(largest, 256))
-    require(
-        largest <= np.iinfo(dtype).max,
-        f"{dtype} does not hold the id {largest:,} of this vocabulary: use uint32",
-    )
+    if largest > np.iinfo(dtype).max:
+        raise InputError(f"{dtype} does not hold the id {largest:,} of this vocabulary: use uint32")
     return np.dtype(dtype)
 
 
@@ -12183,16 +12146,13 @@ def _check_outputs(outputs, inputs):
     """Raise InputError if a file would be both read and written, or written twice."""
     taken = {path.resolve() for path in inputs if path.is_file()}  # a device or a pipe may be both
     for path in outputs:
-        is_free = path.resolve() not in taken
-        require(is_free, f"{path}: is an input, or would be written twice; choose another")
+        if path.resolve() in taken:
+            raise InputError(f"{path}: is an input, or would be written twice; choose another")
         taken.add(path.resolve())
 
 
 def _join_documents(blocks, start_id, end_id):
-    """Insert the start of each document, and drop an end that is there from the blocks before.
-
-    A document that begins with `start_id` gets no second one.
-    """
+    """Insert the start of each document that lacks it, and drop an end that repeats the last."""
     last_id = None  # of the text so far
     for block in blocks:
         if block.begins:
@@ -12218,8 +12178,7 @@ def _join_documents(blocks, start_id, end_id):
 def _write_descriptions(paths, totals, encoded):
     """Describe each file of ids in a file next to it; raises InputError if one has no documents.
 
-    totals   the numbers of tokens and documents of each, int64[2, 2]
-    encoded  the description of both together
+    The totals of each are its numbers of tokens and documents; `encoded` describes all together.
     """
     if not encoded.tokens:
         note(f"{paths[0]}: no ids, since there is no text to encode")
@@ -12370,10 +12329,8 @@ def read_ids(path: PathName, dtype: str | None = None) -> np.ndarray:
             ids = np.zeros(0, dtype)
             if path.stat().st_size:  # an empty file cannot be mapped
                 ids = np.memmap(path, dtype, "r")
-        require(
-            ids.ndim == 1 and ids.dtype.kind in "iu",
-            f"numbers of type {ids.dtype} and shape {ids.shape} are not token ids",
-        )
+        if ids.ndim != 1 or ids.dtype.kind not in "iu":
+            raise InputError(f"numbers of type {ids.dtype} and shape {ids.shape} are not token ids")
     n = description.get("tokens", len(ids))
     require(
         len(ids) == n,
@@ -12528,8 +12485,6 @@ def train(
     ...     training = train(folder, 260, ["<|end|>"])
     >>> training.learned.counts.tolist(), training.counted.n_documents
     ([3, 3, 2], 2)
-    >>> train(texts=["low low lower", "newest"], vocab_size=260).learned.counts.tolist()
-    [3, 3, 2, 1]
     """
     options = dict(locals())
     recipe, files, counts = prepare(call_with(Recipe, **options), inputs, texts)
@@ -12612,20 +12567,15 @@ class Recipe(_Options):
         return options
 
     def source(self, files: Sequence[Path | TextStream] = (), **options: object) -> Source:
-        """Make the Source of the text, with those of the options that are fields of a Source.
-
-        The names of byte tokens end documents, since they must not be learnt.
-        """
+        """Make the Source of the text, with those of the options that are fields of a Source."""
         options |= vars(self)
+        # The names of byte tokens end documents, since they must not be learnt.
         options["special_tokens"] = [*self.special_tokens, *self.byte_tokens]
         return call_with(Source, files, **options)
 
     @property
     def metaspace(self) -> Metaspace | None:
-        """The step that writes the mark.
-
-        The mark ▁ replaces a space; any other mark comes before each word.
-        """
+        """The step that writes the mark: ▁ replaces a space, and any other begins each word."""
         if not self.mark:
             return None
         return Metaspace(self.mark, "never" if self.mark == MARK else "always")
@@ -12726,13 +12676,13 @@ def complete(recipe):
     family = FAMILIES[recipe.model]
     options = {"tie_break", "score", "min_frequency", *recipe.learner_options}
     for name in options - inspect.signature(family.learn).parameters.keys():
-        is_default = getattr(recipe, name, None) == getattr(Recipe, name, "")
-        require(is_default, f"`{name}` is no option of `train` with the family {recipe.model}")
+        if getattr(recipe, name, None) != getattr(Recipe, name, ""):
+            raise InputError(f"`{name}` is no option of `train` with the family {recipe.model}")
     recipe = _with_checked_names(recipe)
     if recipe.from_ is None:
         recipe = _complete_new(recipe, family)
-        n_letters = 256 if recipe.alphabet == "bytes" else 1
-        n_least = n_letters + len(recipe.special_tokens) + len(recipe.byte_tokens)
+        n_least = 256 if recipe.alphabet == "bytes" else 1
+        n_least += len(recipe.special_tokens) + len(recipe.byte_tokens)
     else:
         recipe = _complete_from(recipe)
         n_least = len(recipe.from_.vocab) + 1
@@ -12757,27 +12707,21 @@ def _complete_new(recipe, family):
             recipe.coverage in (None, 1) and not recipe.byte_fallback and not recipe.mark,
             "`coverage`, `byte_fallback` and `mark` go with the alphabet characters",
         )
-        require(
-            family.alphabet == "bytes",
-            f"a model of the family {recipe.model} is made of characters",
-        )
+        if family.alphabet != "bytes":
+            raise InputError(f"a model of the family {recipe.model} is made of characters")
     else:
         mark = family.mark if recipe.mark is None else recipe.mark
         coverage = COVERAGE if recipe.coverage is None else recipe.coverage
         require(0 < coverage <= 1, f"`coverage` is more than 0, and at most 1, not {coverage}")
-        require(
-            len(mark) <= 1 and not mark.isspace(),
-            f"a mark is one character, not white space: {mark!r}",
-        )
+        if len(mark) > 1 or mark.isspace():
+            raise InputError(f"a mark is one character, not white space: {mark!r}")
         if family.kind == "unigram" or not recipe.byte_fallback:
             unk_token = recipe.unk_token or family.unk_token
             special_tokens = list(dict.fromkeys([*special_tokens, unk_token]))
         else:
             require(family.kind == "bpe", "`byte_fallback` is for bpe and unigram")
-            require(
-                recipe.unk_token is None,
-                "with `byte_fallback` nothing is unknown: omit `unk_token`",
-            )
+            if recipe.unk_token is not None:
+                raise InputError("with `byte_fallback` nothing is unknown: omit `unk_token`")
     pattern = family.pattern if mark in ("", MARK) else "whitespace-split"
     return dataclasses.replace(
         recipe,
@@ -12795,9 +12739,8 @@ def _complete_from(recipe):
     base = recipe.from_
     if not isinstance(base, Model):
         base = load_model(base)
-    require(
-        {recipe.model, base.kind} == {"bpe"}, "only a BPE has merges that training can continue"
-    )
+    if {recipe.model, base.kind} != {"bpe"}:
+        raise InputError("only a BPE has merges that training can continue")
     require(not base.word_suffix, "training cannot continue a model whose words end in a suffix")
     pattern = recipe.pattern or base.pattern
     if Pattern(pattern).steps == Pattern(base.pattern).steps:
@@ -12994,9 +12937,8 @@ def _warn_of_source(source):
     """Warn of a slow pattern, and of strings in the first file that look like special tokens."""
     if source.pattern.warning:
         note(source.pattern.warning)
-    first, *_ = source.files
-    if not _is_stream(first):
-        texts = re.findall(rb"<\|\w{1,40}\|>", _read_part(first, 0, BLOCK_BYTES))
+    if not _is_stream(source.files[0]):
+        texts = re.findall(rb"<\|\w{1,40}\|>", _read_part(source.files[0], 0, BLOCK_BYTES))
         counts = Counter(map(bytes.decode, texts))
         for name in source.special_tokens:
             del counts[name]
@@ -13096,9 +13038,8 @@ def prepare(recipe, inputs=None, texts=None):
         not others,
         f"{_name_some(others)}: text and words files cannot be mixed: run `count` on these, too",
     )
-    require(
-        len(set(files)) == len(files), "a words file is named twice: its words would count twice"
-    )
+    if len(set(files)) < len(files):
+        raise InputError("a words file is named twice: its words would count twice")
     counted, settings = zip(*map(load_counts, files), strict=True)
     recipe = complete(_with_settings(recipe, settings[0]))
     for name, expected in recipe.source().settings.items():
@@ -13327,10 +13268,7 @@ def tabulate_counts(counted, title="Pretokens"):
 
 
 class Report(SimpleNamespace):
-    """The base of results of research: plain arrays as attributes, and `tables` in Markdown.
-
-    `report.tables()[0].to_pandas()` is a DataFrame.
-    """
+    """The base of results of research: attributes are plain arrays, and `tables` show them."""
 
     def __str__(self) -> str:
         return "\n\n".join([self.title, *map(str, self.tables())])
@@ -13821,13 +13759,10 @@ def tokens_by_size(model: Model, frequencies: np.ndarray) -> np.ndarray:
     [10, 5, 3]
     """
     merges = model.merges
-    require(
-        model.kind == "bpe" and merges is not None and not model.ignore_merges,
-        "only for a BPE whose words are cut by its merges alone",
-    )
-    require(
-        len({*map(b"".join, merges)}) == len(merges), "two merges make the same token: no way back"
-    )
+    if model.kind != "bpe" or merges is None or model.ignore_merges:
+        raise InputError("only for a BPE whose words are cut by its merges alone")
+    if len({*map(b"".join, merges)}) < len(merges):
+        raise InputError("two merges make the same token: no way back")
     used = {token: int(frequencies[token_id]) for token, token_id in model.ids.items()}
     n_tokens = [int(frequencies.sum())]
     for left, right in reversed(merges):
@@ -14327,11 +14262,7 @@ def _add_argument(command, parameter, is_positional, text):
 
 
 def _add_arguments(command, run, callees):
-    """Add the arguments of a command; returns {parameter: how the argument is written}.
-
-    The arguments are its own parameters, and the parameters with defaults of the functions that it
-    calls.
-    """
+    """Add the arguments of a command; returns {parameter: how the argument is written}."""
     learners = [family.learn for family in FAMILIES.values() if train in callees]
     functions = [run, *callees, *learners]
     texts = {}
