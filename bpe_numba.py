@@ -10242,15 +10242,14 @@ def _sentencepiece_normalizer(spec, symbols):
 def _sentencepiece_decoder(proto):
     """List the steps of the decoder for a ModelProto, as in Llama 2's tokenizer.json."""
     spec = proto.normalizer_spec
-    steps = []
-    if spec.escape_whitespaces:
-        steps.append(_MARKS_TO_SPACES)
-    if proto.trainer_spec.byte_fallback:
-        steps.append({"type": "ByteFallback"})
-    steps.append({"type": "Fuse"})
-    if spec.add_dummy_prefix or spec.remove_extra_whitespaces:
-        steps.append({"type": "Strip", "content": " ", "start": 1, "stop": 0})
-    return steps
+    may_add_space = spec.add_dummy_prefix or spec.remove_extra_whitespaces
+    steps = [
+        spec.escape_whitespaces and _MARKS_TO_SPACES,
+        proto.trainer_spec.byte_fallback and {"type": "ByteFallback"},
+        {"type": "Fuse"},
+        may_add_space and {"type": "Strip", "content": " ", "start": 1, "stop": 0},
+    ]
+    return list(filter(None, steps))
 
 
 def read_sentencepiece(data):
@@ -12118,7 +12117,8 @@ def _name_outputs(out, val_fraction):
         "train" in path.name,
         f"{path}: name a file with 'train' in it: the held-out documents get 'val' there",
     )
-    return [path, path.with_name("val".join(path.name.rsplit("train", 1)))]
+    before, after = path.name.rsplit("train", 1)
+    return [path, path.with_name(f"{before}val{after}")]
 
 
 def _hold_out(block, first, fraction):
@@ -12353,7 +12353,8 @@ def _read_id_batches(path, dtype):
     with open(path, "rb") if is_file else contextlib.nullcontext(sys.stdin.buffer) as file:
         for lines in _batched_by_size(file, len, BLOCK_BYTES):
             try:
-                yield [*map(int, b"".join(lines).translate(_LIST_AS_SPACES).split())]
+                fields = b"".join(lines).translate(_LIST_AS_SPACES).split()
+                yield [*map(int, fields)]
             except ValueError as error:
                 raise InputError(f"{path}: token ids must be whole numbers: {error}") from None
 
@@ -13221,13 +13222,16 @@ def _cell(value, column):
         return f"{value:,.4g}"
     if not isinstance(value, str):
         return f"{value:,}"
-    return value if len(value) <= LONGEST_CELL else value[: LONGEST_CELL - 1] + "…"
+    if len(value) > LONGEST_CELL:
+        return value[: LONGEST_CELL - 1] + "…"
+    return value
 
 
 def _cell_width(text):
     """Count the columns of a terminal: two for a wide character, none for a combining one."""
     base = [c for c in text if not unicodedata.combining(c)]
-    return len(base) + sum(unicodedata.east_asian_width(c) in "WF" for c in base)
+    wide = [c for c in base if unicodedata.east_asian_width(c) in "WF"]
+    return len(base) + len(wide)
 
 
 def _fill(text, width, on_right=False):
@@ -13254,10 +13258,9 @@ def tabulate_counts(counted, title="Pretokens"):
     """Tabulate the size of a corpus and its counts."""
     n_bytes = number_of(counted.n_read, "byte")
     n_documents = number_of(counted.n_documents, "document")
-    n_unique = len(counted.words.counts)
     rows = [
         ("read", f"{n_bytes} in {n_documents}"),
-        ("pretokens", f"{counted.n_pretokens:,}, {n_unique:,} of them unique"),
+        ("pretokens", f"{counted.n_pretokens:,}, {len(counted.words.counts):,} of them unique"),
     ]
     if counted.n_dropped:
         error = f"{counted.n_dropped:,} pretokens; counts are up to {counted.max_error:,} too small"
@@ -13330,7 +13333,8 @@ def load_learned(folder: PathName, model: Model) -> tuple[Learned, int]:
         n_bytes = int(arrays.pop("n_bytes"))
         letters = json.loads(str(arrays.pop("alphabet")))
         alphabet = [letter.encode("latin-1") for letter in letters]
-        merges = model.merges[len(model.merges) - len(arrays["pairs"]) :]
+        n_older = len(model.merges) - len(arrays["pairs"])
+        merges = model.merges[n_older:]
         tokens = [*alphabet, *map(b"".join, merges)]
         return Learned(tokens, alphabet, merges, **arrays), n_bytes
 
@@ -13365,8 +13369,11 @@ def _by_name(items):
         return items
     if isinstance(items, AnyModel):
         items = [items]
-    numbered = enumerate(items, 1)
-    return {str(item if isinstance(item, PathName) else k): item for k, item in numbered}
+    named = {}
+    for number, item in enumerate(items, 1):
+        name = item if isinstance(item, PathName) else number
+        named[str(name)] = item
+    return named
 
 
 class EncodedWords(NamedTuple):
@@ -13573,8 +13580,11 @@ class Glitch(NamedTuple):
 
     def now_in(self):
         """Write the tokens that have taken most of it."""
-        taken = self.taken.most_common(3)
-        return ", ".join(f"{readable(token)} {100 * n // self.made} %" for token, n in taken)
+        parts = []
+        for token, n in self.taken.most_common(3):
+            share = 100 * n // self.made
+            parts.append(f"{readable(token)} {share} %")
+        return ", ".join(parts)
 
 
 def find_glitches(learned, ids, frequencies):
@@ -13636,8 +13646,10 @@ class Inspection(Report):
 
     def _list(self, title, rows, *header):
         """Tabulate the first of some rows, which begin with an id, with the tokens of the ids."""
-        rows = [(token_id, self._name_of(token_id), *cells) for token_id, *cells in rows[:ROWS]]
-        return Table(title, ("id", "token", *header), rows)
+        named = []
+        for token_id, *cells in rows[:ROWS]:
+            named.append((token_id, self._name_of(token_id), *cells))
+        return Table(title, ("id", "token", *header), named)
 
     def _name_of(self, token_id):
         """Write a token, or the id of a special token."""
@@ -14237,7 +14249,8 @@ def _add_argument(command, parameter, is_positional, text):
     option = parameter.name.rstrip("_")
     default = parameter.default
     is_required = default is parameter.empty
-    kind = getattr(parameter.annotation, "__name__", str(parameter.annotation)).partition(" ")[0]
+    annotation = parameter.annotation
+    kind = getattr(annotation, "__name__", str(annotation)).partition(" ")[0]
     is_many = kind == "Sequence[str]"
     if is_many:
         option = re.sub("(?<!u)s$", "", option)  # --special-token, but --corpus
