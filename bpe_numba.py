@@ -9197,18 +9197,16 @@ LARGEST_FILE = 1 << 28  # bytes of a model file; the largest tokenizer.json has 
 
 
 def _read_limited(path):
-    """Read a model file; raises ValueError if it is too large to be one."""
+    """Read a model file; raises InputError if it is too large to be one."""
     with open(path, "rb") as file:
         data = file.read(LARGEST_FILE + 1)
-    require(
-        len(data) <= LARGEST_FILE,
-        f"{path}: has more than {LARGEST_FILE >> 20} MB: it is not a tokenizer",
-    )
+    if len(data) > LARGEST_FILE:
+        raise InputError(f"{path}: has more than {LARGEST_FILE >> 20} MB: it is not a tokenizer")
     return data
 
 
 def _decode_utf8(data, where):
-    """Decode a file; raises ValueError for bytes that are not UTF-8."""
+    """Decode a file; raises InputError for bytes that are not UTF-8."""
     try:
         return data.decode()
     except UnicodeDecodeError as error:
@@ -9223,65 +9221,57 @@ class Encoding(NamedTuple):
     digest: str  # SHA-256 of the file
 
 
+def _numbered(first, names, reserved="", numbers=()):
+    """Number special tokens from `first` on: by their names, and then `reserved` with a number."""
+    names = [*names.split(), *(f"{reserved}_{number}" for number in numbers)]
+    return {f"<|{name}|>": token_id for token_id, name in enumerate(names, first)}
+
+
 _R50K_FILE = "306cd27f03c1a714eca7108e03d66b7dc042abe8c258b44c199a7ed9838dd930"
+_P50K_FILE = "94b5ca7dff4d00767bc256fdd1b27e5b17361d7b8a5f968547f9f23eb70d2069"
+_CL100K_FILE = "223921b76ee99bde995b7ff738513eef100fb51d18c93597a113bcffe865b2a7"
 _O200K_FILE = "446a9538cb6c348e3516120d7c08b09f57c36495e2acfffe59a5bf8b0cfb1a2d"
 _LLAMA3_FILE = "82e9d31979e92ab929cd544440f129d9ecd797b69e327f80f17e1c50d5551b55"
 _R50K = {"<|endoftext|>": 50256}
+_CL100K = _numbered(100257, "endoftext fim_prefix fim_middle fim_suffix")
+_CL100K["<|endofprompt|>"] = 100276
 _O200K = {"<|endoftext|>": 199999, "<|endofprompt|>": 200018}
-_CL100K = {
-    "<|endoftext|>": 100257,
-    "<|fim_prefix|>": 100258,
-    "<|fim_middle|>": 100259,
-    "<|fim_suffix|>": 100260,
-    "<|endofprompt|>": 100276,
-}
-# id - 200000 -> name
-_HARMONY_NAMES = {
-    2: "return",
-    3: "constrain",
-    5: "channel",
-    6: "start",
-    7: "end",
-    8: "message",
-    12: "call",
-}
-_HARMONY = {
-    f"<|{_HARMONY_NAMES.get(k, f'reserved_{200000 + k}')}|>": 200000 + k for k in range(1088)
-}
-# id - 128000 -> name
-_LLAMA3_NAMES = {
-    0: "begin_of_text",
-    1: "end_of_text",
-    6: "start_header_id",
-    7: "end_header_id",
-    9: "eot_id",
-}
-_LLAMA31_NAMES = _LLAMA3_NAMES | {4: "finetune_right_pad_id", 8: "eom_id", 10: "python_tag"}
-
-
-def _number_llama3(names):
-    """Number Llama 3's 256 special tokens; those without a name here are called reserved."""
-    others = (f"reserved_special_token_{k}" for k in itertools.count())
-    return {f"<|{names.get(k) or next(others)}|>": 128000 + k for k in range(256)}
-
-
+_HARMONY = _numbered(
+    200000,
+    "reserved_200000 reserved_200001 return constrain reserved_200004 channel start end message "
+    "reserved_200009 reserved_200010 reserved_200011 call",
+    "reserved",
+    range(200013, 201088),
+)
+_LLAMA3 = _numbered(
+    128000,
+    "begin_of_text end_of_text reserved_special_token_0 reserved_special_token_1 "
+    "reserved_special_token_2 reserved_special_token_3 start_header_id end_header_id "
+    "reserved_special_token_4 eot_id",
+    "reserved_special_token",
+    range(5, 251),
+)
+_LLAMA31 = _numbered(
+    128000,
+    "begin_of_text end_of_text reserved_special_token_0 reserved_special_token_1 "
+    "finetune_right_pad_id reserved_special_token_2 start_header_id end_header_id eom_id eot_id "
+    "python_tag",
+    "reserved_special_token",
+    range(3, 248),
+)
 # These facts come from tiktoken 0.14 and from Llama 3's own code. In o200k_harmony the id 200018
 # has two texts: <|endofprompt|> and <|reserved_200018|>.
 ENCODINGS = {
     "gpt2": Encoding("gpt2", _R50K, _R50K_FILE),
     "r50k_base": Encoding("gpt2", _R50K, _R50K_FILE),
-    "p50k_base": Encoding(
-        "gpt2", _R50K, "94b5ca7dff4d00767bc256fdd1b27e5b17361d7b8a5f968547f9f23eb70d2069"
-    ),
-    "cl100k_base": Encoding(
-        "cl100k", _CL100K, "223921b76ee99bde995b7ff738513eef100fb51d18c93597a113bcffe865b2a7"
-    ),
+    "p50k_base": Encoding("gpt2", _R50K, _P50K_FILE),
+    "cl100k_base": Encoding("cl100k", _CL100K, _CL100K_FILE),
     "o200k_base": Encoding("o200k", _O200K, _O200K_FILE),
     "o200k_harmony": Encoding(
         "o200k", {"<|startoftext|>": 199998} | _O200K | _HARMONY, _O200K_FILE
     ),
-    "llama3": Encoding("llama3", _number_llama3(_LLAMA3_NAMES), _LLAMA3_FILE),
-    "llama3.1": Encoding("llama3", _number_llama3(_LLAMA31_NAMES), _LLAMA3_FILE),
+    "llama3": Encoding("llama3", _LLAMA3, _LLAMA3_FILE),
+    "llama3.1": Encoding("llama3", _LLAMA31, _LLAMA3_FILE),
 }
 
 
@@ -9307,11 +9297,8 @@ def _read_beside(path):
     return read_json(_read_limited(path), path) if path.is_file() else {}
 
 
-def _to_json(data, indent=None):
-    """Write JSON as in a file: with all characters as they are, and a newline at the end.
-
-    Objects that are not JSON, such as an array in an option of a family, are written as strings.
-    """
+def _to_json(data, indent=2):
+    """Write the JSON of a file; what is not JSON, such as an array in an option, as a string."""
     return json.dumps(data, ensure_ascii=False, indent=indent, default=repr) + "\n"
 
 
@@ -9328,10 +9315,9 @@ def naming_file(where):
         raise InputError(f"{where}: its objects are nested too deeply") from None
 
 
-def _refuse(what, features):
-    """Raise InputError if a model has one of some features, {feature: whether it is there}."""
-    for feature, is_there in features.items():
-        require(not is_there, f"{what} with {feature} is not supported")
+def _refuse(feature, is_there):
+    """Raise InputError if a model has a feature that is not supported."""
+    require(not is_there, f"{feature} is not supported")
 
 
 def read_vocab(names: object, alphabet: str = "characters", texts: Iterable[str] = ()) -> Vocab:
@@ -9356,12 +9342,7 @@ def read_vocab(names: object, alphabet: str = "characters", texts: Iterable[str]
 
 
 def _read_merges(pairs, alphabet="bytes", skipped=frozenset()):
-    """Read merges from a file; returns pairs of tokens.
-
-    pairs     each is a list of two names, or a string with a space between two names
-    alphabet  of the model: it tells how names are read
-    skipped   names; a pair that has one of them is left out
-    """
+    """Read merges, ["a", "b"] or "a b"; returns pairs of tokens, but none with a skipped name."""
     names = []
     for number, pair in enumerate(pairs):
         parts = pair.split(" ") if isinstance(pair, str) else pair
@@ -9409,8 +9390,8 @@ def _names_without_added(model):
     names = vocab_names(model)
     end = model.added_from
     own = {name: token_id for name, token_id in names.items() if token_id < end}
-    have_last_ids = max(model.vocab, default=-1) < end + len(names) - len(own)
-    if end - len(own) > 1 or not have_last_ids or max(model.ordinary, default=-1) >= end:
+    has_gaps = len(own) < end - 1 or max(model.vocab, default=-1) >= end + len(names) - len(own)
+    if has_gaps or max(model.ordinary, default=-1) >= end:
         return names
     for missing in set(range(end)).difference(own.values()):
         own[""] = missing
@@ -9451,9 +9432,9 @@ def _merges_by_score(model):
 def _require_same(model, other):
     """Raise InputError unless a BPE that was read back from a file has the same ids for all texts.
 
-    Both have the same pattern. The vocabulary and all other steps must be equal. Merges, ranks and
-    scores are equivalent if each token has the same last merge, if tokens are made in the same
-    order, and if both models look up the same tokens that no merge makes.
+    The vocabulary and all steps must be equal. Merges, ranks and scores are equivalent if each
+    token has the same last merge, if tokens are made in the same order, and if both models look up
+    the same tokens that no merge makes.
     """
     # The flag `normalized` does nothing without a normalizer.
     normalized = [AddedToken(normalized=True)] * len(model.special_tokens)
@@ -9468,23 +9449,24 @@ def _require_same(model, other):
             raise InputError(f"it cannot represent the {name} {ours!r}, only {theirs!r}"[:300])
     if _as_merges(model) == _as_merges(other):  # usual, and needs no kernel
         return
-    for ours, theirs in itertools.zip_longest(_merging(model), _merging(other), fillvalue=()):
+    for ours, theirs in itertools.zip_longest(_makings(model), _makings(other), fillvalue=()):
         if ours != theirs:
             token = readable(b"".join(ours or theirs))
             raise InputError(f"it would make the token {token!r} differently or in another order")
 
 
-def _merging(model):
+def _makings(model):
     """List the last merge of each token by rank, and then the tokens that no merge makes.
 
     The latter count only if pretokens are looked up whole. Each is written as a pair with b"".
     """
     last, whole_words = last_merges(model)
+    last = set(last)
     merges, looks_up = _as_merges(model)
-    result = list(dict.fromkeys(filter(set(last).__contains__, merges)))
+    makings = [merge for merge in dict.fromkeys(merges) if merge in last]
     if looks_up:
-        result += [(token, b"") for token in whole_words]
-    return result
+        makings += [(token, b"") for token in whole_words]
+    return makings
 
 
 # GPT-2's vocab.json and merges.txt
@@ -9497,10 +9479,10 @@ def read_gpt2(vocab_path, merges_path, special_tokens, pattern):
     and names such as Ġhi, which stand for other text.
     """
     names = read_json(_read_limited(vocab_path), vocab_path)
-    where = f"{vocab_path}, {merges_path.name}"
     text = _decode_utf8(_read_limited(merges_path), merges_path).rstrip()
+    lines = re.sub(r"\A#version.*\s*", "", text).splitlines()
+    where = f"{vocab_path}, {merges_path.name}"
     with naming_file(where):
-        lines = re.sub(r"\A#version.*\s*", "", text).splitlines()
         model = _gpt2_model(names, lines, special_tokens, pattern)
     n = len(model.special_tokens)
     if special_tokens is None and n > len(names) // 8:
@@ -9515,37 +9497,32 @@ def _gpt2_model(names, lines, special_tokens, pattern):
     """Make a model from GPT-2's vocabulary, name -> id, and lines of merges."""
     merges = _read_merges(lines)
     if special_tokens is None:
-        merged = {line.replace(" ", "") for line in lines} | _BYTE_NAMES
-        special_tokens = [
-            name for name in names if name and name not in merged and not _names_text(name)
-        ]
+        made = {line.replace(" ", "") for line in lines} | _BYTE_NAMES | {""}
+        special_tokens = [name for name in names if name not in made and not _names_text(name)]
     texts = _check_texts(special_tokens)
     if not isinstance(special_tokens, Mapping):
         special_tokens = texts
     vocab = read_vocab(names, "bytes", texts)
-    return Model(
-        vocab, merges, special_tokens, pattern, drops_unknown=not set(BYTES) <= set(vocab.values())
-    )
+    lacks_bytes = not set(BYTES) <= set(vocab.values())
+    return Model(vocab, merges, special_tokens, pattern, drops_unknown=lacks_bytes)
 
 
 def _names_text(name):
-    """Check whether a name stands for other text, as Ġhi for a space and hi.
-
-    A token with such a name is an ordinary one, even if no merge makes it.
-    """
+    """Check whether a name stands for a text other than itself, as Ġhi for a space and hi."""
     if not _BYTE_NAMES.issuperset(name):
         return False
-    data = _read_names([name])[0]
-    return data != name.encode() and data.decode("utf-8", "replace").encode() == data
+    [token] = _read_names([name])
+    is_text = token.decode("utf-8", "replace").encode() == token
+    return is_text and token != name.encode()
 
 
 def _read_gpt2_pair(file, special_tokens, pattern):
     """Read one of GPT-2's two files, and the other one in the same folder."""
-    for endings in (("vocab.json", "merges.txt"), ("encoder.json", "vocab.bpe")):
-        for ending in filter(file.name.endswith, endings):
-            files = [file.with_name(file.name.removesuffix(ending) + other) for other in endings]
-            if all(map(Path.is_file, files)):
-                return read_gpt2(*files, special_tokens, pattern or "gpt2")
+    for vocab, merges in (("vocab.json", "merges.txt"), ("encoder.json", "vocab.bpe")):
+        start = file.name.removesuffix(vocab).removesuffix(merges)
+        files = [file.with_name(start + vocab), file.with_name(start + merges)]
+        if file in files and all(map(Path.is_file, files)):
+            return read_gpt2(*files, special_tokens, pattern or "gpt2")
     raise InputError(
         f"{file}: GPT-2 has two files, a vocabulary and merges, with names that end in vocab.json "
         "and merges.txt: one of them is missing"
@@ -9555,16 +9532,16 @@ def _read_gpt2_pair(file, special_tokens, pattern):
 @naming_file("GPT-2's files cannot hold this tokenizer")
 def write_gpt2(model):
     """Write vocab.json and merges.txt; with the same pattern, `read_gpt2` gives the same ids."""
-    marks = any(isinstance(step, Metaspace) for step in Pattern(model.pattern).steps)
-    require(
-        model.alphabet == "bytes" and not marks,
-        "its tokens are made of characters, or its pattern replaces or adds spaces",
-    )
+    if model.alphabet != "bytes" or Metaspace in map(type, Pattern(model.pattern).steps):
+        raise InputError(
+            "its tokens are made of characters, or its pattern replaces or adds spaces"
+        )
     names = vocab_names(model)
     merges, _ = _as_merges(model)
     pairs = [" ".join(map(gpt2_name, merge)) for merge in merges]
     _require_same(model, _gpt2_model(names, pairs, None, model.pattern))
-    return {"vocab.json": _to_json(names), "merges.txt": "\n".join(["#version: 0.2", *pairs, ""])}
+    lines = ["#version: 0.2", *pairs, ""]
+    return {"vocab.json": _to_json(names, None), "merges.txt": "\n".join(lines)}
 
 
 # tiktoken's rank files: a line for each token, its bytes in base64 and its id, which is its rank
@@ -9575,10 +9552,10 @@ _RANK = rb"(?:=|(?:[A-Za-z\d+/]{4})*[A-Za-z\d+/]{2}(?:==|[A-Za-z\d+/][A-Za-z\d+/
 
 
 def read_tiktoken(data, file, encoding, pattern, special_tokens):
-    """Read a rank file.
+    """Read a rank file, which lacks its pattern and its special tokens.
 
-    It lacks its pattern and its special tokens. The caller gives them, or they come from the .json
-    file that `save` wrote, or from the Encoding that is named or has the same digest.
+    The caller gives them, or they come from the .json file that `save` wrote, or from the Encoding
+    that is named or has the same digest.
     """
     data = data.rstrip() + b"\n"
     vocab = _parse_ranks(data, file)
@@ -9594,7 +9571,7 @@ def read_tiktoken(data, file, encoding, pattern, special_tokens):
             f"{sidecar}: the pattern or the special tokens are missing",
         )
     elif pattern is None:
-        facts = ENCODINGS[_find_encoding(data, file, special_tokens is not None)]._asdict()
+        facts = _find_encoding(data, file, special_tokens is not None)._asdict()
     if special_tokens is None:
         special_tokens = facts.get("special_tokens")
     return Model(vocab, None, special_tokens, pattern or facts["pattern"])
@@ -9602,10 +9579,9 @@ def read_tiktoken(data, file, encoding, pattern, special_tokens):
 
 def _parse_ranks(data, file):
     """Read a rank file; returns id -> token, without an empty token."""
-    n_good = data.count(b"\n", 0, re.match(b"(?:" + _RANK + b")*+", data).end())
-    require(
-        n_good == data.count(b"\n"), f"{file}, line {n_good + 1}: not a token in base64 and its id"
-    )
+    end = re.match(b"(?:" + _RANK + b")*+", data).end()  # of the good lines
+    line = data.count(b"\n", 0, end) + 1
+    require(end == len(data), f"{file}, line {line}: not a token in base64 and its id")
     fields = data.split()
     ids = list(map(int, fields[1::2]))
     vocab = dict(zip(ids, map(binascii.a2b_base64, fields[::2]), strict=True))
@@ -9615,26 +9591,25 @@ def _parse_ranks(data, file):
 
 
 def _find_encoding(data, file, has_specials):
-    """Find the name in ENCODINGS of a published rank file, by its digest.
+    """Find the Encoding of a published rank file, by its digest.
 
     Several encodings have one file, but different special tokens. Then the name of the file
     decides; any of them will do if the caller gives the special tokens (`has_specials`).
     """
     digest = hashlib.sha256(data.replace(b"\r\n", b"\n")).hexdigest()
-    names = [name for name, encoding in ENCODINGS.items() if encoding.digest == digest]
+    found = {name: encoding for name, encoding in ENCODINGS.items() if encoding.digest == digest}
     require(
-        names,
+        found,
         f"{file}: a rank file does not say its pattern: name it (`pattern`), or the encoding "
         f"(`encoding`): {', '.join(ENCODINGS)}",
     )
-    if file.stem in names:
-        return file.stem
+    first, *others = found.values()
     require(
-        has_specials or all(ENCODINGS[name] == ENCODINGS[names[0]] for name in names),
-        f"{file}: {' and '.join(names)} have the same ranks but different special tokens: name one "
+        has_specials or file.stem in found or others.count(first) == len(others),
+        f"{file}: {' and '.join(found)} have the same ranks but different special tokens: name one "
         "(`encoding`)",
     )
-    return names[0]
+    return found.get(file.stem, first)
 
 
 @naming_file("tiktoken cannot represent this tokenizer")
@@ -9644,10 +9619,8 @@ def tiktoken_ranks(model):
     pattern = Pattern(model.pattern)
     require(ranks.keys() >= set(BYTES), "some byte is not a token")
     require(isinstance(pattern.source, str), "it has several patterns")
-    require(
-        pattern.matches_everything,
-        "its pattern may leave text unmatched, which tiktoken would drop",
-    )
+    if not pattern.matches_everything:
+        raise InputError("its pattern may leave text unmatched, which tiktoken would drop")
     # tiktoken has no merges: two tokens merge if they join to a token, the lowest id first.
     vocab = {token_id: model.vocab[token_id] for token_id in model.ordinary}
     _require_same(model, Model(vocab, None, model.special_tokens, model.pattern))
@@ -9656,15 +9629,11 @@ def tiktoken_ranks(model):
 
 def write_tiktoken(model):
     """Write a rank file, and a .json file with the pattern and the special tokens."""
-    ranks = tiktoken_ranks(model)
-    lines = [
-        f"{base64.b64encode(token).decode()} {token_id}\n" for token, token_id in ranks.items()
-    ]
-    sidecar = {"pattern": Pattern(model.pattern).source, "special_tokens": model.special_tokens}
-    return {
-        "tokenizer.tiktoken": "".join(lines),
-        "tokenizer.tiktoken.json": _to_json(sidecar, indent=2),
-    }
+    lines = []
+    for token, rank in tiktoken_ranks(model).items():
+        lines.append(f"{base64.b64encode(token).decode()} {rank}\n")
+    facts = {"pattern": Pattern(model.pattern).source, "special_tokens": model.special_tokens}
+    return {"tokenizer.tiktoken": "".join(lines), "tokenizer.tiktoken.json": _to_json(facts)}
 
 
 # Hugging Face's tokenizer.json: the "model" object of each kind. A writer makes this object from a
@@ -9690,16 +9659,6 @@ def write_bpe(model):
     }
 
 
-def _plain_added(added, merges):
-    """List the added tokens that are plain text, although they could be the names of bytes.
-
-    Such a text is the name of bytes only if a merge makes these bytes, or if they are one byte.
-    """
-    tokens = {*map(b"".join, merges), *BYTES}
-    byte_names = filter(_BYTE_NAMES.issuperset, added)
-    return [name for name in byte_names if _read_names([name])[0] not in tokens]
-
-
 def read_bpe(data, added, alphabet):
     """Read the "model" object of a BPE."""
     names = data.get("vocab")
@@ -9712,23 +9671,22 @@ def read_bpe(data, added, alphabet):
     suffix = data.get("end_of_word_suffix") or ""
     looks_up = bool(data.get("ignore_merges"))
     byte_fallback = bool(data.get("byte_fallback")) and not of_bytes
-    _refuse(
-        "a BPE",
-        {
-            "dropout": data.get("dropout"),
-            "continuing_subword_prefix": data.get("continuing_subword_prefix"),
-            "end_of_word_suffix with ignore_merges": suffix and looks_up,
-            "end_of_word_suffix with byte_fallback": suffix and byte_fallback,
-        },
-    )
+    for feature in ("dropout", "continuing_subword_prefix"):
+        _refuse(f"a BPE with {feature}", data.get(feature))
+    _refuse("a BPE with end_of_word_suffix with ignore_merges", suffix and looks_up)
+    _refuse("a BPE with end_of_word_suffix with byte_fallback", suffix and byte_fallback)
     # Names that do not stand for bytes are plain text, and no text becomes their tokens. Cohere's
     # are emoji, beside the tokens of their bytes.
     plain = {name for name in names if of_bytes and not _BYTE_NAMES.issuperset(name)}
     merges = _read_merges(pairs, alphabet, plain)
     require(len(set(merges)) == len(merges), "a merge appears twice")
-    texts = plain
+    texts = plain.copy()
     if of_bytes and not looks_up:
-        texts = plain.union(_plain_added(added, merges))
+        # An added token names bytes only if a merge makes these bytes, or if they are one byte.
+        tokens = {*map(b"".join, merges), *BYTES}
+        for name in filter(_BYTE_NAMES.issuperset, added):
+            if tokens.isdisjoint(_read_names([name])):
+                texts.add(name)
     vocab = read_vocab(names, alphabet, texts)
     letters = {*BYTES, *(byte + suffix.encode() for byte in BYTES)}
     knows_all = of_bytes and letters <= set(vocab.values())
@@ -9786,10 +9744,8 @@ def read_wordpiece(data, added, alphabet):
         isinstance(prefix, str) and type(longest) is int,
         "in a WordPiece, continuing_subword_prefix is a string, max_input_chars_per_word a number",
     )
-    require(
-        alphabet != "bytes" or prefix.isascii(),
-        "beside a ByteLevel, the prefix of a WordPiece must be ASCII",
-    )
+    if alphabet == "bytes" and not prefix.isascii():
+        raise InputError("beside a ByteLevel, the prefix of a WordPiece must be ASCII")
     vocab = read_vocab(data.get("vocab"), alphabet, added)
     unknown = data.get("unk_token", "[UNK]")
     if unknown not in data["vocab"]:
@@ -9840,7 +9796,7 @@ def read_unigram(data, added, alphabet):
     """Read the "model" object of a Unigram."""
     byte_fallback = bool(data.get("byte_fallback"))
     _refuse(
-        "a Unigram", {"byte_fallback beside a ByteLevel": byte_fallback and alphabet == "bytes"}
+        "a Unigram with byte_fallback beside a ByteLevel", byte_fallback and alphabet == "bytes"
     )
     pairs = data.get("vocab")
     require(isinstance(pairs, list), "the vocabulary of a Unigram is a list of tokens and scores")
@@ -9852,14 +9808,11 @@ def read_unigram(data, added, alphabet):
     names = [name for name, _ in pairs]
     unknown = data.get("unk_id")
     if unknown is not None:
-        require(
-            _is_id(unknown) and unknown < len(names),
-            f"the unk_id {unknown!r} is not in the vocabulary of {len(names)}",
-        )
+        if not _is_id(unknown) or unknown >= len(names):
+            raise InputError(f"the unk_id {unknown!r} is not in the vocabulary of {len(names)}")
         unknown = names[unknown]
-    ids = {name: token_id for token_id, name in enumerate(names)}
     return {
-        "vocab": read_vocab(ids, alphabet, added),
+        "vocab": read_vocab(_token_names(data), alphabet, added),
         "merges": None,
         "scores": np.array([score for _, score in pairs], np.float64),
         "unk_token": unknown,
@@ -9868,27 +9821,30 @@ def read_unigram(data, added, alphabet):
     }
 
 
+def _token_names(model_object):
+    """Map the names in the vocabulary of a "model" object to their ids."""
+    vocab = model_object["vocab"]
+    if isinstance(vocab, dict):
+        return vocab
+    return {name: token_id for token_id, (name, _) in enumerate(vocab)}
+
+
 def _check_added_ids(ids, names):
     """Check that added tokens, text -> id, have the ids that Hugging Face gives them.
 
     A token that is in the vocabulary (`names`, name -> id) has its id there. The others are
     numbered from the size of the vocabulary on.
     """
-    numbers = defaultdict(itertools.count(len(names)).__next__, names)
-    for text, token_id in ids.items():
-        own_id = numbers[text]
-        if token_id != own_id:
-            raise InputError(
-                f"the added token {text!r} has the ids {own_id} and {_brief_json(token_id)}: "
-                "rename it"
-            )
+    own_ids = defaultdict(itertools.count(len(names)).__next__, names)
+    for text, given in ids.items():
+        own_id = own_ids[text]
+        if given != own_id:
+            both = f"{own_id} and {_brief_json(given)}"
+            raise InputError(f"the added token {text!r} has the ids {both}: rename it")
 
 
 def template_processing(template, special_tokens):
-    """Make the post_processor of a template: special tokens around $A, with spaces between them.
-
-    In a pair of texts, the tokens that follow the first text also follow the second.
-    """
+    """Make the post_processor of a template: special tokens around $A, with spaces between them."""
     before, text, after = template.partition("$A")
     tokens = [*before.split(), *after.split()]
     require(
@@ -9903,6 +9859,7 @@ def template_processing(template, special_tokens):
     return {
         "type": "TemplateProcessing",
         "single": single,
+        # the tokens that follow the first text also follow the second
         "pair": [*single, {"Sequence": {"id": "B", "type_id": 1}}, *pieces(after, 1)],
         "special_tokens": {
             name: {"id": name, "ids": [special_tokens[name]], "tokens": [name]} for name in tokens
@@ -9915,12 +9872,8 @@ def _differs_in_huggingface(model):
     if model.kind == "bpe" and model.scores is not None:
         # Tokens with equal scores may merge in another order. Runs of one character do not count,
         # since `_merges_by_score` orders them; they have equal scores in Llama 2.
-        ids = [
-            token_id
-            for token, token_id in model.ordinary_ids.items()
-            if len(set(token.decode())) > 1
-        ]
-        if len(set(model.scores[ids])) < len(ids):
+        tokens = [token for token in model.ordinary_ids if len(set(token.decode())) > 1]
+        if len({model.scores[model.ordinary_ids[token]] for token in tokens}) < len(tokens):
             return True
     has_charsmap = any(step.get("charsmap") for step in model.normalizer)
     return has_charsmap or _USER_SYMBOL in model.flags.values() or model.sums_in_single
@@ -9934,24 +9887,12 @@ def write_huggingface(model):
             "merges and finds symbols differently"
         )
     roles = {name: token for name, token in model.config.items() if name.endswith("_token")}
-    config = {
-        "tokenizer_class": "PreTrainedTokenizerFast",
-        "clean_up_tokenization_spaces": False,
-        **model.config,
-    }
+    config = {"tokenizer_class": "PreTrainedTokenizerFast", "clean_up_tokenization_spaces": False}
     return {
-        "tokenizer.json": _to_json(_to_tokenizer_json(model), indent=2),
-        "tokenizer_config.json": _to_json(config, indent=2),
-        "special_tokens_map.json": _to_json(roles, indent=2),
+        "tokenizer.json": _to_json(_to_tokenizer_json(model)),
+        "tokenizer_config.json": _to_json(config | model.config),
+        "special_tokens_map.json": _to_json(roles),
     }
-
-
-def _token_names(model_object):
-    """Map the names in the vocabulary of a "model" object to their ids."""
-    vocab = model_object["vocab"]
-    if isinstance(vocab, dict):
-        return vocab
-    return {name: token_id for token_id, (name, _) in enumerate(vocab)}
 
 
 def _to_tokenizer_json(model):
@@ -9961,11 +9902,13 @@ def _to_tokenizer_json(model):
         written["extra"] = model.extra
     texts = {}
     for text, token_id in sorted(model.special_tokens.items(), key=lambda item: item[1]):
-        if texts.setdefault(token_id, text) != text:
+        if token_id in texts:
             note(
                 f"a tokenizer.json has one text for each id: {text!r}, the second text of "
                 f"{token_id}, is left out"
             )
+        else:
+            texts[token_id] = text
     _check_added_ids({text: token_id for token_id, text in texts.items()}, _token_names(written))
     added = []
     for token_id, text in texts.items():
@@ -10004,38 +9947,26 @@ _BYTE_LEVEL = {
 }
 
 
-# A ByteLevel writes each byte as a character, its name. Only two pre-tokenizers may come after it,
-# and cut between names: Digits and this Split. Digits cuts around runs of numbers. The names of the
-# bytes below are numbers, such as ¼, which is the name of the byte 0xBC.
-_THREE_DIGITS = {
-    "type": "Split",
-    "pattern": {"Regex": "[0-9][0-9][0-9]"},
-    "behavior": "Isolated",
-    "invert": False,
-}
-_DIGIT_BYTES = frozenset(b"0123456789\xb2\xb3\xb9\xbc\xbd\xbe")
-
-
 def _check_after_bytes(parts, kind, fields):
-    """Check the pre-tokenizers after a ByteLevel, which cut the names of bytes.
+    """Check the pre-tokenizers after a ByteLevel, which writes each byte as a character, its name.
 
-    Digits also cuts characters such as "ü", whose name is "Ã¼". No text becomes a token that Digits
-    would cut. So the merges of such tokens are taken out of `fields`, which are those of Model.
+    Only Digits and one Split may cut between names there. Digits cuts around runs of numbers. Some
+    names are numbers, such as ¼ for the byte 0xBC, so it also cuts a character such as "ü", whose
+    name is "Ã¼". No text becomes a token that Digits would cut: the merges of such tokens are taken
+    out of `fields`, which are those of Model.
     """
+    three_digits = _pre_tokenizer(Split("[0-9][0-9][0-9]"))
     options = ("ignore_merges", "word_suffix", "unk_token")
     is_plain = kind == "bpe" and not any(map(fields.get, options))
     for part in parts:
-        require(
-            is_plain and part in (_DIGITS, _THREE_DIGITS),
-            f"a ByteLevel that is not the last pre_tokenizer, but before {_brief_json(part)}, "
-            "is not supported",
+        _refuse(
+            f"a ByteLevel that is not the last pre_tokenizer, but before {_brief_json(part)},",
+            not is_plain or part not in (_DIGITS, three_digits),
         )
     if _DIGITS in parts:
-        fields["merges"] = [
-            (left, right)
-            for left, right in fields["merges"]
-            if len({byte in _DIGIT_BYTES for byte in left + right}) == 1
-        ]
+        is_uncut = re.compile(rb"[\d\xb2\xb3\xb9\xbc-\xbe]+|[^\d\xb2\xb3\xb9\xbc-\xbe]+").fullmatch
+        merges = fields["merges"]
+        fields["merges"] = [merge for merge in merges if is_uncut(b"".join(merge))]
 
 
 def _pre_tokenizers(model):
@@ -10087,16 +10018,8 @@ _BATCHING = ("truncation", "padding")
 # gets the mark of a Metaspace "first" only if it begins with the first character of the text before
 # it was normalized.
 _CHANGING_THE_START = {"BertNormalizer", "Nmt", "Prepend", "Strip", "StripAccents"}
+# A key that only this type of a "model" object has, in files from before 2022 without a type.
 _TYPES_BY_KEYS = {"merges": "BPE", "continuing_subword_prefix": "WordPiece", "unk_id": "Unigram"}
-
-
-def _check_first_marks(parts, normalizer_steps):
-    """Check that no normalizer moves the beginning of a text, if a Metaspace marks only that."""
-    steps = _CHANGING_THE_START.intersection(step["type"] for step in normalizer_steps)
-    marks_first = any(part.get("prepend_scheme") == "first" for part in parts)
-    _refuse(
-        "a Metaspace", {f"prepend_scheme first after {', '.join(steps)}": steps and marks_first}
-    )
 
 
 def read_huggingface(content):
@@ -10108,7 +10031,11 @@ def read_huggingface(content):
     normalizer = list(filter(None, [content.get("normalizer")]))
     pattern = Pattern(content.get("pre_tokenizer") or "none")
     parts = _flattened(content.get("pre_tokenizer") or [], "pretokenizers")
-    _check_first_marks(parts, _flattened(normalizer, "normalizers"))
+    movers = _CHANGING_THE_START & {step["type"] for step in _flattened(normalizer, "normalizers")}
+    marks_first = any(part.get("prepend_scheme") == "first" for part in parts)
+    _refuse(
+        f"a Metaspace with prepend_scheme first after {', '.join(movers)}", marks_first and movers
+    )
     types = [part["type"] for part in parts]
     alphabet = "bytes" if "ByteLevel" in types else "characters"
     ids, flags = _read_added_tokens(content.get("added_tokens") or [])
@@ -10133,10 +10060,10 @@ def read_huggingface(content):
         extra=model_object.get("extra", {}),
     )
     kept = [*batching]
-    added = [True]  # a post_processor that `encode` would refuse is kept, too
+    added_ids = [True]  # a post_processor that `encode` would refuse is kept, too
     with contextlib.suppress(InputError):
-        added = model.added_ids
-    if any(added):
+        added_ids = model.added_ids
+    if any(added_ids):
         kept.append("post_processor (unless `add_special_tokens` is set)")
     if kept:
         note(f"{' and '.join(kept)} of a tokenizer.json: kept, but not applied by `encode`")
@@ -10144,12 +10071,11 @@ def read_huggingface(content):
 
 
 def _read_kind(model_object):
-    """Read the kind of a "model" object; in files from before 2022, other keys tell its type."""
+    """Read the kind of a "model" object, and check the fields that are strings."""
     for key in ("unk_token", "end_of_word_suffix"):
-        require(
-            isinstance(model_object.get(key), str | None),
-            f"the {key} of a model is a string, not {_brief_json(model_object.get(key))}",
-        )
+        text = model_object.get(key)
+        if not isinstance(text, str | None):
+            raise InputError(f"the {key} of a model is a string, not {_brief_json(text)}")
     by_keys = (name for key, name in _TYPES_BY_KEYS.items() if key in model_object)
     kind = str(model_object.get("type") or next(by_keys, "")).lower()
     require_known("kind of model", kind, KINDS)
@@ -10157,11 +10083,7 @@ def _read_kind(model_object):
 
 
 def _read_decoder(part, alphabet):
-    """Check a decoder, and put it into a list.
-
-    It must be ByteLevel for tokens of bytes. For tokens of characters, `decoded_tokens` raises
-    InputError for unsupported steps.
-    """
+    """Check a decoder, which is ByteLevel for tokens of bytes alone, and put it into a list."""
     steps = _flattened(part or [], "decoders")
     for step in steps:
         require(
@@ -10169,7 +10091,7 @@ def _read_decoder(part, alphabet):
             f"a decoder ByteLevel goes with a pre_tokenizer ByteLevel, not {_brief_json(step)}",
         )
     if alphabet != "bytes":
-        decoded_tokens({}, steps)
+        decoded_tokens({}, steps)  # raises InputError for unsupported steps
     return [part]
 
 
@@ -10189,10 +10111,8 @@ def _read_added_tokens(added):
     except (AttributeError, KeyError, TypeError):
         raise InputError("added_tokens is not a list of tokens") from None
     for text in _check_texts(ids):
-        require(
-            set(map(type, flags[text])) == {bool},
-            f"the flags of the added token {text!r}: each must be true or false",
-        )
+        if set(map(type, flags[text])) != {bool}:
+            raise InputError(f"the flags of the added token {text!r}: each must be true or false")
     return ids, flags
 
 
@@ -10212,11 +10132,7 @@ _USER_SYMBOL = AddedToken(normalized=True, special=False, literal=True)  # of us
 
 
 def _sentencepiece_steps(normalizer):
-    """Express SentencePiece's normalizer by Hugging Face's steps, as transformers' converters do.
-
-    `normalizer` is a step whose fields are the parameters of `_sentencepiece_passes`. Hugging
-    Face's steps also change the symbols in a text.
-    """
+    """Express SentencePiece's normalizer by Hugging Face's steps, which change symbols as well."""
     steps = []
     if normalizer["charsmap"]:
         steps.append({"type": "Precompiled", "precompiled_charsmap": normalizer["charsmap"]})
@@ -10230,15 +10146,12 @@ def _sentencepiece_steps(normalizer):
 
 
 def _sentencepiece_normalizer(spec, symbols):
-    """Make the normalizer of a NormalizerSpec; raises InputError if its charsmap is damaged.
-
-    `symbols` lists the texts that the charsmap must not change.
-    """
+    """Make the normalizer of a NormalizerSpec, whose charsmap must not change these symbols."""
     charsmap = base64.b64encode(spec.precompiled_charsmap).decode()
     step = {
         "type": "SentencePiece",
         "charsmap": charsmap,
-        "symbols": symbols * bool(charsmap),
+        "symbols": symbols if charsmap else [],
         "prefix": spec.add_dummy_prefix,
         "squeezes": spec.remove_extra_whitespaces,
         "escapes": spec.escape_whitespaces,
@@ -10249,15 +10162,14 @@ def _sentencepiece_normalizer(spec, symbols):
 def _sentencepiece_decoder(proto):
     """List the steps of the decoder for a ModelProto, as in Llama 2's tokenizer.json."""
     spec = proto.normalizer_spec
-    steps = []
-    if spec.escape_whitespaces:
-        steps.append(_MARKS_TO_SPACES)
-    if proto.trainer_spec.byte_fallback:
-        steps.append({"type": "ByteFallback"})
-    steps.append({"type": "Fuse"})
-    if spec.add_dummy_prefix or spec.remove_extra_whitespaces:
-        steps.append({"type": "Strip", "content": " ", "start": 1, "stop": 0})
-    return steps
+    may_add_space = spec.add_dummy_prefix or spec.remove_extra_whitespaces
+    steps = [
+        spec.escape_whitespaces and _MARKS_TO_SPACES,
+        proto.trainer_spec.byte_fallback and {"type": "ByteFallback"},
+        {"type": "Fuse"},
+        may_add_space and {"type": "Strip", "content": " ", "start": 1, "stop": 0},
+    ]
+    return list(filter(None, steps))
 
 
 def read_sentencepiece(data):
@@ -10271,14 +10183,14 @@ def read_sentencepiece(data):
     kind = _SENTENCEPIECE_KINDS[trainer.model_type]
     names = [piece.piece for piece in proto.pieces]
     scores = np.array([piece.score for piece in proto.pieces], np.float32)
-    ids = defaultdict(dict)  # piece -> id, for each type of pieces
+    ids = defaultdict(dict)  # type of pieces -> piece -> id
     for token_id, piece in enumerate(proto.pieces):
-        ids[piece.type][names[token_id]] = token_id
+        ids[piece.type][piece.piece] = token_id
     special_tokens = ids[_UNKNOWN] | ids[_CONTROL]
     config = {}
     for role in ROLES:
         # For bos_token, it is bos_id, which is -1 if the model has no such token.
-        token_id = getattr(trainer, f"{role[:3]}_id")
+        token_id = getattr(trainer, role.replace("_token", "_id"))
         if token_id in special_tokens.values():
             config[role] = names[token_id]
     symbols = ids[_USER_DEFINED]
@@ -10320,17 +10232,19 @@ def _parse_sentencepiece(data):
         proto.pieces and proto.HasField("trainer_spec") and proto.HasField("normalizer_spec"),
         "not a SentencePiece model, or cut off",
     )
+    trainer = proto.trainer_spec
     types = [piece.type for piece in proto.pieces]
     n_unknown = types.count(_UNKNOWN)
     features = {
-        "words": proto.trainer_spec.model_type not in _SENTENCEPIECE_KINDS,
+        "words": trainer.model_type not in _SENTENCEPIECE_KINDS,
         "a token that is not UTF-8": bytes in {type(piece.piece) for piece in proto.pieces},
         "a denormalizer": proto.denormalizer_spec.precompiled_charsmap,
         "an unused token": _UNUSED in types,
         f"{n_unknown} unknown tokens": n_unknown != 1,
-        "treat_whitespace_as_suffix": proto.trainer_spec.treat_whitespace_as_suffix,
+        "treat_whitespace_as_suffix": trainer.treat_whitespace_as_suffix,
     }
-    _refuse("a SentencePiece model", features)
+    for feature, is_there in features.items():
+        _refuse(f"a SentencePiece model with {feature}", is_there)
     return proto
 
 
@@ -10360,25 +10274,20 @@ def read_bert(data, file, config):
     plain = [name for name in ids if not re.fullmatch(r"\[.*\]|<.*>", name)]
     normalizer = NORMALIZERS["bert"] | {"lowercase": all(name == name.lower() for name in plain)}
     normalizer |= {field: config[name] for name, field in _BERT_FIELDS.items() if name in config}
-    post_processor = None
+    content = {
+        "model": {"type": "WordPiece", "vocab": ids},
+        "added_tokens": [{"content": text, "id": specials[text]} for text in specials],
+        "normalizer": normalizer,
+        "pre_tokenizer": {"type": "BertPreTokenizer"},
+        "decoder": {"type": "WordPiece", "prefix": "##", "cleanup": True},
+    }
     if {"[SEP]", "[CLS]"} <= specials.keys():
-        post_processor = {
+        content["post_processor"] = {
             "type": "BertProcessing",
             "sep": ["[SEP]", specials["[SEP]"]],
             "cls": ["[CLS]", specials["[CLS]"]],
         }
-    model = read_huggingface(
-        {
-            "model": {"type": "WordPiece", "vocab": ids},
-            "added_tokens": [
-                {"content": text, "id": token_id} for text, token_id in specials.items()
-            ],
-            "normalizer": normalizer,
-            "pre_tokenizer": {"type": "BertPreTokenizer"},
-            "decoder": {"type": "WordPiece", "prefix": "##", "cleanup": True},
-            "post_processor": post_processor,
-        }
-    )
+    model = read_huggingface(content)
     roles = {"pad_token": "[PAD]", "unk_token": "[UNK]"}
     model.config = {role: text for role, text in roles.items() if text in specials}
     return model
@@ -10446,29 +10355,25 @@ def transformers_config(
     >>> transformers_config(["<|end|>"], eos_token="<|end|>", model_max_length=1024)
     {'eos_token': '<|end|>', 'model_max_length': 1024}
     """
-    roles = zip(ROLES, (bos_token, eos_token, pad_token, unk_token), strict=True)
-    fields = {role: text for role, text in roles if text is not None}
-    for role, text in fields.items():
-        require(
-            text in special_tokens,
-            f"`{role}` {text!r} is not a special token of this tokenizer: "
-            f"{', '.join(special_tokens) or 'it has none'}",
-        )
+    fields = {}
+    for role, text in zip(ROLES, (bos_token, eos_token, pad_token, unk_token), strict=True):
+        if text is not None:
+            require(
+                text in special_tokens,
+                f"`{role}` {text!r} is not a special token of this tokenizer: "
+                f"{', '.join(special_tokens) or 'it has none'}",
+            )
+            fields[role] = text
     if model_max_length is not None:
-        require(
-            model_max_length >= 1,
-            f"`model_max_length` is {model_max_length}: it must be at least 1",
-        )
+        if model_max_length < 1:
+            raise InputError(f"`model_max_length` is {model_max_length}: it must be at least 1")
         fields["model_max_length"] = model_max_length
     if chat_template == "chatml":
-        require(
-            {"<|im_start|>", "<|im_end|>"} <= set(special_tokens),
-            "ChatML needs the special tokens '<|im_start|>' and '<|im_end|>'",
-        )
+        if not {"<|im_start|>", "<|im_end|>"} <= set(special_tokens):
+            raise InputError("ChatML needs the special tokens '<|im_start|>' and '<|im_end|>'")
         fields["chat_template"] = CHATML
     elif chat_template is not None:
-        template = _read_limited(Path(chat_template))
-        fields["chat_template"] = _decode_utf8(template, chat_template)
+        fields["chat_template"] = _decode_utf8(_read_limited(Path(chat_template)), chat_template)
     return fields
 
 
@@ -10513,21 +10418,28 @@ WRITTEN_FORMATS = [name for name in FORMATS if FORMATS[name].write]
 def find_model(name):
     """Find the file of a model by a path or, if there is none, by a name of Hugging Face's hub.
 
-    Tokenizers of other libraries are returned as they are.
+    Tokenizers of other libraries are returned as they are. In a folder, the names that `save`
+    writes are tried first, one by one. Later, several names are tried together: the folder must
+    have a single file with one of them.
     """
     if not isinstance(name, PathName):
         return name
     path = as_path(name)
-    if path.is_dir():
-        return _find_model_file(path)
-    return path if path.is_file() else _find_on_hub(str(name))
+    if path.is_file():
+        return path
+    if not path.is_dir():
+        return _find_on_hub(str(name))
+    groups = [[form.file] for form in FORMATS.values()]
+    groups += ["encoder.json"], ["*.tiktoken", "*tokenizer.json"], ["*.model", "*vocab.txt"]
+    for patterns in groups:
+        files = [file for pattern in patterns for file in path.glob(pattern)]
+        if len(files) == 1:
+            return files[0]
+    raise InputError(f"{path}: no tokenizer.json here, nor a single file of another format")
 
 
 def load_model(path, *, encoding=None, pattern=None, special_tokens=None):
-    """Read a model from a file, a folder, the hub, or a tokenizer of another library.
-
-    The format is detected from the content. See Tokenizer.load.
-    """
+    """Read a model from a file, folder, the hub, or a library's tokenizer; see Tokenizer.load."""
     options = {"encoding": encoding, "pattern": pattern, "special_tokens": special_tokens}
     file = find_model(path)
     if not isinstance(file, Path):
@@ -10542,9 +10454,8 @@ def load_model(path, *, encoding=None, pattern=None, special_tokens=None):
         "model or vocab.txt; commands take the model before the texts",
     )
     for name in options.keys() - inspect.signature(form.read).parameters.keys():
-        require(
-            options[name] is None, f"{file}: a file like {form.file} has its own: omit `{name}`"
-        )
+        if options[name] is not None:
+            raise InputError(f"{file}: a file like {form.file} has its own: omit `{name}`")
     with naming_file(file):
         model = call_with(form.read, data=data, file=file, config=config, **options)
     model.config |= {name: config[name] for name in CONFIG_KEYS if name in config}
@@ -10556,31 +10467,10 @@ def load_model(path, *, encoding=None, pattern=None, special_tokens=None):
     return model
 
 
-def _find_model_file(folder):
-    """Find the file of a model in a folder.
-
-    The names that `save` writes are tried first, one by one. Later, several names are tried
-    together: the folder must have a single file with one of them.
-    """
-    name_groups = [[form.file] for form in FORMATS.values()]
-    name_groups += ["encoder.json"], ["*.tiktoken", "*tokenizer.json"], ["*.model", "*vocab.txt"]
-    for names in name_groups:
-        files = [file for name in names for file in folder.glob(name)]
-        if len(files) == 1:
-            return files[0]
-    raise InputError(f"{folder}: no tokenizer.json here, nor a single file of another format")
-
-
 # The files of a model in a repository of the hub: the first that is there has its vocabulary.
-_HUB_VOCABULARIES = (
-    "tokenizer.json",
-    "tokenizer.model",
-    "spiece.model",
-    "sentencepiece.bpe.model",
-    "vocab.json",
-    "vocab.txt",
-)
-_HUB_FILES = (*_HUB_VOCABULARIES, "merges.txt", "tokenizer_config.json", "config.json")
+_HUB_VOCABULARIES = ["tokenizer.json", "tokenizer.model", "spiece.model"]
+_HUB_VOCABULARIES += ["sentencepiece.bpe.model", "vocab.json", "vocab.txt"]
+_HUB_FILES = [*_HUB_VOCABULARIES, "merges.txt", "tokenizer_config.json", "config.json"]
 
 
 def _find_on_hub(name):
@@ -10590,10 +10480,9 @@ def _find_on_hub(name):
     first part is a folder here is a mistyped path.
     """
     missing = f"{name}: no such file or folder"
-    is_name = re.fullmatch(
-        r"\w[\w.-]*/[\w.-]+(?<!\.json)(?<!\.txt)(?<!\.model)(?<!\.tiktoken)", name
-    )
-    require(is_name and not os.path.exists(os.path.dirname(name)), missing)
+    is_path = name.endswith((".json", ".txt", ".model", ".tiktoken"))
+    is_path |= os.path.exists(os.path.dirname(name))
+    require(not is_path and re.fullmatch(r"\w[\w.-]*/[\w.-]+", name), missing)
     try:
         hub = importlib.import_module("huggingface_hub")
         for file in _HUB_VOCABULARIES:
@@ -10629,8 +10518,10 @@ def _model_of(tokenizer):
     if backend is not tokenizer:
         content |= dict.fromkeys(_BATCHING)  # left over from the last call of the tokenizer
     model = read_huggingface(content)
-    values = {name: getattr(tokenizer, name, None) for name in CONFIG_KEYS}
-    model.config = {name: value for name, value in values.items() if value is not None}
+    for name in CONFIG_KEYS:
+        value = getattr(tokenizer, name, None)
+        if value is not None:
+            model.config[name] = value
     return model
 
 
@@ -10641,26 +10532,26 @@ def save_model(model, path, format=None):
     suffix of the first file of the format, such as model.tiktoken, is the name of that file. Files
     of other FORMATS stay in the folder. A warning names them, since `load_model` may read them.
     """
-    folder = as_path(path)
+    path = as_path(path)
     name = format or "huggingface"
     require_known("format", name, WRITTEN_FORMATS)
-    texts = FORMATS[name].write(model)
-    first = FORMATS[name].file
-    if folder.suffix == Path(first).suffix and not folder.is_dir():
+    form = FORMATS[name]
+    texts = form.write(model)
+    if path.suffix == Path(form.file).suffix and not path.is_dir():
         # The path names the first file, and the others go next to it.
-        require(format != "gpt2", f"{folder}: GPT-2's format has two files: name a folder for them")
-        texts = {name.replace(first, folder.name): text for name, text in texts.items()}
-        atomic_write_all(folder.parent, texts)
+        require(format != "gpt2", f"{path}: GPT-2's format has two files: name a folder for them")
+        texts = {name.replace(form.file, path.name): text for name, text in texts.items()}
+        atomic_write_all(path.parent, texts)
         return
     plain = model.kind == "bpe" and model.merges is not None
     if format is None and plain and not model.ignore_merges:
         with contextlib.suppress(InputError):
             texts |= write_gpt2(model)
-    atomic_write_all(folder, texts)
-    files = {form.file for form in FORMATS.values() if (folder / form.file).is_file()}
-    others = files - texts.keys()
+    atomic_write_all(path, texts)
+    files = {form.file for form in FORMATS.values() if (path / form.file).is_file()}
+    others = sorted(files - texts.keys())
     if others:
-        note(f"{folder}: {', '.join(sorted(others))} may hold another model: remove outdated files")
+        note(f"{path}: {', '.join(others)} may hold another model: remove outdated files")
 
 
 # ─── Kinds ────────────────────────────────────────────────────────────────────────────────────────
@@ -12033,10 +11924,7 @@ def _id_array(ids):
 
 
 class Encoded(NamedTuple):
-    """The description of a file of token ids.
-
-    It is written as JSON next to the file; as a string it is one line.
-    """
+    """The description of a file of token ids, written next to it as JSON; a string of one line."""
 
     tokens: int
     documents: int
@@ -12078,10 +11966,8 @@ def _encode_blocks(tokenizer, options, added_ids, end_id, dtype, source, blocks)
         texts = source.texts(block)
         begins = block.opening == BEGINS
         ends_there = block.next_opening == BEGINS  # or the text goes on in the next block
-        seed = options["seed"] + (block.number << 32)
-        ids, offsets = tokenizer.encode_texts(
-            texts, opening=block.opening, **options | {"seed": seed}
-        )
+        own = {"opening": block.opening, "seed": options["seed"] + (block.number << 32)}
+        ids, offsets = tokenizer.encode_texts(texts, **options | own)
         if any(added_ids):
             before, after = added_ids
             ids, offsets = surround(ids, offsets, before * begins, after * ends_there)
@@ -12089,12 +11975,12 @@ def _encode_blocks(tokenizer, options, added_ids, end_id, dtype, source, blocks)
         repeats_end = False
         if end_id is not None:
             repeats_end = not begins and 0 in ends[:1]
-            has_end = np.append(ids, 0)[ends - 1] == end_id
-            has_end &= ends > offsets[: len(ends)]  # the id before an empty text is not its own
-            ids = np.insert(ids, ends[~has_end], end_id)
+            is_empty = ends == offsets[: len(ends)]  # the id before an empty text is not its own
+            lacks_end = is_empty | (np.append(ids, 0)[ends - 1] != end_id)
+            ids = np.insert(ids, ends[lacks_end], end_id)
             ends = np.flatnonzero(ids == end_id) + 1
-        n_bytes = sum(map(len, texts))
         ids = ids.astype(dtype, copy=False)
+        n_bytes = sum(map(len, texts))
         encoded.append(_EncodedBlock(ids, ends, n_bytes, block.n_bytes, begins, repeats_end))
     return encoded
 
@@ -12104,10 +11990,8 @@ def _id_type(largest, dtype):
     require_known("`dtype`", dtype, ("auto", "uint16", "uint32"))
     if dtype == "auto":
         return np.min_scalar_type(max(largest, 256))
-    require(
-        largest <= np.iinfo(dtype).max,
-        f"{dtype} does not hold the id {largest:,} of this vocabulary: use uint32",
-    )
+    if largest > np.iinfo(dtype).max:
+        raise InputError(f"{dtype} does not hold the id {largest:,} of this vocabulary: use uint32")
     return np.dtype(dtype)
 
 
@@ -12116,14 +12000,6 @@ def _open_output(path):
     if path == STANDARD_STREAM:
         return contextlib.nullcontext(sys.stdout.buffer)
     return atomic_write(path)
-
-
-def _as_lines(ids, ends):
-    """Write ids as decimal numbers, a line for each document; the last document may go on."""
-    lines = [" ".join(map(str, part.tolist())) for part in np.split(ids, ends)]
-    if lines[-1]:
-        lines[-1] += " "
-    return "\n".join(lines).encode()
 
 
 @contextlib.contextmanager
@@ -12150,7 +12026,10 @@ def _array_writer(path, dtype):
         if path.suffix in (".npy", ".bin"):
             file.write(np.ascontiguousarray(numbers, dtype).data)
         else:
-            file.write(_as_lines(numbers, ends))
+            lines = [" ".join(map(str, part.tolist())) for part in np.split(numbers, ends)]
+            if lines[-1]:
+                lines[-1] += " "  # the last document may go on
+            file.write("\n".join(lines).encode())
         file.flush()  # if the disk is full, fail now, before other files have taken their names
 
     with _open_output(path) as file:
@@ -12169,28 +12048,28 @@ def _name_outputs(out, val_fraction):
         "train" in path.name,
         f"{path}: name a file with 'train' in it: the held-out documents get 'val' there",
     )
-    return [path, path.with_name("val".join(path.name.rsplit("train", 1)))]
+    before, after = path.name.rsplit("train", 1)
+    return [path, path.with_name(f"{before}val{after}")]
 
 
 def _hold_out(block, first, fraction):
     """Divide the ids of a block, and the ends of its documents, into training and held-out ones.
 
-    first  the number of the document that the block begins in, from 0. Of n documents, floor(n *
-           fraction) are held out: document d if floor((d + 1) * fraction) is greater than floor(d *
-           fraction). So the choice depends only on the order of the documents
+    Of the first n documents, floor(n * fraction) are held out. So the choice depends only on the
+    order of the documents. The block begins in the one with the number `first`, from 0.
     """
     if fraction is None:
         return [(block.ids, block.ends)]
     billionths = round(fraction * 10**9)  # whole numbers avoid rounding
-    documents = np.arange(first, first + len(block.ends) + 2)
-    is_held_out = np.diff(documents * billionths // 10**9) > 0
+    numbers = np.arange(first, first + len(block.ends) + 2)
+    is_held_out = np.diff(numbers * billionths // 10**9) > 0
     # The last document goes on in the next block, so it has a length, but no end here.
     lengths = np.diff(block.ends, prepend=0, append=len(block.ids))
     parts = []
     for is_chosen in (~is_held_out, is_held_out):
         ids = block.ids[np.repeat(is_chosen, lengths)]
-        chosen_lengths = lengths[:-1][is_chosen[:-1]]
-        parts.append((ids, np.cumsum(chosen_lengths)))
+        ends = np.cumsum(lengths * is_chosen)[:-1]
+        parts.append((ids, ends[is_chosen[:-1]]))
     return parts
 
 
@@ -12198,18 +12077,13 @@ def _check_outputs(outputs, inputs):
     """Raise InputError if a file would be both read and written, or written twice."""
     taken = {path.resolve() for path in inputs if path.is_file()}  # a device or a pipe may be both
     for path in outputs:
-        file = path.resolve()
-        require(
-            file not in taken, f"{path}: is an input, or would be written twice; choose another"
-        )
-        taken.add(file)
+        if path.resolve() in taken:
+            raise InputError(f"{path}: is an input, or would be written twice; choose another")
+        taken.add(path.resolve())
 
 
 def _join_documents(blocks, start_id, end_id):
-    """Insert the start of each document, and drop an end that is there from the blocks before.
-
-    A document that begins with `start_id` gets no second one.
-    """
+    """Insert the start of each document that lacks it, and drop an end that repeats the last."""
     last_id = None  # of the text so far
     for block in blocks:
         if block.begins:
@@ -12221,12 +12095,12 @@ def _join_documents(blocks, start_id, end_id):
             ends = ends[1:] - 1
         if start_id is not None:
             starts = np.append(0, ends)
-            lengths = np.append(ends, len(ids)) - starts
-            is_missing = (lengths == 0) | (np.append(ids, 0)[starts] != start_id)
-            is_missing[0] &= last_id in (None, end_id)
-            is_missing[-1] &= lengths[-1] > 0  # or the last document ends with the block
-            ids = np.insert(ids, starts[is_missing], start_id)
-            ends = ends + np.cumsum(is_missing)[:-1]
+            is_empty = starts == np.append(ends, len(ids))
+            lacks_start = is_empty | (np.append(ids, 0)[starts] != start_id)
+            lacks_start[0] &= last_id in (None, end_id)  # or the document began before
+            lacks_start[-1] &= not is_empty[-1]  # or the last document ended with the block
+            ids = np.insert(ids, starts[lacks_start], start_id)
+            ends = ends + np.cumsum(lacks_start)[:-1]
         if len(ids):
             last_id = ids[-1]
         yield block._replace(ids=ids, ends=ends)
@@ -12235,24 +12109,24 @@ def _join_documents(blocks, start_id, end_id):
 def _write_descriptions(paths, totals, encoded):
     """Describe each file of ids in a file next to it; raises InputError if one has no documents.
 
-    totals   the numbers of tokens and documents of each, int64[2, 2]
-    encoded  the description of both together
+    The totals of each are its numbers of tokens and documents; `encoded` describes all together.
     """
     if not encoded.tokens:
         note(f"{paths[0]}: no ids, since there is no text to encode")
-    for path, (n_tokens, n_documents) in zip(paths, totals.tolist(), strict=False):
+    description = encoded._asdict()
+    if len(paths) > 1:
+        n_held_out = totals[1, 1]
         require(
-            n_documents or len(paths) == 1,
-            f"of {number_of(encoded.documents, 'document')} `val_fraction` holds out "
-            f"{totals[1, 1]}: documents are files, lines of .jsonl files, and texts before the "
-            "token of `append`; choose another `val_fraction`",
+            0 < n_held_out < encoded.documents,
+            f"of {number_of(encoded.documents, 'document')} `val_fraction` holds out {n_held_out}: "
+            "documents are files, lines of .jsonl files, and texts before the token of `append`; "
+            "choose another `val_fraction`",
         )
-        description = encoded._asdict() | {"tokens": n_tokens, "documents": n_documents}
-        if len(paths) > 1:
-            del description["bytes"]  # they are not known for each file
+        del description["bytes"]  # they are not known for each file
+    for path, (n_tokens, n_documents) in zip(paths, totals.tolist(), strict=False):
+        description |= {"tokens": n_tokens, "documents": n_documents}
         if path != STANDARD_STREAM:
-            content = _to_json(description, indent=2)
-            atomic_write_all(path.parent, {_sidecar(path).name: content})
+            atomic_write_all(path.parent, {_sidecar(path).name: _to_json(description)})
 
 
 @checked
@@ -12276,9 +12150,7 @@ def encode_files(
     progress: bool = False,
     executor: Executor | None = None,
 ) -> Encoded:
-    """Write the token ids of files, folders or globs to one file, in the order of the texts.
-
-    Returns its description.
+    """Write the token ids of files, folders or globs to one file; returns its description.
 
     inputs           files, folders (their files in the order of their paths), globs, or - for
                      standard input: text, lines of JSON (.jsonl), or Parquet; text and JSON may be
@@ -12307,10 +12179,7 @@ def encode_files(
     allowed_special  the special tokens that are found in the texts: "all", "none", or some of them
 
     Also text_field and skip_bad_lines, as in a Source; workers, progress and executor, as in an
-    Engine.
-
-    Files are written under temporary names, and renamed when all are complete. Raises InputError
-    for invalid options and inputs.
+    Engine. Raises InputError for invalid options and inputs.
 
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     _ = Path(folder, "a.txt").write_text("Hi!")
@@ -12391,10 +12260,8 @@ def read_ids(path: PathName, dtype: str | None = None) -> np.ndarray:
             ids = np.zeros(0, dtype)
             if path.stat().st_size:  # an empty file cannot be mapped
                 ids = np.memmap(path, dtype, "r")
-        require(
-            ids.ndim == 1 and ids.dtype.kind in "iu",
-            f"numbers of type {ids.dtype} and shape {ids.shape} are not token ids",
-        )
+        if ids.ndim != 1 or ids.dtype.kind not in "iu":
+            raise InputError(f"numbers of type {ids.dtype} and shape {ids.shape} are not token ids")
     n = description.get("tokens", len(ids))
     require(
         len(ids) == n,
@@ -12417,7 +12284,8 @@ def _read_id_batches(path, dtype):
     with open(path, "rb") if is_file else contextlib.nullcontext(sys.stdin.buffer) as file:
         for lines in _batched_by_size(file, len, BLOCK_BYTES):
             try:
-                yield [*map(int, b"".join(lines).translate(_LIST_AS_SPACES).split())]
+                fields = b"".join(lines).translate(_LIST_AS_SPACES).split()
+                yield [*map(int, fields)]
             except ValueError as error:
                 raise InputError(f"{path}: token ids must be whole numbers: {error}") from None
 
@@ -12458,11 +12326,10 @@ def decode_file(
 # ─── Training ─────────────────────────────────────────────────────────────────────────────────────
 #
 # Files, or words files -> a Training: a tokenizer with all measurements. All options are written
-# once, in the signature of `train`. A Recipe is the record of those that decide the model; the
-# others say where the text is, and how it is read. `complete` checks a recipe and fills in the
-# defaults of its family of models: the alphabet, and with it mark, unknown token and pattern. Words
-# files decide the pattern, the normalizer and the special tokens; see `prepare`. After that, the
-# recipe alone decides each part of the training:
+# once, in the signature of `train`. A Recipe has those that decide the model; the others say where
+# the text is, and how it is read. `complete` checks a recipe and fills in the defaults of its
+# family of models; from words files come the pattern, the normalizer and the special tokens. After
+# that, the recipe alone decides each part of the training:
 #
 #     recipe.source        pattern, normalizer, special tokens        -> how text becomes words
 #     recipe.learn         model, alphabet, vocab_size, tie_break …   -> tokens from the words
@@ -12550,8 +12417,6 @@ def train(
     ...     training = train(folder, 260, ["<|end|>"])
     >>> training.learned.counts.tolist(), training.counted.n_documents
     ([3, 3, 2], 2)
-    >>> train(texts=["low low lower", "newest"], vocab_size=260).learned.counts.tolist()
-    [3, 3, 2, 1]
     """
     options = dict(locals())
     recipe, files, counts = prepare(call_with(Recipe, **options), inputs, texts)
@@ -12634,21 +12499,15 @@ class Recipe(_Options):
         return options
 
     def source(self, files: Sequence[Path | TextStream] = (), **options: object) -> Source:
-        """Make the Source of the text, with those of the options that are fields of a Source.
-
-        The names of byte tokens end documents, since they must not be learnt.
-        """
+        """Make the Source of the text, with those of the options that are fields of a Source."""
+        options |= vars(self)
+        # The names of byte tokens end documents, since they must not be learnt.
         options["special_tokens"] = [*self.special_tokens, *self.byte_tokens]
-        options["pattern"] = self.pattern
-        options["normalizer"] = self.normalizer
         return call_with(Source, files, **options)
 
     @property
     def metaspace(self) -> Metaspace | None:
-        """The step that writes the mark.
-
-        The mark ▁ replaces a space; any other mark comes before each word.
-        """
+        """The step that writes the mark: ▁ replaces a space, and any other begins each word."""
         if not self.mark:
             return None
         return Metaspace(self.mark, "never" if self.mark == MARK else "always")
@@ -12706,22 +12565,14 @@ class Recipe(_Options):
             fields["scores"] = np.array([score_of.get(token, 0.0) for token in vocab.values()])
         if self.mark:  # it comes last, but before "none", as in a pattern read from a file
             parts = [part for part in Pattern(self.pattern).parts if part != PATTERNS["none"]]
-            fields["pattern"] = [*parts, self.metaspace]
-            if not parts:
-                fields["pattern"].append("none")
+            fields["pattern"] = [*parts, self.metaspace] if parts else [self.metaspace, "none"]
         merges = learned.merges if family.kind == "bpe" else None
         return call_with(Model, vocab, merges, **fields)
 
 
-def check_special_tokens(special_tokens):
-    """Check the special tokens of a model before it is trained, and return them as a list.
-
-    >>> check_special_tokens(["<|end|>", "x"])
-    Traceback (most recent call last):
-    ...
-    bpe_numba.InputError: the special token 'x' is a single byte, which every vocabulary has
-    """
-    special_tokens = _check_texts(special_tokens)
+def _with_checked_names(recipe):
+    """Check the special tokens of a recipe, and look up the steps of its normalizer."""
+    special_tokens = _check_texts(recipe.special_tokens)
     for text in special_tokens:
         require(
             len(text.encode()) > 1,
@@ -12731,16 +12582,8 @@ def check_special_tokens(special_tokens):
             text not in _BYTE_NAMES,
             f"the special token {text!r} names a byte in tokenizer.json: use a longer one",
         )
-    return special_tokens
-
-
-def _with_checked_names(recipe):
-    """Check the special tokens of a recipe, and look up the steps of its normalizer."""
-    return dataclasses.replace(
-        recipe,
-        special_tokens=check_special_tokens(recipe.special_tokens),
-        normalizer=_named_normalizer(recipe.normalizer),
-    )
+    normalizer = _named_normalizer(recipe.normalizer)
+    return dataclasses.replace(recipe, special_tokens=special_tokens, normalizer=normalizer)
 
 
 def complete(recipe):
@@ -12749,6 +12592,10 @@ def complete(recipe):
     >>> recipe = complete(Recipe(300, ["<s>"], alphabet="characters"))
     >>> recipe.pattern, recipe.mark, recipe.unk_token, recipe.special_tokens
     ('gpt2', '▁', '<unk>', ['<s>', '<unk>'])
+    >>> complete(Recipe(300, ["x"]))
+    Traceback (most recent call last):
+    ...
+    bpe_numba.InputError: the special token 'x' is a single byte, which every vocabulary has
     """
     hints = get_type_hints(train)
     for name, value in vars(recipe).items():
@@ -12759,19 +12606,18 @@ def complete(recipe):
     require_known("family of models", recipe.model, FAMILIES)
     require_known("`special_tokens_at`", recipe.special_tokens_at, SPECIAL_TOKENS_AT)
     family = FAMILIES[recipe.model]
-    parameters = inspect.signature(family.learn).parameters.keys()
-    chosen = {
-        name
-        for name in ("tie_break", "score", "min_frequency")
-        if getattr(recipe, name) != getattr(Recipe, name)
-    }
-    for name in (chosen | recipe.learner_options.keys()) - parameters:
-        raise InputError(f"`{name}` is no option of `train` with the family {recipe.model}")
+    options = {"tie_break", "score", "min_frequency", *recipe.learner_options}
+    for name in options - inspect.signature(family.learn).parameters.keys():
+        if getattr(recipe, name, None) != getattr(Recipe, name, ""):
+            raise InputError(f"`{name}` is no option of `train` with the family {recipe.model}")
     recipe = _with_checked_names(recipe)
     if recipe.from_ is None:
-        recipe, n_least = _complete_new(recipe, family)
+        recipe = _complete_new(recipe, family)
+        n_least = 256 if recipe.alphabet == "bytes" else 1
+        n_least += len(recipe.special_tokens) + len(recipe.byte_tokens)
     else:
-        recipe, n_least = _complete_from(recipe)
+        recipe = _complete_from(recipe)
+        n_least = len(recipe.from_.vocab) + 1
     require(
         n_least <= recipe.vocab_size <= MAX_ID,
         f"`vocab_size` is {recipe.vocab_size}: with this alphabet, these special tokens or this "
@@ -12781,45 +12627,35 @@ def complete(recipe):
 
 
 def _complete_new(recipe, family):
-    """Fill in the open fields of the recipe of a new model; returns it and the least vocab_size."""
+    """Fill in the open fields of the recipe of a new model."""
     alphabet = recipe.alphabet or family.alphabet
     require_known("alphabet", alphabet, ALPHABETS)
     special_tokens = recipe.special_tokens
+    mark = ""
+    coverage = 1.0
     unk_token = None
     if alphabet == "bytes":
-        n_letters = 256
-        mark = ""
-        coverage = 1.0
         require(
             recipe.coverage in (None, 1) and not recipe.byte_fallback and not recipe.mark,
             "`coverage`, `byte_fallback` and `mark` go with the alphabet characters",
         )
-        require(
-            family.alphabet == "bytes",
-            f"a model of the family {recipe.model} is made of characters",
-        )
+        if family.alphabet != "bytes":
+            raise InputError(f"a model of the family {recipe.model} is made of characters")
     else:
-        n_letters = 1
         mark = family.mark if recipe.mark is None else recipe.mark
         coverage = COVERAGE if recipe.coverage is None else recipe.coverage
         require(0 < coverage <= 1, f"`coverage` is more than 0, and at most 1, not {coverage}")
-        require(
-            len(mark) <= 1 and not mark.isspace(),
-            f"a mark is one character, not white space: {mark!r}",
-        )
+        if len(mark) > 1 or mark.isspace():
+            raise InputError(f"a mark is one character, not white space: {mark!r}")
         if family.kind == "unigram" or not recipe.byte_fallback:
             unk_token = recipe.unk_token or family.unk_token
             special_tokens = list(dict.fromkeys([*special_tokens, unk_token]))
         else:
             require(family.kind == "bpe", "`byte_fallback` is for bpe and unigram")
-            require(
-                recipe.unk_token is None,
-                "with `byte_fallback` nothing is unknown: omit `unk_token`",
-            )
-    pattern = family.pattern
-    if mark not in ("", MARK):
-        pattern = "whitespace-split"
-    recipe = dataclasses.replace(
+            if recipe.unk_token is not None:
+                raise InputError("with `byte_fallback` nothing is unknown: omit `unk_token`")
+    pattern = family.pattern if mark in ("", MARK) else "whitespace-split"
+    return dataclasses.replace(
         recipe,
         alphabet=alphabet,
         pattern=recipe.pattern or pattern,
@@ -12828,17 +12664,15 @@ def _complete_new(recipe, family):
         mark=mark,
         coverage=coverage,
     )
-    return recipe, n_letters + len(special_tokens) + len(recipe.byte_tokens)
 
 
 def _complete_from(recipe):
-    """Fill in the open fields of a recipe that continues a model; returns it and the least size."""
+    """Fill in the open fields of a recipe that continues a model."""
     base = recipe.from_
     if not isinstance(base, Model):
         base = load_model(base)
-    require(
-        {recipe.model, base.kind} == {"bpe"}, "only a BPE has merges that training can continue"
-    )
+    if {recipe.model, base.kind} != {"bpe"}:
+        raise InputError("only a BPE has merges that training can continue")
     require(not base.word_suffix, "training cannot continue a model whose words end in a suffix")
     pattern = recipe.pattern or base.pattern
     if Pattern(pattern).steps == Pattern(base.pattern).steps:
@@ -12847,10 +12681,9 @@ def _complete_from(recipe):
     if special_tokens != list(base.special_tokens):
         base = dataclasses.replace(base, special_tokens=special_tokens)
     merges, _ = _as_merges(base)
-    base = dataclasses.replace(
-        base, pattern=pattern, merges=merges, scores=None, ignore_merges=False
-    )
-    recipe = dataclasses.replace(
+    changes = {"merges": merges, "scores": None, "ignore_merges": False}
+    base = dataclasses.replace(base, pattern=pattern, **changes)
+    return dataclasses.replace(
         recipe,
         from_=base,
         special_tokens=special_tokens,
@@ -12860,7 +12693,6 @@ def _complete_from(recipe):
         normalizer=base.normalizer,
         alphabet=base.alphabet,
     )
-    return recipe, len(base.vocab) + 1
 
 
 def words_of_model(model: Model, words: Words) -> Words:
@@ -12868,9 +12700,9 @@ def words_of_model(model: Model, words: Words) -> Words:
 
     These tokens become the alphabet of the words, in the order of their ids. Letters that are not
     tokens split a word. From the result, `learn` learns the merges that the training of the model
-    would have made next on these words; `extend_model` adds them. The pattern of the model is not
-    used: a word may reach over the ends of its pretokens, and then new merges do so, too (SuperBPE,
-    Liu et al. 2025).
+    would have made next; `extend_model` adds them. The pattern of the model is not used: a word may
+    reach over the ends of its pretokens, and then new merges do so, too (SuperBPE, Liu et al.
+    2025).
 
     >>> model = Model({0: b"a", 1: b"b", 2: b"ab"}, [(b"a", b"b")])
     >>> words_of_model(model, Words.from_counts({b"abab": 2, b"ba": 1})).symbols
@@ -12931,8 +12763,8 @@ class Training:
     def n_tokens(self) -> int:
         """The number of tokens of the corpus.
 
-        The merges of a BPE over bytes were counted. With other models each word is encoded, since
-        characters may be unknown, and longest tokens do not follow the merges.
+        A BPE over bytes has counted them. With other models each word is encoded, since characters
+        may be unknown, and longest tokens do not follow the merges.
         """
         model = self.tokenizer.model
         if model.kind == "bpe" and model.alphabet == "bytes":
@@ -12958,8 +12790,8 @@ class Training:
     def save(self, folder: PathName) -> None:
         """Write the folder of a model as the command `train` does.
 
-        It has the record of the training and, for a BPE, whose tokens are made by merges, the
-        merges with their counts. A file of an earlier training is removed.
+        It has the record of the training and, for a BPE, the merges with their counts. Those of an
+        earlier training are removed.
 
         >>> with tempfile.TemporaryDirectory() as folder:
         ...     train(texts=["low low lower"], vocab_size=258).save(folder)
@@ -12969,19 +12801,20 @@ class Training:
         check_writable(as_path(folder))
         with written_together():
             self.tokenizer.save(folder)
-            atomic_write_all(Path(folder), {RECORD_FILE: _to_json(self.record, indent=2)})
+            atomic_write_all(Path(folder), {RECORD_FILE: _to_json(self.record)})
             file = Path(folder, LEARNED_FILE)
             if not self.history:
-                file.unlink(missing_ok=True)  # from an earlier training
+                file.unlink(missing_ok=True)
                 return
             learned, n_bytes = self.history
+            letters = [letter.decode("latin-1") for letter in learned.alphabet]
             with atomic_write(file) as out:
                 np.savez_compressed(
                     out,
                     pairs=learned.pairs,
                     counts=learned.counts,
                     n_tokens=learned.n_tokens,
-                    alphabet=json.dumps([token.decode("latin-1") for token in learned.alphabet]),
+                    alphabet=json.dumps(letters),
                     n_bytes=n_bytes,
                     model=self.tokenizer.digest,
                 )
@@ -13015,9 +12848,8 @@ class Training:
         rows.append(("bytes/token", self.n_bytes / self.n_tokens))
         if self.recipe.alphabet == "characters":
             rows.append(("characters", f"{len(learned.alphabet):,} are tokens"))
-        rows.append(
-            ("tokens", f"{len(model.vocab):,}, {len(model.special_tokens)} of them special")
-        )
+        n_special = len(model.special_tokens)
+        rows.append(("tokens", f"{len(model.vocab):,}, {n_special} of them special"))
         seen = {model.unk_token, *self.counted.special_tokens}
         unseen = sorted(model.special_tokens.keys() - seen)
         if unseen:
@@ -13042,9 +12874,9 @@ def _warn_of_source(source):
         counts = Counter(map(bytes.decode, texts))
         for name in source.special_tokens:
             del counts[name]
-        names = ", ".join(name for name, n in counts.most_common(5) if n > 2)
+        names = [name for name, n in counts.most_common(5) if n > 2]
         if names:
-            note(f"{names} in the text: plain text, unless `special_tokens` names it")
+            note(f"{', '.join(names)} in the text: plain text, unless `special_tokens` names it")
 
 
 def _name_some(files):
@@ -13074,20 +12906,15 @@ def count_files(
     unknown token or of a byte, such as <unk>, is plain text in the files, they are counted twice,
     and a family that needs the name refuses the words file. So it does if they come from a pipe.
 
-    inputs          files, folders, globs, or - for standard input, as for `train`
-    out             the words file, .npz
-    special_tokens  strings that end documents and are not learnt from
-    pattern         gpt2, cl100k, o200k, llama3, qwen2, nanochat, bert, whitespace,
-                    whitespace-split, spaces, none, or a regular expression
-    normalizer      changes the text first: nfc, nfd, nfkc, nfkd, lowercase, strip-accents, nmt,
-                    bert or bert-cased
-    byte_fallback   for a training with byte_fallback: names of byte tokens in the text, such as
-                    <0x0A>, end documents as well
-    max_words       drop the rarest words when there are more unique words than this; 0: never drop
-                    any
+    inputs         files, folders, globs, or - for standard input, as for `train`
+    out            the words file, .npz
+    pattern        gpt2, cl100k, o200k, llama3, qwen2, nanochat, bert, whitespace, whitespace-split,
+                   spaces, none, or a regular expression
+    byte_fallback  for a training with byte_fallback: names of byte tokens in the text, such as
+                   <0x0A>, end documents as well
 
-    Also text_field and skip_bad_lines, as in a Source; workers, progress and executor, as in an
-    Engine.
+    Also special_tokens, normalizer and max_words, as in `train`; text_field and skip_bad_lines, as
+    in a Source; workers, progress and executor, as in an Engine.
 
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     for name in ("a.txt", "b.txt"):
@@ -13143,9 +12970,8 @@ def prepare(recipe, inputs=None, texts=None):
         not others,
         f"{_name_some(others)}: text and words files cannot be mixed: run `count` on these, too",
     )
-    require(
-        len(set(files)) == len(files), "a words file is named twice: its words would count twice"
-    )
+    if len(set(files)) < len(files):
+        raise InputError("a words file is named twice: its words would count twice")
     counted, settings = zip(*map(load_counts, files), strict=True)
     recipe = complete(_with_settings(recipe, settings[0]))
     for name, expected in recipe.source().settings.items():
@@ -13164,10 +12990,14 @@ def prepare(recipe, inputs=None, texts=None):
 
 def _with_settings(recipe, settings):
     """Take from the settings of a words file what a recipe leaves open."""
-    types = {"Split": Split, "Metaspace": Metaspace}
-    steps = [
-        step if isinstance(step, str) else types[step[0]](*step[1:]) for step in settings["pattern"]
-    ]
+    steps = []
+    for step in settings["pattern"]:
+        match step:
+            case ["Split", *fields]:
+                step = Split(*fields)
+            case ["Metaspace", *fields]:
+                step = Metaspace(*fields)
+        steps.append(step)
     names = [name for name in settings["special_tokens"] if name not in BYTE_TOKENS]
     return dataclasses.replace(
         recipe,
@@ -13187,11 +13017,10 @@ def train_recipe(recipe, source, counts, engine):
         else:
             _warn_of_source(source)
         # learning from one word also reveals bad options early
+        word = Words.from_counts({b"aa": 1})
         jobs = [
             functools.partial(compile_counting, source.pattern),
-            functools.partial(
-                recipe._learn_symbols, Words.from_counts({b"aa": 1}), 257, Engine(engine.workers)
-            ),
+            functools.partial(recipe._learn_symbols, word, 257, Engine(engine.workers)),
             functools.partial(compile_pretokenizing, source),
         ]
         compile_side_by_side(jobs, engine, KERNELS)
@@ -13291,13 +13120,13 @@ class Table(NamedTuple):
         if not self.rows:
             return self.title
         columns = []
-        for values in zip(self.header, *self.rows, strict=True):
-            cells = [_cell(value, values[0]).replace("|", "\\|") for value in values]  # ends a cell
+        for name, *values in zip(self.header, *self.rows, strict=True):
+            cells = [_cell(value, name).replace("|", "\\|") for value in (name, *values)]
             width = max(map(_cell_width, cells))
-            on_right = str not in map(type, values[1:])
+            on_right = str not in map(type, values)
             cells.insert(1, "-" * (width - on_right) + ":" * on_right)
             columns.append([_fill(cell, width, on_right) for cell in cells])
-        lines = (f"| {' | '.join(row)} |" for row in zip(*columns, strict=True))
+        lines = [f"| {' | '.join(row)} |" for row in zip(*columns, strict=True)]
         return "\n".join([self.title, "", *lines])
 
     __repr__ = __str__
@@ -13307,12 +13136,11 @@ class Table(NamedTuple):
         return import_optional("pandas").DataFrame([*self.rows], columns=[*self.header])
 
     def _repr_html_(self):
-        rows = [
-            [html.escape(_cell(*cell)) for cell in zip(row, self.header, strict=True)]
-            for row in (self.header, *self.rows)
-        ]
-        lines = map("<td>".join, rows)
-        return f"<h4>{html.escape(self.title)}</h4><table><tr><td>{'<tr><td>'.join(lines)}</table>"
+        page = f"<h4>{html.escape(self.title)}</h4><table>"
+        for row in (self.header, *self.rows):
+            cells = map(_cell, row, self.header)
+            page += "<tr><td>" + "<td>".join(map(html.escape, cells))
+        return page + "</table>"
 
 
 def _cell(value, column):
@@ -13326,14 +13154,15 @@ def _cell(value, column):
     if not isinstance(value, str):
         return f"{value:,}"
     if len(value) > LONGEST_CELL:
-        value = value[: LONGEST_CELL - 1] + "…"
+        return value[: LONGEST_CELL - 1] + "…"
     return value
 
 
 def _cell_width(text):
     """Count the columns of a terminal: two for a wide character, none for a combining one."""
     base = [c for c in text if not unicodedata.combining(c)]
-    return len(base) + sum(unicodedata.east_asian_width(c) in "WF" for c in base)
+    wide = [c for c in base if unicodedata.east_asian_width(c) in "WF"]
+    return len(base) + len(wide)
 
 
 def _fill(text, width, on_right=False):
@@ -13350,7 +13179,7 @@ def tabulate_timings(seconds):
     for name, spent in timings.items():
         share = round(100 * spent.seconds / seconds, 1)
         rate = spent.n_bytes / spent.seconds / 1e6 or None
-        peak = round((spent.memory or 0) / 1e6) or None
+        peak = round(spent.memory / 1e6) or None
         rows.append((name, round(spent.seconds, 3), rate, share, peak))
     header = ("stage", "seconds", "MB/s", "% of time", "peak MB")
     return Table(f"{seconds:.2f} seconds", header, rows)
@@ -13359,8 +13188,9 @@ def tabulate_timings(seconds):
 def tabulate_counts(counted, title="Pretokens"):
     """Tabulate the size of a corpus and its counts."""
     n_bytes = number_of(counted.n_read, "byte")
+    n_documents = number_of(counted.n_documents, "document")
     rows = [
-        ("read", f"{n_bytes} in {number_of(counted.n_documents, 'document')}"),
+        ("read", f"{n_bytes} in {n_documents}"),
         ("pretokens", f"{counted.n_pretokens:,}, {len(counted.words.counts):,} of them unique"),
     ]
     if counted.n_dropped:
@@ -13372,10 +13202,7 @@ def tabulate_counts(counted, title="Pretokens"):
 
 
 class Report(SimpleNamespace):
-    """The base of all results of research, whose attributes are plain arrays.
-
-    As a string it is its `tables` in Markdown. `report.tables()[0].to_pandas()` is a DataFrame.
-    """
+    """The base of results of research: attributes are plain arrays, and `tables` show them."""
 
     def __str__(self) -> str:
         return "\n\n".join([self.title, *map(str, self.tables())])
@@ -13437,16 +13264,14 @@ def load_learned(folder: PathName, model: Model) -> tuple[Learned, int]:
         n_bytes = int(arrays.pop("n_bytes"))
         letters = json.loads(str(arrays.pop("alphabet")))
         alphabet = [letter.encode("latin-1") for letter in letters]
-        merges = model.merges[len(model.merges) - len(arrays["pairs"]) :]
+        n_older = len(model.merges) - len(arrays["pairs"])
+        merges = model.merges[n_older:]
         tokens = [*alphabet, *map(b"".join, merges)]
         return Learned(tokens, alphabet, merges, **arrays), n_bytes
 
 
 def _find_history(given, model=None):
-    """Return what `load_learned` does for the result of a training or its folder; None for others.
-
-    model  that of the folder, if it is loaded
-    """
+    """Return what `load_learned` does for a training, or for its folder and model; else None."""
     if isinstance(given, PathName) and Path(given, LEARNED_FILE).is_file():
         return load_learned(given, model or load_model(given))
     return getattr(given, "history", None)
@@ -13475,11 +13300,11 @@ def _by_name(items):
         return items
     if isinstance(items, AnyModel):
         items = [items]
-    numbered = enumerate(items, 1)
-    return {str(item if isinstance(item, PathName) else k): item for k, item in numbered}
-
-
-# Corpora: each unique word is encoded once
+    named = {}
+    for number, item in enumerate(items, 1):
+        name = item if isinstance(item, PathName) else number
+        named[str(name)] = item
+    return named
 
 
 class EncodedWords(NamedTuple):
@@ -13525,10 +13350,8 @@ def encode_corpus(
     inputs     files, folders or globs
     has_words  also count the words between white space, if the corpus can be read again
 
-    Also text_field, as in a Source; and an Engine.
-
-    Bytes are those of the text before normalization. If the pattern takes whole texts, these may be
-    cut where no token can lie.
+    Also text_field, as in a Source; and an Engine. Bytes are those of the text before
+    normalization. If the pattern takes whole texts, these may be cut where no token can lie.
 
     >>> tokenizer = Tokenizer({b: bytes([b]) for b in range(256)} | {256: b"ab"}, [(b"a", b"b")])
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -13630,9 +13453,9 @@ def unreachable_tokens(tokenizer):
     The bytes of a token are encoded as a text, and as a single word without pattern and normalizer.
     The token is listed if neither result contains it. Then no text at all becomes it: how bytes are
     merged to a token depends on these bytes alone, even in a longer word (see `_fill_merges`), and
-    the same holds for the best paths of a Unigram. A token is not listed if only the pattern or the
-    normalizer prevents it. Two other types are not listed, since only longer texts become them:
-    tokens that continue a word of a WordPiece and, with byte fallback, bytes of unknown characters.
+    the same holds for the best paths of a Unigram. Two types are not listed, since only longer
+    texts become them: tokens that continue a word of a WordPiece and, with byte fallback, bytes of
+    unknown characters.
 
     >>> tokens = [b"a", b"b", b"c", b"ab", b"bc", b"abc", b"bca"]
     >>> merges = [(b"a", b"b"), (b"b", b"c"), (b"a", b"bc"), (b"bc", b"a")]
@@ -13640,19 +13463,24 @@ def unreachable_tokens(tokenizer):
     {5: [3, 2]}
     """
     model = tokenizer.model
+    as_text, _ = tokenizer._decoded
     prefix = model.subword_prefix.encode()
     bytes_of_unknown = _FALLBACK_TOKENS[128:] * model.byte_fallback
-    token_ids = [
-        token_id
-        for token_id in model.ordinary
-        if model.vocab[token_id] not in bytes_of_unknown
-        and not (prefix and model.vocab[token_id].startswith(prefix))
-    ]
-    as_text, _ = tokenizer._decoded
-    ids = _ids_of_each(tokenizer, [as_text[token_id] for token_id in token_ids])
-    lost = {key: own for key, own in zip(token_ids, ids, strict=True) if key not in own}
-    by_word = _ids_of_each(tokenizer._by_word, [model.vocab[token_id] for token_id in lost])
-    return {key: lost[key] for key, own in zip(lost, by_word, strict=True) if key not in own}
+    texts = {}
+    for token_id in model.ordinary:
+        token = model.vocab[token_id]
+        continues_word = prefix and token.startswith(prefix)
+        if not continues_word and token not in bytes_of_unknown:
+            texts[token_id] = as_text[token_id]
+    lost = _find_lost(tokenizer, texts)
+    words = {token_id: model.vocab[token_id] for token_id in lost}
+    return {token_id: lost[token_id] for token_id in _find_lost(tokenizer._by_word, words)}
+
+
+def _find_lost(tokenizer, texts):
+    """Encode texts, {id: text}; returns {id: the ids of its text} where these lack the id."""
+    ids = _ids_of_each(tokenizer, [*texts.values()])
+    return {key: own for key, own in zip(texts, ids, strict=True) if key not in own}
 
 
 def _ids_of_each(tokenizer, texts):
@@ -13683,14 +13511,15 @@ class Glitch(NamedTuple):
 
     def now_in(self):
         """Write the tokens that have taken most of it."""
-        taken = self.taken.most_common(3)
-        return ", ".join(f"{readable(token)} {100 * n // self.made} %" for token, n in taken)
+        parts = []
+        for token, n in self.taken.most_common(3):
+            share = 100 * n // self.made
+            parts.append(f"{readable(token)} {share} %")
+        return ", ".join(parts)
 
 
 def find_glitches(learned, ids, frequencies):
-    """List tokens that merges made RARE times as often as a corpus uses them, or more often.
-
-    Those made most often come first.
+    """List tokens that merges made RARE times as often as a corpus uses them; the most made first.
 
     ids          {token: id}
     frequencies  of the ids in the corpus. Another corpus than that of the training may have another
@@ -13704,9 +13533,10 @@ def find_glitches(learned, ids, frequencies):
         for part in glitches.keys() & pair:
             glitches[part].taken[token] += n * pair.count(part)
         if token in ids:
-            used = int(frequencies[ids[token]])
+            token_id = ids[token]
+            used = int(frequencies[token_id])
             if max(used, 1) * RARE <= n * share:
-                glitches[token] = Glitch(ids[token], n, used, Counter())
+                glitches[token] = Glitch(token_id, n, used, Counter())
     return sorted(glitches.values(), key=lambda glitch: -glitch.made)
 
 
@@ -13729,7 +13559,9 @@ class Inspection(Report):
         n_tokens = len(self.tokens)
         kinds = [(kind, n, 100 * n / n_tokens) for kind, n in self.kinds.most_common()]
         longest = Counter({token_id: len(token) for token_id, token in self.tokens.items()})
-        lost = [(key, "|".join(map(self._name_of, ids))) for key, ids in self.unreachable.items()]
+        lost = []
+        for token_id, ids in self.unreachable.items():
+            lost.append((token_id, "|".join(map(self._name_of, ids))))
         tables = [
             Table("Tokens by kind", ("kind", "tokens", "%"), kinds),
             self._list("Longest tokens", longest.most_common(), "bytes"),
@@ -13745,8 +13577,10 @@ class Inspection(Report):
 
     def _list(self, title, rows, *header):
         """Tabulate the first of some rows, which begin with an id, with the tokens of the ids."""
-        rows = [(token_id, self._name_of(token_id), *cells) for token_id, *cells in rows[:ROWS]]
-        return Table(title, ("id", "token", *header), rows)
+        named = []
+        for token_id, *cells in rows[:ROWS]:
+            named.append((token_id, self._name_of(token_id), *cells))
+        return Table(title, ("id", "token", *header), named)
 
     def _name_of(self, token_id):
         """Write a token, or the id of a special token."""
@@ -13787,13 +13621,14 @@ def inspect_model(
     _, decoded = tokenizer._decoded
     tokens = {token_id: decoded[token_id] for token_id in model.ordinary if decoded[token_id]}
     require(tokens, "the model has only special tokens: there is nothing to inspect")
-    title = (
-        f"{len(tokenizer):,} tokens, {len(model.special_tokens):,} of them special, {model.kind}"
+    n_special = len(model.special_tokens)
+    report = Inspection(
+        title=f"{len(tokenizer):,} tokens, {n_special:,} of them special, {model.kind}",
+        tokens=tokens,
+        kinds=Counter(map(_classify, tokens.values())),
     )
-    kinds = Counter(map(_classify, tokens.values()))
     with stage("search"):
-        unreachable = unreachable_tokens(tokenizer)
-    report = Inspection(title=title, tokens=tokens, kinds=kinds, unreachable=unreachable)
+        report.unreachable = unreachable_tokens(tokenizer)
     if inputs is not None:
         encoded = encode_corpus(tokenizer, inputs, text_field=text_field, engine=engine)
         report.measures = measure(model, encoded)
@@ -13822,10 +13657,10 @@ class Curve(Report):
         tables = []
         header = ("vocabulary", "tokens", "bytes/token", "% that 1,000 more save")
         for name, columns in self.columns.items():
-            sizes = columns[0]
+            sizes, *_ = columns
             is_shown = np.isin(sizes, [sizes[0], sizes[-1], *_SIZES])
-            rows = zip(*(column[is_shown].tolist() for column in columns), strict=True)
-            tables.append(Table(name, header, list(rows)))
+            shown = [column[is_shown].tolist() for column in columns]
+            tables.append(Table(name, header, [*zip(*shown, strict=True)]))
         return tables
 
     def plot(self, path: PathName | None = None):
@@ -13867,13 +13702,10 @@ def tokens_by_size(model: Model, frequencies: np.ndarray) -> np.ndarray:
     [10, 5, 3]
     """
     merges = model.merges
-    require(
-        model.kind == "bpe" and merges is not None and not model.ignore_merges,
-        "only for a BPE whose words are cut by its merges alone",
-    )
-    require(
-        len({*map(b"".join, merges)}) == len(merges), "two merges make the same token: no way back"
-    )
+    if model.kind != "bpe" or merges is None or model.ignore_merges:
+        raise InputError("only for a BPE whose words are cut by its merges alone")
+    if len({*map(b"".join, merges)}) < len(merges):
+        raise InputError("two merges make the same token: no way back")
     used = {token: int(frequencies[token_id]) for token, token_id in model.ids.items()}
     n_tokens = [int(frequencies.sum())]
     for left, right in reversed(merges):
@@ -13954,10 +13786,8 @@ class Comparison(Report):
         for word, n, pieces in self.differences[:ROWS]:
             shown = ["|".join(map(readable, tokens)) for tokens in pieces]
             words.append((readable(word), n, *shown))
-        title = (
-            f"Words split alike by all: {100 * self.same:.1f} % of the {COMPARED_WORDS:,} most "
-            "frequent, weighted"
-        )
+        which = f"% of the {COMPARED_WORDS:,} most frequent, weighted"
+        title = f"Words split alike by all: {100 * self.same:.1f} {which}"
         return [
             Table("Bytes per token", ("model", *self.corpora), rates),
             Table(title, ("word", "count", *self.models), words),
@@ -13977,11 +13807,9 @@ def compare(
     tokenizers  models: each is a Tokenizer, the result of `train`, or a path; or {name: model}
     corpora     paths, each of which is a corpus; or {name: files, folders or globs}
 
-    Also text_field, as in a Source; and an Engine.
-
-    Words are separated by white space, whatever the patterns of the models are. A word is encoded
-    with the one character of white space before it. Only cuts inside the word count, as not all
-    models put the space into the token.
+    Also text_field, as in a Source; and an Engine. Words are separated by white space, whatever the
+    patterns of the models are. A word is encoded with the one character of white space before it.
+    Only cuts inside the word count, as not all models put the space into the token.
 
     >>> small = Tokenizer(*train_bpe_from_counts({b"low": 5, b" lower": 2}, 258))
     >>> large = Tokenizer(*train_bpe_from_counts({b"low": 5, b" lower": 2}, 260))
@@ -14003,26 +13831,27 @@ def compare(
         words = [word for word in in_order if word.decode("utf-8", "replace").strip()]
         words = words[:COMPARED_WORDS]
     options = {"text_field": text_field, "engine": engine}
-    sizes = []
+    n_bytes = np.zeros((len(tokenizers), len(corpora)), i64)
+    n_tokens = np.zeros_like(n_bytes)
     splits = []  # for each model, the pieces of each word
-    for tokenizer in tokenizers.values():
-        for inputs in corpora.values():
+    for row, tokenizer in enumerate(tokenizers.values()):
+        for column, inputs in enumerate(corpora.values()):
             encoded = encode_corpus(tokenizer, inputs, has_words=False, **options)
-            sizes.append((encoded.n_bytes, encoded.n_tokens))
+            n_bytes[row, column] = encoded.n_bytes
+            n_tokens[row, column] = encoded.n_tokens
         splits.append([_pieces(tokenizer, ids) for ids in tokenizer.encode_batch(words, "none")])
-    n_bytes, n_tokens = np.array(sizes).T.reshape(2, len(tokenizers), len(corpora))
     differences = []
+    n_different = 0
     for word, *pieces in zip(words, *splits, strict=True):
         if len({tuple(map(len, tokens)) for tokens in pieces}) > 1:
             differences.append((word, counts[word], pieces))
-    n_different = sum(n for _, n, _ in differences)
-    same = 1 - n_different / max(sum(map(counts.get, words)), 1)
+            n_different += counts[word]
     return Comparison(
         models=[*tokenizers],
         corpora=[*corpora],
         n_tokens=n_tokens,
         bytes_per_token=n_bytes / n_tokens,
-        same=same,
+        same=1 - n_different / max(sum(map(counts.get, words)), 1),
         differences=differences,
     )
 
@@ -14116,12 +13945,9 @@ def view(tokenizer: AnyModel, text: Text) -> View:
 # Parameters that are not options: some are set by --no-special, --quiet and --workers, the others
 # exist only in Python.
 _PYTHON_ONLY = {"allowed_special", "progress", "executor", "options", "engine", "texts"}
-# A line of a docstring with a command, without the program's name.
+# In docstrings: a command, without the program's name; and a parameter with its help.
 _EXAMPLE = re.compile(r"^ *\$ (.+)", re.MULTILINE)
-# A row of a docstring with a parameter and its help.
 _ROW = regex.compile(r"^(\w+)  +(.+(?:\n  +.+)*)", regex.MULTILINE)
-
-
 _program = "python bpe_numba.py"  # the words by which a user calls it; `run` knows them
 
 
@@ -14328,8 +14154,9 @@ def _whole_number(text):
     match = re.fullmatch(r"(-?\d+(?:[_,]\d{3})*)([kmg]?)", text.lower())
     if match is None:
         raise argparse.ArgumentTypeError(f"{text!r} is not a whole number, such as 4, 32000 or 32k")
-    power = " kmg".index(match[2] or " ")
-    return int(re.sub("[_,]", "", match[1])) * 1000**power
+    digits, unit = match.groups()
+    power = " kmg".index(unit or " ")
+    return int(re.sub("[_,]", "", digits)) * 1000**power
 
 
 class _Parser(argparse.ArgumentParser):
@@ -14352,12 +14179,12 @@ def _add_argument(command, parameter, is_positional, text):
     """Add the command-line argument that sets a parameter."""
     option = parameter.name.rstrip("_")
     default = parameter.default
-    kind = getattr(parameter.annotation, "__name__", str(parameter.annotation)).partition(" ")[0]
-    is_many = kind == "Sequence[str]"
     is_required = default is parameter.empty
+    annotation = parameter.annotation
+    kind = getattr(annotation, "__name__", str(annotation)).partition(" ")[0]
+    is_many = kind == "Sequence[str]"
     if is_many:
         option = re.sub("(?<!u)s$", "", option)  # --special-token, but --corpus
-        text += "; may be repeated" * (not is_positional)
     last = option.split("_")[-1]
     settings = {"metavar": {"at": "WHERE", "break": "RULE"}.get(last, last.upper())}
     if is_positional:
@@ -14368,9 +14195,10 @@ def _add_argument(command, parameter, is_positional, text):
         settings = {"action": "store_true"}
     elif is_many:
         settings |= {"action": "append", "default": []}
+        text += "; may be repeated"
     else:
-        read = {"int": _whole_number, "float": float}.get(kind, str)
-        settings |= {"type": read, "default": default, "required": is_required}
+        settings |= {"default": default, "required": is_required}
+        settings["type"] = {"int": _whole_number, "float": float}.get(kind, str)
         if default not in (None, parameter.empty):
             text += f" (default: {default})"
     option = "--" + option.replace("_", "-")
@@ -14378,17 +14206,12 @@ def _add_argument(command, parameter, is_positional, text):
 
 
 def _add_arguments(command, run, callees):
-    """Add the arguments of a command; returns {parameter: how the argument is written}.
-
-    The arguments are its own parameters, and the parameters with defaults of the functions that it
-    calls.
-    """
+    """Add the arguments of a command; returns {parameter: how the argument is written}."""
     learners = [family.learn for family in FAMILIES.values() if train in callees]
     functions = [run, *callees, *learners]
     texts = {}
-    for function in [Engine, Source, *functions[::-1]]:
-        rows = _ROW.findall(_doc(function))
-        texts |= {name: " ".join(text.split()) for name, text in rows}
+    for function in [Engine, Source, train, *functions[::-1]]:
+        texts.update(_ROW.findall(_doc(function)))
     positional = inspect.getfullargspec(run).args
     flags = {}
     for function in functions:
@@ -14396,7 +14219,7 @@ def _add_arguments(command, run, callees):
             is_option = function is run or parameter.default is not parameter.empty
             if not is_option or name in _PYTHON_ONLY or name in flags:
                 continue
-            text = texts.get(name, "").replace("%", "%%")
+            text = " ".join(texts.get(name, "").split()).replace("%", "%%")
             action = _add_argument(command, parameter, name in positional, text)
             if function in learners:
                 action.default = argparse.SUPPRESS
@@ -14435,17 +14258,6 @@ def _choose_command(arguments):
         commands.add_parser(name, help=_doc(run).partition("\n")[0], add_help=False)
     chosen, arguments = parser.parse_known_args(arguments)
     return _make_parser(chosen.name), arguments
-
-
-def _drop_unwritable_output():
-    """Flush standard output.
-
-    If that fails, drop the rest, since Python would try again at exit and print an error.
-    """
-    try:
-        print(end="", flush=True)
-    except OSError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _replace_closed_streams():
@@ -14497,16 +14309,16 @@ def main(arguments=None):
     except MemoryError:
         message = "out of memory"
     finally:
-        _drop_unwritable_output()
+        try:
+            print(end="", flush=True)
+        except OSError:  # drop the rest: Python would try again at exit, and print an error
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     say(message)
     return 2
 
 
 def run():
-    """Run a command as a program.
-
-    Its exit status is 130 after an interrupt, and 143 after SIGTERM.
-    """
+    """Run a command as a program; its exit status is 130 after an interrupt, 143 after SIGTERM."""
     global _program
     _program = Path(sys.argv[0]).name
     if sys.argv[0].endswith(".py"):
