@@ -6692,11 +6692,9 @@ def test_a_family_of_its_own_file_trains_and_encodes_in_spawned_workers(tmp_path
     (tmp_path / "a.jsonl").write_text((json.dumps({"text": text}) + "\n") * 99)
     (tmp_path / "fewest.py").write_text(FEWEST)
     (tmp_path / "use.py").write_text(USE_FEWEST)
-    command = ["fewest.py", "train", "a.txt", "--vocab-size", "275", "--longest", "4", "--model"]
-    trained = python(*command, "fewest", **options)
+    line = "fewest.py train a.txt --vocab-size 275 --longest 4 --model fewest"
+    trained = python(*line.split(), **options)
     assert b"fewest.py encode model -" in trained.stdout, trained.stderr
-    refused = python(*command, "bpe", **options)
-    assert b"--longest is no option of `train` with the family bpe" in refused.stderr
     used = python("use.py", **options)
     assert b"99 texts" in used.stdout, used.stderr
     vocab = read_json(tmp_path / "model" / "tokenizer.json")["model"]["vocab"]
@@ -6797,18 +6795,13 @@ def test_a_script_that_imports_the_module_keeps_its_interrupts(tmp_path):
     assert python(script).stdout == b"default_int_handler\n"
 
 
-def test_an_interrupt_while_packages_load_is_silent(tmp_path):
+def test_an_interrupt_or_an_error_while_packages_load_is_no_traceback(tmp_path):
     (tmp_path / "numba.py").write_text("import os, signal\nos.kill(os.getpid(), signal.SIGINT)\n")
     result = run("--version", PYTHONPATH=tmp_path)
     assert result.returncode == -signal.SIGINT and not result.stderr
-
-
-def test_a_package_that_cannot_be_loaded_is_one_line(tmp_path):
     (tmp_path / "numba.py").write_text("raise OSError('no\\nmemory')\n")
     result = run("--version", PYTHONPATH=tmp_path)
-    assert result.returncode == 2
-    assert result.stderr.startswith(b"bpe_numba: a required package is missing, or memory ran out")
-    assert result.stderr.count(b"\n") == 1
+    assert_refused(result, "a required package is missing, or memory ran out")
 
 
 def test_standard_input_is_read(model, command, tmp_path):
@@ -6933,27 +6926,6 @@ def naive_measures(tokenizer, texts):
     }
 
 
-def test_words_of_a_corpus_are_each_encoded(some_prose):
-    tokenizer, _, files = some_prose
-    encoded = bpe.encode_corpus(tokenizer, files[3:5], engine=bpe.Engine(1))
-    texts = [path.read_bytes() for path in files[3:5]]
-    counts = Counter(word for text in texts for word in naive_split(bpe.PATTERNS["gpt2"], text))
-    assert dict(zip(encoded.words, encoded.counts.tolist(), strict=True)) == counts
-    tokens = chain(*(naive_encode(word, tokenizer.merges) for word in encoded.words))
-    assert encoded.ids.tolist() == [*map(tokenizer.token_to_id, tokens)]
-    assert encoded.n_bytes == sum(map(len, texts))
-
-
-def test_bytes_of_a_corpus_are_those_of_its_text(library, tmp_path):
-    tokenizer = bpe.train(
-        library[:9], 500, [END], model="wordpiece", normalizer=["bert"], workers=1
-    ).tokenizer
-    (tmp_path / "a.txt").write_text(f"Ünï  A{END}中 ")
-    encoded = bpe.encode_corpus(tokenizer, tmp_path, engine=bpe.Engine(1))
-    assert encoded.n_bytes == len("Ünï  A中 ".encode())
-    assert encoded.n_tokens == len(tokenizer.encode(f"Ünï  A{END}中 ")) - 1
-
-
 @pytest.mark.parametrize("merges", [True, False])
 def test_unreachable_tokens_are_those_of_no_text(merges):
     source = random.Random(1)
@@ -7025,18 +6997,18 @@ def test_glitch_candidates_tell_where_their_count_went():
     assert bpe.find_glitches(learned, ids, np.full(260, 9)) == []
 
 
-FAMILIES = [
+TRAINED_MODELS = [
     {},
     {"alphabet": "characters", "coverage": 0.9},
     {"alphabet": "characters", "coverage": 0.9, "byte_fallback": True},
     {"alphabet": "characters", "mark": "_"},
-    {"model": "wordpiece", "coverage": 0.9},
+    {"model": "wordpiece", "coverage": 0.9, "normalizer": ["bert"]},
     {"model": "unigram"},
     {"model": "longest"},
 ]
 
 
-@pytest.mark.parametrize("options", FAMILIES, ids=str)
+@pytest.mark.parametrize("options", TRAINED_MODELS, ids=str)
 def test_bytes_per_token_are_the_same_in_all_places(library, some_prose, tmp_path, options):
     texts = [path.read_text() + " ÄÖ 中文 é" for path in library[:4]]
     file = tmp_path / "a.txt"
@@ -7119,12 +7091,6 @@ def test_models_are_compared(some_prose, tmp_path):
     assert counts == sorted(counts, reverse=True)
 
 
-def naive_cuts(tokenizer, text):
-    """The places in a text where one token ends and another begins."""
-    sizes = [len(piece) for piece in bpe.decode_each(tokenizer, tokenizer.encode(text, "none"))]
-    return {*itertools.accumulate(sizes)}
-
-
 def test_words_split_alike_are_those_cut_at_the_same_places_of_the_text(library, tmp_path):
     text = " ".join(re.findall(r"[a-z]{2,}", library[0].read_text())[:3000])
     (tmp_path / "a.txt").write_text(text)
@@ -7137,7 +7103,10 @@ def test_words_split_alike_are_those_cut_at_the_same_places_of_the_text(library,
     }
     words = [match.span() for match in re.finditer(r"\S+", text)]
     for names in (["bytes", "marks"], ["marks", "unigram", "bytes"], ["bytes", "always"]):
-        cuts = [naive_cuts(models[name], text) for name in names]
+        cuts = []  # the places where one token ends and another begins
+        for name in names:
+            tokens = bpe.decode_each(models[name], models[name].encode(text, "none"))
+            cuts.append({*itertools.accumulate(map(len, tokens))})
         n_alike = 0
         for start, stop in words:
             inside = {frozenset(places & {*range(start + 1, stop)}) for places in cuts}
@@ -7286,14 +7255,11 @@ def test_a_notebook_shows_tables_as_they_are(reports):
             assert all(isinstance(cell, (str, int, float, np.number, type(None))) for cell in row)
 
 
-@pytest.fixture(scope="session")
-def bench():
+@pytest.fixture
+def bench(monkeypatch):
     """The benchmark, which is a script."""
-    path = Path(__file__).with_name("docs") / "bench.py"
-    spec = importlib.util.spec_from_file_location("bench", path)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    monkeypatch.syspath_prepend(Path(__file__).with_name("docs"))
+    return importlib.import_module("bench")
 
 
 def test_peers_do_the_same_work(bench, library, tmp_path):
@@ -7309,7 +7275,6 @@ def test_peers_do_the_same_work(bench, library, tmp_path):
 @pytest.mark.parametrize(
     "change, verdict",
     [
-        (lambda tokens: [tokens[0], *tokens[2:]], "differs"),
         (lambda tokens: [*tokens, b"more"], "differs"),
         (lambda tokens: tokens.nothing, "'list' object has no attribute 'nothing'"),
     ],
@@ -7322,7 +7287,6 @@ def test_the_verdict_on_a_peer_that_differs_or_fails(bench, library, monkeypatch
     monkeypatch.setattr(bench, "PEERS", {"train": trainers, "encode": {}})
     ours, theirs = bench.bench(library[:3], 300).rows
     assert (ours[-1], theirs[-1]) == ("same", verdict)
-    assert (theirs[2] is None) == ("nothing" in verdict)
 
 
 def test_view_reads_its_text_from_a_pipe(command, model, monkeypatch):
@@ -7367,18 +7331,7 @@ def test_compiling_has_a_row_of_its_own_in_every_stage():
     elapsed = time.perf_counter() - start
     assert [*bpe.TIMINGS] == ["compile", "search"]
     assert bpe.TIMINGS["search"].seconds == spent.seconds > 0
-    compiling = bpe.TIMINGS["compile"].seconds
-    assert 0 < compiling + spent.seconds <= elapsed
-    with bpe.stage("compile") as spent:
-        numba.njit(lambda x: x + 2)(1)
-    assert bpe.TIMINGS["compile"].seconds == compiling + spent.seconds
-
-
-def test_a_missing_matplotlib_is_named(command, some_prose, tmp_path, monkeypatch):
-    some_prose[1].save(tmp_path / "model")
-    monkeypatch.setitem(sys.modules, "matplotlib.pyplot", None)
-    result = command("curve model --plot a.png", cwd=tmp_path)
-    assert_refused(result, "this needs a package that is missing: pip install matplotlib")
+    assert 0 < bpe.TIMINGS["compile"].seconds + spent.seconds <= elapsed
 
 
 def run_page(name):
@@ -7429,9 +7382,6 @@ def test_the_page_on_evaluation_runs(library, tmp_path, monkeypatch, capsys):
     scores = names["score_boundaries"](letters, [["ab", "c"], ["a", "bc", "d"], ["é"]])
     assert scores == (1 / 2, 2 / 3, 4 / 7)
     assert Path("languages.svg").read_text().startswith("<?xml")
-    largest = names["train"]("grid/de-1.txt", 300, [END], model="bpe", workers=1).tokenizer
-    row = names["grid"].query("language == 'de' and seed == 1 and family == 'bpe' and size == 300")
-    assert row["tokens"].item() == len(largest.encode(text))
     Path("grid/en-0-bpe.json").unlink()  # interrupted
     again = names["run_grid"](["en", "de"], [0, 1], ["bpe", "unigram"], [280, 300])
     assert again.equals(names["grid"]) and len(again) == 16
@@ -7478,7 +7428,6 @@ SOME_FILES = {
     "text.txt": b"some text\n",
     "other.txt": b"other text\n",
     "pad.txt": f"some text, and more{END}<pad>".encode(),
-    "unknown.txt": b"an <unk> word",
     "empty.txt": b"",
     "ends.txt": END.encode() * 3,
     "half.jsonl": LINE + b"{",
@@ -7490,7 +7439,6 @@ SOME_FILES = {
     "late.jsonl.gz": gzip.compress(LINE * 50 + b"oops\n"),
     "long.txt": b"a" * 9_000_000,
     "long.txt.gz": gzip.compress(b"a" * 9_000_000, 1),
-    "long.jsonl": b'{"text": "' + b"a" * 9_000_000 + b'"}',
     "zip.txt": b"PK\x03\x04" * 9,
     "zip.txt.gz": gzip.compress(b"PK\x03\x04" * 9),
     "tar.txt": bytes(257) + b"ustar",
@@ -7512,11 +7460,10 @@ BAD_MODELS = [
     ("tokenizer.model", b"IQ== 0\n", "does not say its pattern"),
     ("a.tiktoken", b"IQ== 0\nIg== 0\n", "the id 0 appears twice"),
     ("a.tiktoken", b"IQ== 0\nI?== 1\n", "line 2: not a token"),
-    ("vocab.txt", b"[UNK]\n\xff\n", "not UTF-8"),
     ("vocab.json", b'{"a": 0}', "merges.* is missing"),
-    ("merges.txt", b"#version: 0.2\na b\n", "vocabulary.* is missing"),
 ]
-FIRST_OF_BYTES = in_sequence(metaspace(scheme="first"), BYTE_LEVEL)
+FIRST_AFTER_STRIP = {"normalizer": strip(True, False)}
+FIRST_AFTER_STRIP["pre_tokenizer"] = in_sequence(metaspace(scheme="first"), BYTE_LEVEL)
 GPT2_WORDPIECE = {"type": "WordPiece", "vocab": {}, "continuing_subword_prefix": "Ġ"}
 # Changes of a tokenizer.json, by the model that it is of, and the message.
 BAD_CHANGES = [
@@ -7533,11 +7480,7 @@ BAD_CHANGES = [
     ("bytes", {"pre_tokenizer": in_sequence(*types("ByteLevel", "Whitespace"))}, "not the last"),
     ("bytes", {"pre_tokenizer": {"type": "UnicodeScripts"}}, "UnicodeScripts"),
     ("bytes", {"pre_tokenizer": None}, "a decoder ByteLevel goes with a pre_tokenizer"),
-    (
-        "bytes",
-        {"normalizer": strip(True, False), "pre_tokenizer": FIRST_OF_BYTES},
-        "first after Strip",
-    ),
+    ("bytes", FIRST_AFTER_STRIP, "first after Strip"),
     ("bytes", {"added_tokens": 1}, "added_tokens is not a list"),
     ("bytes", {"added_tokens": [{"content": END, "id": 7}]}, "the ids 0 and 7"),
     ("llama", {"model__vocab": {"<unk>": 0}, "model__merges": []}, "<0x00>.*byte_fallback"),
@@ -7575,8 +7518,6 @@ def refused_files(model, prose, tokenizer, tmp_path_factory):
     counting = {"special_tokens": [END, "<pad>"]}
     bpe.count_files(folder / "pad.txt", folder / "words.npz", **counting)
     bpe.count_files(folder / "other.txt", folder / "cl100k.npz", **counting, pattern="cl100k")
-    bpe.count_files(folder / "other.txt", folder / "plain.npz")
-    bpe.count_files(folder / "unknown.txt", folder / "unknown.npz")
     words = (folder / "words.npz").read_bytes()
     (folder / "flipped.npz").write_bytes(words.replace(b" text", b" tex!"))
     np.savez(folder / "pickled.npz", header=np.array([{}, None], object))
@@ -7609,8 +7550,8 @@ def plain():
 
 
 def of_letters(kind, **fields):
-    """A tokenizer of three letters."""
-    letters = {"vocab": {0: b"a", 1: b"b", 2: b"c"}, "merges": None, "alphabet": "characters"}
+    """A tokenizer of two letters and a space."""
+    letters = {"vocab": {0: b"a", 1: b"b", 2: b" "}, "merges": None, "alphabet": "characters"}
     return bpe.Tokenizer.from_model(bpe.Model(**letters | {"kind": kind} | fields))
 
 
@@ -7669,7 +7610,6 @@ REFUSED_ARGUMENTS = {
     lambda options: bpe.train(**options): [
         ({"texts": "Hello"}, "`texts` is a list of texts"),
         ({"texts": ["Hello"], "inputs": "x"}, "`inputs` and `texts`"),
-        ({"texts": [5]}, "a text is str or bytes"),
     ],
     # Words, and learning from them.
     bpe.Words.from_counts: [
@@ -7679,8 +7619,6 @@ REFUSED_ARGUMENTS = {
     ],
     lambda special: bpe.train_bpe_from_counts(HELLO, 257, special): [
         (["<a>", "<b>"], "`vocab_size` is 257: .* 258"),
-        (["<a>", "<a>"], "twice"),
-        ([""], "not empty"),
         (["x"], "single byte"),
         ("<a>", "list"),
         (["ell"], "b'hello'"),
@@ -7703,13 +7641,11 @@ REFUSED_ARGUMENTS = {
         ([1, -1], r"\[1, -1\] is not a list of ids"),
         (np.array([1, 2**40]), "is not a list of ids"),
         ([0] * 99 + [1.0], r"\[0, 0, 0, 0, 0, 0, \.\.\.\] is not a list of ids"),
-        (None, "is not a list of ids"),
     ],
     # Files of models.
     bpe.Tokenizer.load: [
         *((f"{k}/{bad[0]}", bad[2]) for k, bad in enumerate(BAD_MODELS)),
         ("large.json", "256 MB"),
-        ("none", "none: no such file or folder"),
     ],
     # Training, and other calls with options.
     lambda options: bpe.train("text.txt", **{"vocab_size": 1000, "workers": 1} | options): [
@@ -7717,7 +7653,6 @@ REFUSED_ARGUMENTS = {
         ({"model": "wordpiece", "alphabet": "bytes"}, "family wordpiece is made of characters"),
         ({"model": "wordpiece", "byte_fallback": True}, "`byte_fallback` is for bpe and unigram"),
         ({"model": "unigram", "tie_break": "ids"}, "`tie_break` is no option"),
-        ({"model": "unigram", "vocab_size": 5}, "vocabulary has room for"),
         ({"alphabet": "letters"}, "no alphabet is named 'letters'; there are bytes, characters"),
         (OF_CHARACTERS | {"mark": "ab"}, "a mark is one character"),
         (OF_CHARACTERS | {"coverage": 0.0}, "`coverage` is more than 0"),
@@ -7727,28 +7662,18 @@ REFUSED_ARGUMENTS = {
         ({"score": lambda count, size: len(bpe)}, "cannot be compiled: "),
         ({"normalizer": ["nfx"]}, "no normalizer is named 'nfx'"),
     ],
-    lambda options: bpe.transformers_config(["<s>"], **options): [
-        ({"eos_token": "<x>"}, "`eos_token` '<x>' is not a special token"),
-        ({"chat_template": Path("nowhere.jinja")}, r"nowhere\.jinja"),
-        ({"chat_template": "chatml"}, "im_start"),
-    ],
 }
 # Other calls, and the messages.
 REFUSED_CALLS = [
     (lambda: bpe.find_files(""), "is empty: is a variable not set"),
-    (lambda: bpe.count("a.txt"), "a.txt: no such file"),
     (lambda: bpe.train("ends.txt", 300, [END]), "no text to learn from in ends.txt"),
     (lambda: WORDS.as_characters(coverage=1.5), "from 0 to 1"),
     (lambda: WORDS.as_characters().as_characters(), "not over the 256 bytes"),
-    (lambda: bpe.words_of_model(plain().model, WORDS.as_characters()), "over the 256 bytes"),
     (lambda: bpe.learn(WORDS, 300, tie_break="none"), "tie_break is 'bytes' or 'ids'"),
     (lambda: bpe.learn(bpe.Words.from_counts({}), 300), "no words"),
-    (lambda: bpe.learn(HELLO, 300), WRONG_TYPE),
     # Vocabularies.
     (lambda: save({0: b"a", 1: b"a"}), r"the ids \[0, 1\] have the same bytes"),
     (lambda: save({-1: b"a"}), "has the id -1"),
-    (lambda: save({0: ""}), "a token is bytes, at least one"),
-    (lambda: save([b"a"]), WRONG_TYPE),
     (lambda: save({0: b"a"}, [(b"a", b"b")]), "a merge has or makes b'b'"),
     (lambda: save({0: b"a", 1: b"aa"}, [("a", "a")]), "merges are pairs"),
     (lambda: save(BYTE_VOCAB | {256: b" the"}, [], ["Ġthe"]), "would both be 'Ġthe'"),
@@ -7757,57 +7682,38 @@ REFUSED_CALLS = [
     (lambda: save(AB, format="gpt2", ignore_merges=True), "GPT-2"),
     (lambda: save(AB, format="gpt2", pattern=[bpe.Metaspace(" "), "gpt2"]), "GPT-2"),
     (lambda: plain().save("vocab.json", "gpt2"), "two files: name a folder"),
-    (lambda: plain().save(""), "is empty: is a variable not set"),
     (lambda: plain().save(3), WRONG_TYPE),
     (lambda: bpe.Tokenizer.load("llama").save("nowhere", "gpt2"), "made of characters"),
     (lambda: bpe.Tokenizer.load("bert").save("nowhere", "tiktoken"), "byte is not a token"),
     (lambda: of_letters("bpe", unk_token="?"), r"the unk_token '\?' is not in the vocabulary"),
-    (
-        lambda: of_letters("bpe", vocab={0: b"a", 1: b"ad"}, scores=np.arange(2.0)),
-        "a character of the token 'ad' is not a token",
-    ),
-    (lambda: of_letters("bpe", pattern=BYTE_LEVEL).save("o"), "ByteLevel is for tokens of bytes"),
     (lambda: of_letters("unigram"), "a score for each token"),
-    (lambda: of_letters("unigram", scores=np.zeros(2)), "'c', id 2, has no score: there are 2"),
+    (lambda: of_letters("unigram", scores=np.zeros(2)), "' ', id 2, has no score: there are 2"),
     (lambda: of_letters("unigram", scores=np.array([0.0, math.nan, -1.0])), "'b', id 1, is nan"),
     (lambda: of_letters("unigram", scores=np.full(3, -math.inf)), "needs tokens with scores"),
     # Encoding and decoding.
     (lambda: bpe.Tokenizer({0: b"a"}, []).encode("ab"), "the byte 0x62 is not in"),
-    (
-        lambda: bpe.Tokenizer({0: b"a", 1: b" "}, []).encode("a " * (1 << 18) + "~"),
-        "the byte 0x7E is not in",
-    ),
+    (lambda: of_letters("bpe").encode("a b " * (1 << 17) + "~"), "the character '~' is not in"),
     (lambda: of_letters("bpe").encode("aé"), "the character 'é' is not in"),
     (lambda: plain().encode("ab\ud83d"), r"U\+D83D at index 2"),
     (lambda: plain().encode_batch("one text"), "list of texts"),
     (lambda: bpe.Tokenizer({0: b"a"}, []).sample("~b"), "the byte 0x7E is not in"),
     (lambda: bpe.Tokenizer({2: b"a", 5: b"b"}, []).decode([2, 5, 3]), "id 3 is not in"),
-    (lambda: plain().id_to_token(257), "id 257 is not in"),
-    (lambda: plain().id_to_token(1.0), "is not a list of ids"),
     (lambda: bpe.read_ids("ids.bin"), "ids.bin: has 10 ids, and its .json file says 11"),
     (lambda: bpe.encode_files("none", "text.txt", "o.npy"), "none: no such file"),
     # Files of models.
     (lambda: bpe.Tokenizer.load("a.tiktoken", encoding="gpt5"), "no encoding is named 'gpt5'"),
     (lambda: bpe.Tokenizer.load("bytes", pattern="gpt2"), "has its own: omit `pattern`"),
     (lambda: bpe.load_learned(Path("short"), plain().model), "not a whole record of a training"),
-    # Research.
-    (lambda: bpe.inspect_model(3), WRONG_TYPE),
+    (lambda: bpe.transformers_config(["<s>"], eos_token="<x>"), "is not a special token"),
+    (lambda: bpe.transformers_config(["<s>"], chat_template="chatml"), "im_start"),
     (lambda: bpe.compare(plain(), []), "at least one model and one corpus"),
     (lambda: bpe.curve({"x": (bpe.learn(WORDS, 258), 5)}).plot("a.xyz"), "name a .png, .svg or"),
 ]
-
-
-@pytest.mark.parametrize(
-    "call, argument, message",
-    [
-        pytest.param(call, argument, message, id=message)
-        for call, cases in REFUSED_ARGUMENTS.items()
-        for argument, message in cases
-    ],
-)
-def test_bad_arguments_are_refused_in_one_line(call, argument, message, here):
-    with refused_in_one_line(message):
-        call(argument)
+REFUSED_CALLS += [
+    (functools.partial(call, argument), message)
+    for call, cases in REFUSED_ARGUMENTS.items()
+    for argument, message in cases
+]
 
 
 @pytest.mark.parametrize("call, message", REFUSED_CALLS, ids=[case[1] for case in REFUSED_CALLS])
@@ -7840,9 +7746,7 @@ def test_a_sentencepiece_model_that_is_not_supported_is_refused(prose, tmp_path)
     whole = file.read_bytes()
     for change, message in [
         (lambda p: setattr(p.trainer_spec, "model_type", 3), "words"),
-        (lambda p: setattr(p.trainer_spec, "treat_whitespace_as_suffix", True), "as_suffix"),
         (lambda p: setattr(p.pieces[0], "type", 1), "0 unknown tokens"),
-        (lambda p: setattr(p.pieces[9], "type", 5), "unused"),
         (lambda p: setattr(p.pieces[9], "score", math.nan), "not a number"),
         (lambda p: setattr(p.normalizer_spec, "precompiled_charsmap", b"\4\0\0\0ab"), "charsmap"),
         (lambda p: setattr(p.denormalizer_spec, "precompiled_charsmap", b"a"), "denormalizer"),
@@ -7866,11 +7770,9 @@ def test_a_sentencepiece_model_that_is_not_supported_is_refused(prose, tmp_path)
 # Command lines in that folder, and parts of their line on standard error.
 REFUSED_COMMANDS = [
     ("train words.npz cl100k.npz", ["cl100k.npz", "the pattern"]),
-    ("train words.npz plain.npz", ["plain.npz", "the special_tokens", "<pad>"]),
     ("train words.npz words.npz", ["twice"]),
     ("train words.npz text.txt", ["text.txt: text and words files cannot be mixed"]),
     ("train words.npz --normalizer nfc", ["words.npz", "the normalizer"]),
-    ("train unknown.npz --model unigram", ["unknown.npz", "the special_tokens", "<unk>"]),
     ("train empty.npz", ["empty.npz: not a whole file of words"]),
     ("train flipped.npz", ["flipped.npz: not a whole file of words"]),
     ("train pickled.npz", ["pickled.npz: not a whole file of words"]),
@@ -7880,26 +7782,20 @@ REFUSED_COMMANDS = [
     ("convert a.tiktoken --to gpt2 --out o", ["a.tiktoken", "--pattern", "cl100k_base"]),
     ("train folder", ["folder", ".jsonl"]),
     ("train text.txt --pattern ''", ["--pattern is empty"]),
+    ("train text.txt --pattern \udcff", ["surrogates not allowed"]),
     (f"train text.txt --min-frequency {10**30}", ["--min-frequency is ", "0 to "]),
     ("train text.txt --workers 0", ["0 workers"]),
     ("train text.txt --coverage 0.5", ["--coverage, --byte-fallback and --mark go with"]),
     ("train text.txt --special-tokens '<a>'", ["did you mean --special-token?"]),
     ("train text.txt --vocb-size 3", ["did you mean --vocab-size?", "train --help"]),
     ("train text.txt --vocab-size 1kk", ["'1kk' is not a whole number"]),
-    ("train text.txt --out text.txt/model", ["text.txt"]),
     ("train long.txt --pattern none --out new", ["long.txt", "place where it can be cut"]),
     ("train long.txt.gz --pattern none --out new", ["long.txt.gz", "place where it can be cut"]),
-    ("train long.jsonl --pattern none --out new", ["long.jsonl", "place where it can be cut"]),
     ("encode folder text.txt", ["folder", "no tokenizer.json"]),
-    ("encode model text.txt --out folder", ["folder"]),
     ("encode model text.txt --out o.dat", ["o.dat: name a .npy file", ".bin", ".txt"]),
     ("encode model text.txt --out new/", ["new: name a .npy file", ".bin", ".txt"]),
     ("encode model text.txt --out text.txt/o.npy", ["text.txt/o.npy: Not a directory"]),
     ("encode model text.txt --out o.npy --append '<x>'", ["'<x>'", END]),
-    (
-        "encode model text.txt --out=train.npy --document-index=i.npy --val-fraction=0.5",
-        ["--document-index does not go with --val-fraction"],
-    ),
     ("encode model text.txt --out o.npy --document-index o.npy", ["o.npy", "twice"]),
     ("encode model odd.bin --out odd.bin", ["is an input, or would be written twice"]),
     ("encode model odd.bin --out link.npy", ["is an input, or would be written twice"]),
@@ -7909,9 +7805,7 @@ REFUSED_COMMANDS = [
     ("decode model odd.bin --dtype uint16", ["odd.bin: not a whole array of ids"]),
     ("decode model odd.bin", ["odd.bin", "--dtype"]),
     ("decode model floats.npy", ["floats.npy", "float64"]),
-    ("frain", ["frain"]),
     ("inspect model empty.txt", ["no text to look at in empty.txt"]),
-    ("curve bytes", ["bytes: no merge counts", "`train`", "--corpus"]),
 ]
 
 
@@ -7919,11 +7813,6 @@ REFUSED_COMMANDS = [
 def test_bad_commands_are_refused_in_one_line(line, parts, command, here, monkeypatch):
     monkeypatch.setattr(bpe, "MAX_PART_BYTES", 1 << 23)
     assert_refused(command(line), *parts)
-
-
-def test_a_pattern_that_no_file_can_hold_is_refused(command, here):
-    result = command("train text.txt --pattern \udcff --out m")
-    assert result.returncode == 2 and b"surrogates not allowed" in result.stderr
 
 
 def test_without_protobuf_both_packages_are_named(monkeypatch, tmp_path):
@@ -7962,18 +7851,18 @@ def checked_run(request, tmp_path_factory):
     for name, least in (("LANE_BYTES", 256), ("MIN_LANE_BYTES", 16), ("MARKED_BYTES", 128)):
         source, n = re.subn(rf"^{name} = [\d <]+", f"{name} = {least} ", source, flags=re.MULTILINE)
         assert n == 1
-    if not (folder / "bpe_numba.py").exists() or (folder / "bpe_numba.py").read_text() != source:
-        (folder / "bpe_numba.py").write_text(source)  # else its kernels are compiled
+    module = folder / "bpe_numba.py"
+    if not module.exists() or module.read_text() != source:
+        module.write_text(source)  # else its kernels are compiled
     for name in (Path(__file__).name, "pyproject.toml", "profile.sh"):
         shutil.copy(Path(__file__).with_name(name), folder)
     shutil.copytree(Path(__file__).with_name("docs"), folder / "docs", dirs_exist_ok=True)
     environment = os.environ | {"NUMBA_BOUNDSCHECK": "1", "NUMBA_OPT": "1"}
     environment["NUMBA_CACHE_DIR"] = str(folder / "cache")
-    command = [sys.executable, "-m", "pytest", "-q", "-m", "apart", "-p", "no:cacheprovider"]
-    command.append(Path(__file__).name)
+    command = ["pytest", "-q", "-m", "apart", "-p", "no:cacheprovider", Path(__file__).name]
     with open(folder / "output", "wb+") as output:
-        outputs = {"stdout": output, "stderr": output}
-        process = subprocess.Popen(command, **outputs, env=environment, cwd=folder)
+        options = {"stdout": output, "stderr": output, "env": environment, "cwd": folder}
+        process = subprocess.Popen([sys.executable, "-m", *command], **options)
         yield process, folder / "output"
         process.kill()
         process.wait()
@@ -7993,14 +7882,9 @@ def test_the_second_process_passes(checked_run):
     assert regex.search(r"\d+ passed", output.read_text())
 
 
-def _mark_sections():
-    """Mark the tests of the checked sections, which the banners in this file separate."""
-    source = Path(__file__).read_text("utf-8")
-    _, *parts = re.split("^# ─── (.+?) ─+$", source, flags=re.MULTILINE)
-    for title, section in zip(parts[::2], parts[1::2], strict=True):
-        if title in CHECKED:
-            for name in re.findall(r"^def (test_\w+)", section, re.MULTILINE):
-                pytest.mark.apart(globals()[name])
-
-
-_mark_sections()
+# Mark the tests of the checked sections, which the banners in this file separate.
+_, *parts = re.split("^# ─── (.+?) ─+$", Path(__file__).read_text("utf-8"), flags=re.MULTILINE)
+for title, section in zip(parts[::2], parts[1::2], strict=True):
+    if title in CHECKED:
+        for name in re.findall(r"^def (test_\w+)", section, re.MULTILINE):
+            pytest.mark.apart(globals()[name])
