@@ -6609,7 +6609,7 @@ def test_a_text_is_split_by_a_pattern_as_its_bytes_are():
 
 
 IN_PLAIN_PYTHON = """
-import sys, numpy, bpe_numba
+import sys, bpe_numba
 tokenizer = bpe_numba.train(sys.argv[1], 300, workers=1).tokenizer
 text = open(sys.argv[1]).read()
 ids = tokenizer.encode(text)
@@ -6837,7 +6837,7 @@ def test_closed_and_full_streams_are_no_traceback(model, tmp_path):
 
 
 IN_A_READ_ONLY_FOLDER = """
-import os, sys, pathlib, bpe_numba
+import os, sys, bpe_numba
 if os.access(".", os.W_OK) or os.access(os.environ["HOME"], os.W_OK):
     sys.exit("this user may write anywhere")
 assert len(bpe_numba.Words.from_counts({b"ab": 1}).digest) == 64  # by a small kernel
@@ -7476,7 +7476,7 @@ BAD_CHANGES = [
     ("bytes", {"model__unk_token": []}, r"the unk_token of a model is a string, not \[\]"),
     ("bytes", {"model__merges": ["a b c"]}, "merge 0"),
     ("bytes", {"model__merges": [["a", "日"]]}, "'日' in a token names no byte"),
-    ("bytes", {"model__merges": [["i", "n"], ["i", "n"]]}, "twice"),
+    ("bytes", {"model__merges": [["i", "n"], ["i", "n"]]}, "a merge appears twice"),
     ("bytes", {"pre_tokenizer": in_sequence(*types("ByteLevel", "Whitespace"))}, "not the last"),
     ("bytes", {"pre_tokenizer": {"type": "UnicodeScripts"}}, "UnicodeScripts"),
     ("bytes", {"pre_tokenizer": None}, "a decoder ByteLevel goes with a pre_tokenizer"),
