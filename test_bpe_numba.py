@@ -7563,6 +7563,7 @@ HELLO = {b"hello": 1}
 WORDS = bpe.Words.from_counts(HELLO)
 AB = BYTE_VOCAB | {256: b"ab"}
 OF_CHARACTERS = {"alphabet": "characters"}
+FLAGS = {"<a>": bpe.AddedToken(lstrip=True)}
 WRONG_TYPE = " (is named by a|must be of type) "
 # Calls with one argument: the arguments that are refused, and the messages.
 REFUSED_ARGUMENTS = {
@@ -7670,7 +7671,6 @@ REFUSED_CALLS = [
     (lambda: WORDS.as_characters(coverage=1.5), "from 0 to 1"),
     (lambda: WORDS.as_characters().as_characters(), "not over the 256 bytes"),
     (lambda: bpe.learn(WORDS, 300, tie_break="none"), "tie_break is 'bytes' or 'ids'"),
-    (lambda: bpe.learn(bpe.Words.from_counts({}), 300), "no words"),
     # Vocabularies.
     (lambda: save({0: b"a", 1: b"a"}), r"the ids \[0, 1\] have the same bytes"),
     (lambda: save({-1: b"a"}), "has the id -1"),
@@ -7680,6 +7680,7 @@ REFUSED_CALLS = [
     (lambda: save(BYTE_VOCAB, [], ["a"]), "it is a single byte"),
     (lambda: save(AB, format="sentencepiece"), "there are huggingface, gpt2, tiktoken"),
     (lambda: save(AB, format="gpt2", ignore_merges=True), "represent the special_tokens"),
+    (lambda: save(BYTE_VOCAB, [], ["<a>"], "gpt2", flags=FLAGS), "represent the flags"),
     (lambda: save(AB, format="gpt2", pattern=[bpe.Metaspace(" "), "gpt2"]), "GPT-2"),
     (lambda: plain().save("vocab.json", "gpt2"), "two files: name a folder"),
     (lambda: plain().save(3), WRONG_TYPE),
