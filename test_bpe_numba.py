@@ -6609,7 +6609,7 @@ def test_a_text_is_split_by_a_pattern_as_its_bytes_are():
 
 
 IN_PLAIN_PYTHON = """
-import sys, numpy, bpe_numba
+import sys, bpe_numba
 tokenizer = bpe_numba.train(sys.argv[1], 300, workers=1).tokenizer
 text = open(sys.argv[1]).read()
 ids = tokenizer.encode(text)
@@ -6620,21 +6620,16 @@ print(tokenizer.merges == eval(sys.argv[2]), tokenizer.decode(ids) == text, sum(
 """
 
 
-def test_kernels_run_as_plain_python(tmp_path):
+def test_it_runs_as_plain_python_without_docstrings_and_asserts(tmp_path):
     path = tmp_path / "a.txt"
     lines = "It was the best of times, it was the worst of times. ¿Él? 中文\n" * 3
     path.write_text(lines + "ab" * 200)
     tokenizer = bpe.train(path, 300, workers=1).tokenizer
     merges = repr(tokenizer.merges)
-    done = python("-c", IN_PLAIN_PYTHON, path, merges, NUMBA_DISABLE_JIT=1)
+    done = python("-OO", "-c", IN_PLAIN_PYTHON, path, merges, NUMBA_DISABLE_JIT=1)
     n = str(sum(tokenizer.encode(path.read_text()))).encode()
     assert done.stdout.split() == [b"True", b"True", n, b"3"], done.stderr
-
-
-def rows_of(table):
-    """The cells of a table in Markdown, without its header."""
-    lines = [line for line in table.splitlines() if line.startswith("| ")]
-    return [[cell.strip() for cell in line[1:-1].split("|")] for line in lines[2:]]
+    assert b"--vocab-size" in python("-OO", MODULE, "train", "--help").stdout
 
 
 def test_the_example_of_a_profile_quotes_lines_of_the_module():
@@ -6644,38 +6639,32 @@ def test_the_example_of_a_profile_quotes_lines_of_the_module():
     assert quoted and lines.issuperset(quoted)
 
 
+def rows_of(table):
+    """The cells of a table in Markdown, without its header."""
+    lines = [line for line in table.splitlines() if line.startswith("| ")]
+    return [[cell.strip() for cell in line[1:-1].split("|")] for line in lines[2:]]
+
+
 @compiled
 def test_a_profile_names_the_kernels_of_each_stage(tmp_path):
     (tmp_path / "a.txt").write_text("low lower lowest newest widest\n" * 99)
     script = Path(MODULE).with_name("profile.sh")
-    folders = [str(Path(sys.executable).parent), os.environ["PATH"]]
-    done = subprocess.run(
-        ["bash", script, "--kernels", "train", "a.txt"],
-        cwd=tmp_path,
-        env=os.environ | {"PATH": os.pathsep.join(folders)},
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
+    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
+    options = {"env": os.environ | {"PATH": path}, "cwd": tmp_path, "timeout": 300}
+    command = ["bash", script, "--kernels", "train", "a.txt"]
+    done = subprocess.run(command, **options, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    _, stages, kernels = re.split(
-        r"(?m)^(?=[0-9.]+ seconds$|Kernels that Python calls)", done.stdout
-    )
+    stages, kernels = done.stdout.split("\nKernels that Python calls")
     seconds = {stage: float(seconds) for stage, seconds, *_ in rows_of(stages)}
-    *rows, (*_, of_python, share) = rows_of(kernels)
-    names = {(stage, kernel) for stage, kernel, *_ in rows}
-    assert {("compile", "_count_text"), ("compile", "_WordTable")} <= names
+    *rows, (*_, of_python, _) = rows_of(kernels)
+    assert ("compile", "_count_text") in {(stage, kernel) for stage, kernel, *_ in rows}
     spent = Counter()
-    compiled = 0
-    for stage, _, n_calls, *parts, _ in rows:
-        assert int(n_calls.replace(",", "")) > 0
-        of_compiling, loaded, running = (float(part.replace(",", "")) for part in parts)
-        compiled += of_compiling  # it counts as the stage "compile", wherever it is spent
-        spent[stage] += loaded + running
+    for stage, _, _, compiling, loading, running, _ in rows:
+        spent["compile"] += float(compiling)  # wherever it is spent
+        spent[stage] += float(loading) + float(running)
     assert all(spent[stage] < seconds[stage] + 0.02 for stage in seconds)
-    total = float(stages.split()[0])
-    assert compiled + sum(spent.values()) + float(of_python) == pytest.approx(total, rel=0.2)
-    assert 0 < float(share) < 100
+    total = spent.total() + float(of_python)
+    assert total == pytest.approx(sum(seconds.values()), rel=0.2)
 
 
 USE_FEWEST = """
@@ -6690,32 +6679,22 @@ if __name__ == "__main__":
 
 
 @functools.cache
-def ways_to_cut(word, tokens):
-    """The numbers of tokens into which a word can be cut."""
-    if not word:
-        return {0}
-    begins = [token for token in tokens if word.startswith(token)]
-    return {1 + n for token in begins for n in ways_to_cut(word[len(token) :], tokens)}
-
-
 def naive_fewest(word, tokens):
     """The least number of tokens into which a word can be cut."""
-    return min(ways_to_cut(word, frozenset(tokens)))
+    begins = [token for token in tokens if word.startswith(token)]
+    return min((1 + naive_fewest(word[len(token) :], tokens) for token in begins), default=0)
 
 
 def test_a_family_of_its_own_file_trains_and_encodes_in_spawned_workers(tmp_path):
     options = {"cwd": tmp_path, "NUMBA_DISABLE_JIT": 1}
     text = "low lower lowest newest widest é\n" * 9
-    files = {"a.txt": text, "fewest.py": FEWEST, "use.py": USE_FEWEST}
-    files["a.jsonl"] = (json.dumps({"text": text}) + "\n") * 99
-    for name, content in files.items():
-        (tmp_path / name).write_text(content)
-    command = ["fewest.py", "train", "a.txt", "--vocab-size", "275", "--longest", "4", "--model"]
-    trained = python(*command, "fewest", **options)
-    assert trained.returncode == 0 and b"bytes/token" in trained.stdout, trained.stderr
-    assert b"fewest.py encode model -" in trained.stdout
-    refused = python(*command, "bpe", **options)
-    assert b"--longest is no option of `train` with the family bpe" in refused.stderr
+    (tmp_path / "a.txt").write_text(text)
+    (tmp_path / "a.jsonl").write_text((json.dumps({"text": text}) + "\n") * 99)
+    (tmp_path / "fewest.py").write_text(FEWEST)
+    (tmp_path / "use.py").write_text(USE_FEWEST)
+    line = "fewest.py train a.txt --vocab-size 275 --longest 4 --model fewest"
+    trained = python(*line.split(), **options)
+    assert b"fewest.py encode model -" in trained.stdout, trained.stderr
     used = python("use.py", **options)
     assert b"99 texts" in used.stdout, used.stderr
     vocab = read_json(tmp_path / "model" / "tokenizer.json")["model"]["vocab"]
@@ -6724,7 +6703,7 @@ def test_a_family_of_its_own_file_trains_and_encodes_in_spawned_workers(tmp_path
     ids = np.load(tmp_path / "a.npy").tolist()
     assert "".join(map(tokens.get, ids)) == in_chars(text.encode()) * 99
     words = [in_chars(word) for word in bpe.Pattern("gpt2").split(text.encode())]
-    assert len(ids) == 99 * sum(naive_fewest(word, vocab) for word in words) < 99 * len(text)
+    assert len(ids) == 99 * sum(naive_fewest(word, frozenset(vocab)) for word in words)
     with refusal("no kind of model is named 'fewest'; there are bpe"):
         bpe.Tokenizer.load(tmp_path / "model")
 
@@ -6743,11 +6722,11 @@ def test_train_reports_its_results(model, tmp_path):
 def test_a_full_disk_leaves_nothing(model, tmp_path):
     (tmp_path / "text.txt").write_text("some text, and more of it\n" * 20_000)
 
-    def small_files():
+    def limit_sizes():
         resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))
 
     command = ["encode", model / "model", "text.txt", "--out", "o.npy"]
-    result = run(*command, cwd=tmp_path, preexec_fn=small_files)
+    result = run(*command, cwd=tmp_path, preexec_fn=limit_sizes)
     assert_refused(result, "o.npy", "File too large")
     assert [path.name for path in tmp_path.iterdir()] == ["text.txt"]
 
@@ -6770,48 +6749,40 @@ def test_a_copy_by_another_name_runs_itself_where_python_knows_no_folder(tmp_pat
     assert done.stdout.split()[-1] == b"trial"
 
 
-def start_reading(*arguments):
-    """Start a process of the command line, and wait until it reads text."""
-    command = [sys.executable, MODULE, *map(str, arguments)]
-    process = subprocess.Popen(
-        command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, start_new_session=True
-    )
-    output = b""
-    while b"B/s" not in output and process.poll() is None:
-        output += os.read(process.stderr.fileno(), 1000)
-    return process
-
-
-# Commands, how often and by which signal they are ended: by an impatient user, `kill`, a closed
-# terminal, by force.
+# Commands, their output, and how often and by which signal they are ended: by an impatient user,
+# `kill`, a closed terminal, by force.
 ENDINGS = [
-    (("train", "--workers", 2), 2, signal.SIGINT),
-    (("count", "--workers", 1), 1, signal.SIGTERM),
-    (("encode", "--workers", 2), 1, signal.SIGHUP),
-    (("encode", "--workers", 2), 1, signal.SIGKILL),
+    ("train --workers 2 --out", "model", 2, signal.SIGINT),
+    ("count --workers 1 --out", "o.npz", 1, signal.SIGTERM),
+    ("encode --workers 2 --out", "o.npy", 1, signal.SIGHUP),
+    ("encode --workers 2 --out", "o.npy", 1, signal.SIGKILL),
 ]
 
 
-@pytest.mark.parametrize("arguments, times, number", ENDINGS)
+@pytest.mark.parametrize("line, out, times, number", ENDINGS)
 def test_a_signal_ends_a_command_with_one_line(
-    model, much_text, tmp_path, arguments, times, number
+    model, much_text, tmp_path, line, out, times, number
 ):
     """While kernels run, results are taken apart, workers start: a hundred moments were tried."""
-    inputs = [model / "model", much_text] if arguments[0] == "encode" else [much_text]
-    out = {"train": "model", "count": "o.npz", "encode": "o.npy"}[arguments[0]]
-    process = start_reading(*arguments, *inputs, "--out", tmp_path / out)
+    command = [sys.executable, MODULE, *line.split(), str(tmp_path / out)]
+    command += [str(model / "model")] * line.startswith("encode") + [str(much_text)]
+    outputs = {"stdout": subprocess.DEVNULL, "stderr": subprocess.PIPE}
+    process = subprocess.Popen(command, **outputs, start_new_session=True)
+    output = b""
+    while b"B/s" not in output and process.poll() is None:  # until it reads text
+        output += os.read(process.stderr.fileno(), 1000)
     time.sleep(random.uniform(0, 0.5))
     for _ in range(times):
         if number == signal.SIGKILL:
-            process.kill()
+            process.kill()  # its workers see this
         else:
             os.killpg(process.pid, number)
         time.sleep(0.01)
     _, rest = process.communicate(timeout=60)
-    lines = rest.decode().replace("\r", "\n").splitlines()
     if number == signal.SIGKILL:
         assert process.returncode == -number and not [*tmp_path.glob("o.*")]
         return
+    lines = rest.decode().replace("\r", "\n").splitlines()
     assert process.returncode == 128 + number, lines
     assert lines[-1].endswith("no partial files were left"), lines
     assert not any("Traceback" in line for line in lines)
@@ -6824,18 +6795,13 @@ def test_a_script_that_imports_the_module_keeps_its_interrupts(tmp_path):
     assert python(script).stdout == b"default_int_handler\n"
 
 
-def test_an_interrupt_while_packages_load_is_silent(tmp_path):
+def test_an_interrupt_or_an_error_while_packages_load_is_no_traceback(tmp_path):
     (tmp_path / "numba.py").write_text("import os, signal\nos.kill(os.getpid(), signal.SIGINT)\n")
     result = run("--version", PYTHONPATH=tmp_path)
     assert result.returncode == -signal.SIGINT and not result.stderr
-
-
-def test_a_package_that_cannot_be_loaded_is_one_line(tmp_path):
     (tmp_path / "numba.py").write_text("raise OSError('no\\nmemory')\n")
     result = run("--version", PYTHONPATH=tmp_path)
-    assert result.returncode == 2
-    assert result.stderr.startswith(b"bpe_numba: a required package is missing, or memory ran out")
-    assert result.stderr.count(b"\n") == 1
+    assert_refused(result, "a required package is missing, or memory ran out")
 
 
 def test_standard_input_is_read(model, command, tmp_path):
@@ -6850,13 +6816,6 @@ def test_standard_input_is_read(model, command, tmp_path):
         assert read_json(written) == read_json(model / "model" / "tokenizer.json")
 
 
-def test_it_runs_without_docstrings_and_asserts(model):
-    assert b"--vocab-size" in python("-OO", MODULE, "train", "--help").stdout
-    # else all kernels would be compiled again
-    viewed = python("-OO", MODULE, "view", model / "model", "The cat", NUMBA_DISABLE_JIT=1)
-    assert viewed.returncode == 0 and b"7 bytes" in viewed.stdout, viewed.stderr
-
-
 def test_a_process_refuses_in_one_line_whose_help_is_a_command(tmp_path):
     assert_refused(run("train", "nowhere.txt", cwd=tmp_path), "nowhere.txt", "no such file")
     message = run("encode", cwd=tmp_path).stderr.decode()
@@ -6868,51 +6827,39 @@ def test_a_process_refuses_in_one_line_whose_help_is_a_command(tmp_path):
 def test_closed_and_full_streams_are_no_traceback(model, tmp_path):
     np.save(tmp_path / "ids.npy", np.ones(200_000, np.uint16))
     command = f"{sys.executable} {MODULE} decode {model}/model "
-    ends = [" - <&-", f"{tmp_path}/ids.npy >&-", f"{tmp_path}/ids.npy 2>&-"]
-    ends.append(f"{tmp_path}/ids.npy >/dev/full")
-    ends.append(f"{tmp_path}/ids.npy | head -c 10")  # the pipe is closed, which is no error
+    options = {"stdin": subprocess.DEVNULL, "capture_output": True, "timeout": 100}
+    # the last pipe is closed, which is no error
+    ends = ["- <&-", "ids.npy >&-", "ids.npy 2>&-", "ids.npy >/dev/full", "ids.npy | head -c 9"]
     for end in ends:
-        result = subprocess.run(
-            command + end, shell=True, stdin=subprocess.DEVNULL, capture_output=True, timeout=100
-        )
+        result = subprocess.run(command + end, shell=True, cwd=tmp_path, **options)
         assert b"Traceback" not in result.stdout + result.stderr
-    assert len(result.stdout) == 10 and result.stderr == b""
+    assert len(result.stdout) == 9 and result.stderr == b""
 
 
 IN_A_READ_ONLY_FOLDER = """
-import os, sys, pathlib, bpe_numba
+import os, sys, bpe_numba
 if os.access(".", os.W_OK) or os.access(os.environ["HOME"], os.W_OK):
     sys.exit("this user may write anywhere")
 assert len(bpe_numba.Words.from_counts({b"ab": 1}).digest) == 64  # by a small kernel
-try:
-    with bpe_numba.atomic_write(pathlib.Path("ids.npy").absolute()):
-        pass
-except PermissionError as error:
-    print(error.filename)
 """
 
 
 def test_kernels_compile_where_nothing_can_be_written(tmp_path):
-    folder = tmp_path / "read only"
-    home = tmp_path / "home"
-    for place in (folder, home):
-        place.mkdir()
-        shutil.copy(MODULE, place / "bpe_numba.py")
-        place.chmod(0o555)
+    shutil.copy(MODULE, tmp_path / "bpe_numba.py")
+    tmp_path.chmod(0o555)
 
     def obey_modes():
         """Root may write anywhere: without this capability (CAP_DAC_OVERRIDE) it may not."""
         if os.getuid() == 0:
             ctypes.CDLL(None).prctl(24, 1, 0, 0, 0)
 
-    environment = {"HOME": home, "XDG_CACHE_HOME": home, "PYTHONPATH": folder}
-    environment["NUMBA_CACHE_DIR"] = ""
-    options = {"cwd": folder, "preexec_fn": obey_modes}
+    names = ["HOME", "XDG_CACHE_HOME", "PYTHONPATH"]
+    environment = dict.fromkeys(names, tmp_path) | {"NUMBA_CACHE_DIR": ""}
+    options = {"cwd": tmp_path, "preexec_fn": obey_modes}
     result = python("-c", IN_A_READ_ONLY_FOLDER, **options, **environment)
     if b"may write anywhere" in result.stderr:
         pytest.skip("no way to give up the right to write anywhere")
     assert result.returncode == 0, result.stderr.decode()
-    assert result.stdout.decode() == f"{folder}/ids.npy\n"
 
 
 # ─── Research ─────────────────────────────────────────────────────────────────────────────────────
@@ -6940,44 +6887,20 @@ def test_curve_is_the_length_of_the_text_encoded_at_five_sizes(some_prose):
     assert np.isnan(saved).tolist() == [False] * (len(saved) - 1000) + [True] * 1000
 
 
-@pytest.mark.parametrize(
-    "options",
-    [
-        {"alphabet": "characters"},
-        {"alphabet": "characters", "pattern": "none"},
-        {"model": "unigram"},
-        {"model": "longest"},
-    ],
-)
-def test_a_folder_has_what_its_model_learnt_or_nothing(library, tmp_path, options):
-    bpe.train(library[:9], 700, workers=1).save(tmp_path)
-    training = bpe.train(library[:9], 700, workers=1, **options)
-    training.tokenizer.save(tmp_path)
-    model = bpe.load_model(tmp_path)
-    with refusal(r"training\.npz: belongs to another model"):
-        bpe.load_learned(tmp_path, model)
-    training.save(tmp_path)
-    assert (tmp_path / "training.npz").is_file() == (model.kind == "bpe")
-    if model.kind == "bpe":
-        learned, n_bytes = bpe.load_learned(tmp_path, model)
-        assert n_bytes == training.counted.n_bytes
-        assert all(map(np.array_equal, learned, training.history[0]))
-        assert learned.n_tokens[-1] == training.n_tokens  # with unknown characters
-
-
 def test_damaged_bytes_of_a_saved_training_change_nothing_or_are_refused(some_prose, tmp_path):
     tokenizer, training, _ = some_prose
     training.save(tmp_path)
-    whole = (tmp_path / "training.npz").read_bytes()
+    path = tmp_path / "training.npz"
+    whole = path.read_bytes()
     n_refused = 0
     for place in range(0, len(whole), len(whole) // 40):
         data = bytearray(whole)
         data[place] ^= 0x55
-        (tmp_path / "training.npz").write_bytes(data)
+        path.write_bytes(data)
         try:
             learned, n_bytes = bpe.load_learned(tmp_path, tokenizer.model)
         except bpe.InputError as error:
-            assert "training.npz: " in str(error) and "\n" not in str(error)
+            assert "training.npz: " in str(error)
             n_refused += 1
         else:
             assert learned.tokens == training.learned.tokens and n_bytes == training.counted.n_bytes
@@ -7003,49 +6926,21 @@ def naive_measures(tokenizer, texts):
     }
 
 
-def test_words_of_a_corpus_are_each_encoded(some_prose):
-    tokenizer, _, files = some_prose
-    encoded = bpe.encode_corpus(tokenizer, files[3:5], engine=bpe.Engine(1))
-    texts = [path.read_bytes() for path in files[3:5]]
-    counts = Counter(word for text in texts for word in naive_split(bpe.PATTERNS["gpt2"], text))
-    assert dict(zip(encoded.words, encoded.counts.tolist(), strict=True)) == counts
-    tokens = chain(*(naive_encode(word, tokenizer.merges) for word in encoded.words))
-    assert encoded.ids.tolist() == [*map(tokenizer.token_to_id, tokens)]
-    assert encoded.n_bytes == sum(map(len, texts))
-
-
-def test_bytes_of_a_corpus_are_those_of_its_text(library, tmp_path):
-    tokenizer = bpe.train(
-        library[:9], 500, [END], model="wordpiece", normalizer=["bert"], workers=1
-    ).tokenizer
-    (tmp_path / "a.txt").write_text(f"Ünï  A{END}中 ")
-    encoded = bpe.encode_corpus(tokenizer, tmp_path, engine=bpe.Engine(1))
-    assert encoded.n_bytes == len("Ünï  A中 ".encode())
-    assert encoded.n_tokens == len(tokenizer.encode(f"Ünï  A{END}中 ")) - 1
-
-
-def naive_reached(tokenizer, n_letters, size):
-    """The ids in all texts of these letters up to a size."""
-    letters = [tokenizer.vocab[id] for id in range(n_letters)]
-    texts = (
-        b"".join(text) for k in range(1, size + 1) for text in itertools.product(letters, repeat=k)
-    )
-    return {id for text in texts for id in tokenizer.encode(text)}
-
-
 @pytest.mark.parametrize("merges", [True, False])
 def test_unreachable_tokens_are_those_of_no_text(merges):
     source = random.Random(1)
+    letters = [b"a", b"b", b" ", b"1"]
+    texts = [b"".join(text) for n in range(1, 7) for text in itertools.product(letters, repeat=n)]
     n_unreachable = 0
     for _ in range(10):
-        tokens, pairs = random_tokens(source, [b"a", b"b", b" ", b"1"], 8)
-        tokens = [token for token in tokens if len(token) <= 5 and set(token) <= {*b"ab 1"}]
-        pairs = [pair for pair in dict.fromkeys(pairs) if pair[0] + pair[1] in tokens]
+        tokens, pairs = random_tokens(source, letters, 8)
+        tokens = [token for token in tokens if len(token) <= 5]
+        pairs = [pair for pair in pairs if pair[0] + pair[1] in tokens]
         for pattern in ("none", "gpt2"):
             ranks = pairs if merges else None
             tokenizer = bpe.Tokenizer(dict(enumerate(tokens)), ranks, pattern=pattern)
             unreachable = bpe.unreachable_tokens(tokenizer)
-            reached = naive_reached(tokenizer, 4, 6)
+            reached = {*chain.from_iterable(tokenizer.encode_batch(texts))}
             assert reached.isdisjoint(unreachable)
             assert pattern == "gpt2" or reached | unreachable.keys() == tokenizer.vocab.keys()
             for token, ids in unreachable.items():
@@ -7054,30 +6949,18 @@ def test_unreachable_tokens_are_those_of_no_text(merges):
     assert n_unreachable or not merges
 
 
-def test_tokens_are_encoded_together_also_if_letters_are_missing(monkeypatch):
-    source = random.Random(2)
-    tokens, _ = random_tokens(source, [b"a", b"b", b"c", b"d"], 300)
-    tokens = [token for token in tokens if token not in (b"b", b"d")]
-    tokenizer = bpe.Tokenizer(dict(enumerate(tokens)), None, pattern="none")
+def test_tokens_whose_letters_are_missing_are_unreachable_unless_they_are_words():
+    tokens, _ = random_tokens(random.Random(2), [b"a", b"b", b"c", b"d"], 300)
+    vocab = {id: token for id, token in enumerate(tokens) if token not in (b"b", b"d")}
+    tokenizer = bpe.Tokenizer(vocab, None, pattern="none")
     expected = {}
-    for token_id, token in enumerate(tokens):
-        try:
+    for token_id, token in vocab.items():
+        ids = []
+        with contextlib.suppress(bpe.InputError):
             ids = tokenizer.encode(token)
-        except bpe.InputError:
-            ids = []
         if token_id not in ids:
             expected[token_id] = ids
     assert bpe.unreachable_tokens(tokenizer) == expected
-    calls = []
-    encode = bpe.Tokenizer.encode_texts
-
-    def counted(*arguments, **options):
-        calls.append(arguments)
-        return encode(*arguments, **options)
-
-    monkeypatch.setattr(bpe.Tokenizer, "encode_texts", counted)
-    bpe.unreachable_tokens(bpe.Tokenizer(BYTE_VOCAB, []))
-    assert len(calls) == 2
 
 
 @given(text=odd_texts | pattern_texts)
@@ -7114,62 +6997,64 @@ def test_glitch_candidates_tell_where_their_count_went():
     assert bpe.find_glitches(learned, ids, np.full(260, 9)) == []
 
 
-@pytest.mark.parametrize(
-    "options",
-    [
-        {},
-        {"alphabet": "characters", "coverage": 0.9},
-        {"alphabet": "characters", "coverage": 0.9, "byte_fallback": True},
-        {"alphabet": "characters", "mark": "_"},
-        {"model": "wordpiece", "coverage": 0.9},
-        {"model": "unigram"},
-        {"model": "longest"},
-    ],
-    ids=str,
-)
-def test_bytes_per_token_are_the_same_in_all_places(library, tmp_path, options):
+TRAINED_MODELS = [
+    {},
+    {"alphabet": "characters", "coverage": 0.9},
+    {"alphabet": "characters", "coverage": 0.9, "byte_fallback": True},
+    {"alphabet": "characters", "mark": "_"},
+    {"model": "wordpiece", "coverage": 0.9, "normalizer": ["bert"]},
+    {"model": "unigram"},
+    {"model": "longest"},
+]
+
+
+@pytest.mark.parametrize("options", TRAINED_MODELS, ids=str)
+def test_bytes_per_token_are_the_same_in_all_places(library, some_prose, tmp_path, options):
     texts = [path.read_text() + " ÄÖ 中文 é" for path in library[:4]]
-    (tmp_path / "a.txt").write_text(END.join(texts))
-    training = bpe.train(tmp_path / "a.txt", 400, [END], workers=1, **options)
-    training.save(tmp_path / "model")
+    file = tmp_path / "a.txt"
+    file.write_text(END.join(texts))
+    training = bpe.train(file, 400, [END], workers=1, **options)
     ids = [id for text in texts for id in training.tokenizer.encode(text)]
     rate = sum(len(text.encode()) for text in texts) / len(ids)
     assert training.n_tokens == len(ids)
     assert f"| bytes/token | {rate:.4g} " in str(training.summary())
-    inspection = bpe.inspect_model(tmp_path / "model", tmp_path / "a.txt")
+    folder = tmp_path / "model"
+    some_prose[1].save(folder)
+    training.tokenizer.save(folder)
+    with refusal(r"training\.npz: belongs to another model"):
+        bpe.load_learned(folder, bpe.load_model(folder))
+    training.save(folder)
+    inspection = bpe.inspect_model(folder, file)
     assert inspection.measures["bytes per token"] == rate
-    comparison = bpe.compare([tmp_path / "model"], [tmp_path / "a.txt"])
-    assert comparison.bytes_per_token.tolist() == [[rate]]
+    assert bpe.compare([folder], [file]).bytes_per_token.tolist() == [[rate]]
     if training.tokenizer.model.kind == "bpe":
         assert inspection.glitches is not None
-        (columns,) = bpe.curve(tmp_path / "model").columns.values()
+        learned, _ = bpe.load_learned(folder, training.tokenizer.model)
+        assert all(map(np.array_equal, learned, training.history[0]))
+        (columns,) = bpe.curve(folder).columns.values()
         assert columns[2][-1] == rate
     else:
-        assert inspection.glitches is None
+        assert inspection.glitches is None and not (folder / "training.npz").exists()
         with refusal("no merge counts: name a BPE that `train` wrote"):
-            bpe.curve([tmp_path / "model"])
+            bpe.curve([folder])
 
 
 def test_a_training_a_tokenizer_and_a_path_are_models_alike(some_prose, tmp_path):
     tokenizer, training, files = some_prose
-    training.save(tmp_path / "model")
     path = tmp_path / "model"
+    training.save(path)
     reports = []
-    for k, model in enumerate([training, tokenizer, str(path), path]):
-        inspection = bpe.inspect_model(model, files[0], engine=bpe.Engine(1))
-        assert (inspection.glitches is None) == (model is tokenizer)
-        comparison = bpe.compare(model, files[0], engine=bpe.Engine(1))
-        assert comparison.models == ["1" if k < 2 else str(path)]
+    for model in (training, tokenizer, str(path), path):
+        measures = bpe.inspect_model(model, files[0]).measures
+        rates = bpe.compare(model, files[0]).bytes_per_token.tolist()
         bpe.encode_files(model, files[0], tmp_path / "a.npy", workers=1)
         bpe.decode_file(model, tmp_path / "a.npy", tmp_path / "a.txt")
         assert (tmp_path / "a.txt").read_bytes() == files[0].read_bytes()
-        view = bpe.view(model, "def f").ids.tolist()
-        reports.append((inspection.measures, comparison.bytes_per_token.tolist(), view))
+        reports.append((measures, rates, bpe.view(model, "def f").ids.tolist()))
     assert all(report == reports[0] for report in reports)
-    several = bpe.curve([training, path]).columns
-    assert [*several] == ["1", str(path)]
-    assert all(map(np.array_equal, several["1"][:3], several[str(path)]))
-    assert np.array_equal(bpe.curve(training).columns["1"][1], several["1"][1])
+    columns = bpe.curve([training, path]).columns
+    assert [*columns] == ["1", str(path)]
+    assert all(map(np.array_equal, columns["1"][:3], columns[str(path)]))
     for wrong in (tokenizer, {"1": training.learned}, [3]):
         with refusal("^1: no merge counts"):
             bpe.curve(wrong)
@@ -7178,15 +7063,12 @@ def test_a_training_a_tokenizer_and_a_path_are_models_alike(some_prose, tmp_path
 def test_tables_are_frames_with_numbers(reports):
     pytest.importorskip("pandas")
     number = {"id", "bytes", "tokens", "%", "made", "used", "vocabulary", "bytes/token", "b"}
-    seen = set()
     for table in chain.from_iterable(report.tables() for report in reports):
         frame = table.to_pandas()
         assert frame.shape == (len(table.rows), len(table.header))
         assert [*frame.columns] == [*table.header]
         for name in number & {*frame.columns} if len(frame) else ():
             assert frame[name].dtype.kind in "if", name
-            seen.add(name)
-    assert {"id", "bytes", "tokens", "vocabulary", "bytes/token", "b"} <= seen
     ids = bpe.Table("Tokens", ("id", "n"), [(50256, 50256)])
     assert str(ids).endswith("| 50256 | 50,256 |")
     assert "<td>50,256" in ids._repr_html_() and "50256<td>" in ids._repr_html_()
@@ -7197,60 +7079,52 @@ def test_models_are_compared(some_prose, tmp_path):
     cl100k = bpe.Tokenizer(*bpe.train_bpe(files[0], 600), pattern="cl100k")
     (tmp_path / "a.txt").write_text("one 12345 two\n    three\n" * 9)
     corpora = {"text": tmp_path / "a.txt", "code": files[0]}
-    report = bpe.compare({"a": tokenizer, "b": cl100k}, corpora, engine=bpe.Engine(1))
-    assert report.corpora == ["text", "code"]
+    report = bpe.compare({"a": tokenizer, "b": cl100k}, corpora)
+    assert report.models == ["a", "b"] and report.corpora == ["text", "code"]
     texts = [path.read_bytes() for path in corpora.values()]
-    for model, costs, rates in zip(
-        (tokenizer, cl100k), report.n_tokens, report.bytes_per_token, strict=True
-    ):
-        assert costs.tolist() == [len(model.encode(text)) for text in texts]
-        assert rates.tolist() == [len(text) / n for text, n in zip(texts, costs, strict=True)]
-    for word, _, pieces in report.differences:
-        assert [b"".join(part) for part in pieces] == [word.strip()] * 2 and pieces[0] != pieces[1]
+    n_tokens = [[len(model.encode(text)) for text in texts] for model in (tokenizer, cl100k)]
+    assert report.n_tokens.tolist() == n_tokens
+    assert np.array_equal(report.bytes_per_token, [*map(len, texts)] / report.n_tokens)
+    for word, _, (left, right) in report.differences:
+        assert b"".join(left) == b"".join(right) == word.strip() and left != right
     counts = [n for _, n, _ in report.differences]
     assert counts == sorted(counts, reverse=True)
 
 
-def naive_cuts(tokenizer, text):
-    """The places in a text where one token ends and another begins."""
-    sizes = [len(piece) for piece in bpe.decode_each(tokenizer, tokenizer.encode(text, "none"))]
-    return {*itertools.accumulate(sizes)}
-
-
 def test_words_split_alike_are_those_cut_at_the_same_places_of_the_text(library, tmp_path):
-    data = b" ".join(path.read_bytes() for path in library[:3]).decode().encode()
-    text = " ".join(regex.findall(r"[a-z]{2,}", data.decode())[:3000])
+    text = " ".join(re.findall(r"[a-z]{2,}", library[0].read_text())[:3000])
     (tmp_path / "a.txt").write_text(text)
-    options = {"workers": 1, "alphabet": "characters"}
+    characters = {"alphabet": "characters"}
+    options = {"bytes": {}, "marks": characters, "always": characters | {"mark": "_"}}
+    options["unigram"] = {"model": "unigram"}
     models = {
-        "bytes": bpe.train(library[:9], 600, workers=1).tokenizer,
-        "marks": bpe.train(library[:9], 600, **options).tokenizer,
-        "unigram": bpe.train(library[:9], 600, model="unigram", workers=1).tokenizer,
-        "always": bpe.train(library[:9], 600, mark="_", **options).tokenizer,
+        name: bpe.train(library[:9], 600, workers=1, **more).tokenizer
+        for name, more in options.items()
     }
     words = [match.span() for match in re.finditer(r"\S+", text)]
     for names in (["bytes", "marks"], ["marks", "unigram", "bytes"], ["bytes", "always"]):
-        cuts = [naive_cuts(models[name], text) for name in names]
+        cuts = []  # the places where one token ends and another begins
+        for name in names:
+            tokens = bpe.decode_each(models[name], models[name].encode(text, "none"))
+            cuts.append({*itertools.accumulate(map(len, tokens))})
         n_alike = 0
         for start, stop in words:
-            first, *others = [{k for k in places if start < k < stop} for places in cuts]
-            n_alike += all(inside == first for inside in others)
-        expected = n_alike / len(words)
+            inside = {frozenset(places & {*range(start + 1, stop)}) for places in cuts}
+            n_alike += len(inside) == 1
         for order in (names, names[::-1]):
             report = bpe.compare({name: models[name] for name in order}, {"a": tmp_path / "a.txt"})
-            assert 0 < expected < 1 and report.same == pytest.approx(expected)
+            assert 0 < report.same < 1 and report.same == pytest.approx(n_alike / len(words))
 
 
 @pytest.mark.parametrize("pattern", ["gpt2", "whitespace-split"])
 @pytest.mark.parametrize("model", ["bytes", "bpe", "unigram", "wordpiece"])
-def test_measures_equal_their_definitions(library, some_prose, tmp_path, model, pattern):
-    options = {"alphabet": "characters", "coverage": 0.9, "pattern": pattern, "workers": 1}
-    if pattern == "whitespace-split":
-        options["mark"] = ""  # no space is left that ▁ could stand for
-    if model == "bytes":
-        tokenizer = bpe.train(library[:9], 500, [END], pattern=pattern, workers=1).tokenizer
-    else:
-        tokenizer = bpe.train(library[:9], 500, [END], model=model, **options).tokenizer
+def test_measures_equal_their_definitions(library, tmp_path, model, pattern):
+    options = {"pattern": pattern, "workers": 1}
+    if model != "bytes":
+        options |= {"model": model, "alphabet": "characters", "coverage": 0.9}
+        if pattern == "whitespace-split":
+            options["mark"] = ""  # no space is left that ▁ could stand for
+    tokenizer = bpe.train(library[:9], 500, [END], **options).tokenizer
     text = library[3].read_text() + " ÄÖ 中文 é" * 50
     (tmp_path / "a.txt").write_text(text)
     inspection = bpe.inspect_model(tokenizer, tmp_path / "a.txt")
@@ -7272,9 +7146,7 @@ def test_a_view_shows_every_token(some_prose):
         cells = [piece.strip() for line in lines[:-1:2] for piece in line.split("|")[:-1]]
         assert cells == [bpe.readable(token) for token in report.tokens]
         assert [int(id) for line in lines[1:-1:2] for id in line.split()] == report.ids.tolist()
-    assert "\x1b" not in report.text(80)
-    assert "<1B>" in report.text(80)
-    assert "\u202e" not in report.text(80) and "<E2>|<80>|<AE>|" in report.text(80)
+    assert "<1B>" in report.text(80) and "<E2>|<80>|<AE>|" in report.text(80)
 
 
 def test_a_page_shows_every_token(some_prose, tmp_path):
@@ -7298,68 +7170,49 @@ def test_readable_text_is_printable(token):
 def reports(some_prose):
     """One of each report."""
     tokenizer, training, files = some_prose
-    learned = (training.learned, training.counted.n_bytes)
-    engine = bpe.Engine(1)
+    corpora = {"中文 | text": files[0], "b": files[1]}
     return [
-        bpe.inspect_model(training, files[:3], engine=engine),
+        bpe.inspect_model(training, files[:3]),
         bpe.inspect_model(tokenizer),
-        bpe.curve({"one": learned, "two": learned}),
-        bpe.compare(
-            {"one": tokenizer, "two": tokenizer},
-            {"中文 | text": files[0], "b": files[1]},
-            engine=engine,
-        ),
+        bpe.curve([training, training]),
+        bpe.compare({"one": tokenizer, "two": tokenizer}, corpora),
     ]
 
 
-@pytest.mark.parametrize(
-    "suffix, begin", [("png", b"\x89PNG"), ("svg", b"<?xml"), ("pdf", b"%PDF")]
-)
-def test_curves_are_drawn(reports, tmp_path, suffix, begin):
+def test_curves_are_drawn(reports, tmp_path):
     pytest.importorskip("matplotlib")
     few = bpe.curve({"$a$": (bpe.learn(bpe.Words.from_counts({b"aab": 3}), 258), 9)})
     for report in (reports[2], few):
-        figure = report.plot(tmp_path / f"picture.{suffix}")
+        figure = report.plot(tmp_path / "picture.svg")
         assert len(figure.axes) == 2 and len(report.plot().axes[0].lines) == len(report.columns)
-        assert (tmp_path / f"picture.{suffix}").read_bytes().startswith(begin)
+        assert (tmp_path / "picture.svg").read_text().startswith("<?xml")
         labels = figure.axes[0].get_xticklabels() + figure.axes[1].get_yticklabels()
         assert labels and all(label.get_parse_math() for label in labels)  # 2^8 is a formula
     (name,) = figure.axes[0].get_legend().get_texts()
     assert name.get_text() == r"\$a\$"  # $a$ is none
 
 
-def test_sizes_on_a_corpus_are_those_of_models_with_fewer_merges(some_prose, tmp_path):
+def test_sizes_on_a_corpus_are_those_of_models_with_fewer_merges(some_prose):
     tokenizer, _, files = some_prose
     encoded = bpe.encode_corpus(tokenizer, files[5])
     n_tokens = bpe.tokens_by_size(tokenizer.model, encoded.frequencies(tokenizer.vocab_size))
     for n_merges in (0, 1, 7, 100, len(tokenizer.merges)):
         fewer = bpe.Tokenizer.from_merges(tokenizer.merges[:n_merges], pattern="gpt2")
         assert n_tokens[n_merges] == len(fewer.encode(files[5].read_text()))
-    report = bpe.curve({"a": tokenizer}, files[5])
-    assert report.columns["a"][1].tolist() == n_tokens.tolist()
-
-
-def test_the_curve_on_the_corpus_of_a_training_is_that_of_the_training(command, model):
-    (model / "a.txt").write_text("The cat sat on the mat. " * 3)
-    command("train a.txt --vocab-size 262 --out here", cwd=model)
-    here = command("curve here", cwd=model).stdout
-    assert command("curve here --corpus a.txt", cwd=model).stdout == here
+    _, of_curve, rates, _ = bpe.curve({"a": tokenizer}, files[5]).columns["a"]
+    assert of_curve.tolist() == n_tokens.tolist()
+    assert rates.tolist() == (files[5].stat().st_size / n_tokens).tolist()
 
 
 def test_sizes_need_one_way_to_each_token():
     model = bpe.Tokenizer.from_merges([(b"a", b"b"), (b"b", b"c"), (b"ab", b"c")]).model
-    assert bpe.tokens_by_size(model, np.bincount([258, 256], minlength=259)).tolist() == [
-        5,
-        3,
-        3,
-        2,
-    ]
-    vocab = dict(enumerate([b"a", b"b", b"ab", b"aba"]))
+    frequencies = np.bincount([258, 256], minlength=259)
+    assert bpe.tokens_by_size(model, frequencies).tolist() == [5, 3, 3, 2]
+    vocab = dict(enumerate([b"a", b"b", b"ab", b"ba", b"aba"]))
     twice = [(b"a", b"b"), (b"ab", b"a"), (b"b", b"a"), (b"a", b"ba")]
-    with pytest.raises(bpe.InputError, match="no way back"):
-        bpe.tokens_by_size(bpe.Tokenizer(vocab | {4: b"ba"}, twice).model, np.zeros(5, int))
-    with pytest.raises(bpe.InputError, match="by its merges alone"):
-        bpe.tokens_by_size(bpe.Tokenizer(vocab, None).model, np.zeros(4, int))
+    for merges, message in ((twice, "no way back"), (None, "by its merges alone")):
+        with refusal(message):
+            bpe.tokens_by_size(bpe.Tokenizer(vocab, merges).model, np.zeros(5, int))
 
 
 def test_tables_are_markdown_in_columns(reports):
@@ -7403,33 +7256,26 @@ def test_a_notebook_shows_tables_as_they_are(reports):
             assert all(isinstance(cell, (str, int, float, np.number, type(None))) for cell in row)
 
 
-@pytest.fixture(scope="session")
-def bench():
+@pytest.fixture
+def bench(monkeypatch):
     """The benchmark, which is a script."""
-    path = Path(__file__).with_name("docs") / "bench.py"
-    spec = importlib.util.spec_from_file_location("bench", path)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    monkeypatch.syspath_prepend(Path(__file__).with_name("docs"))
+    return importlib.import_module("bench")
 
 
 def test_peers_do_the_same_work(bench, library, tmp_path):
     (tmp_path / "latin.txt").write_bytes(f"caf\xe9 {END}".encode("latin-1") * 50)  # is no UTF-8
     table = bench.bench([*library[:30], tmp_path / "latin.txt"], 600)
     verdicts = {(row[0], row[1].split()[0]): row[-1] for row in table.rows}
-    encode = [("encode", tool) for tool in ("bpe_numba", "tokenizers", "tiktoken")]
-    train = [("train", tool) for tool in ("bpe_numba", "tokenizers")]
-    # the other peers are not required, and may be installed
-    assert dict.fromkeys(train + encode, "same").items() <= verdicts.items()
-    assert {*verdicts} <= {(job, tool) for job in bench.PEERS for tool in bench.PEERS[job]}
+    required = [("train", "bpe_numba"), ("train", "tokenizers")]
+    required += [("encode", "bpe_numba"), ("encode", "tokenizers"), ("encode", "tiktoken")]
+    assert dict.fromkeys(required, "same").items() <= verdicts.items()
     assert all(min(row[2:5]) > 0 for row in table.rows) and "| second pass |" in str(table)
 
 
 @pytest.mark.parametrize(
     "change, verdict",
     [
-        (lambda tokens: tokens, "same"),
-        (lambda tokens: [tokens[0], *tokens[2:]], "differs"),
         (lambda tokens: [*tokens, b"more"], "differs"),
         (lambda tokens: tokens.nothing, "'list' object has no attribute 'nothing'"),
     ],
@@ -7439,13 +7285,9 @@ def test_the_verdict_on_a_peer_that_differs_or_fails(bench, library, monkeypatch
         return lambda: [change(training.learned.tokens[256:])]
 
     trainers = {"bpe_numba": bench.PEERS["train"]["bpe_numba"], "numpy": prepare}
-    encoders = dict.fromkeys(["bpe_numba", "numpy"], bench._encode_bpe_numba)
-    monkeypatch.setitem(bench.PEERS, "train", trainers)
-    monkeypatch.setitem(bench.PEERS, "encode", encoders)
-    rows = bench.bench(library[:3], 300).rows
-    assert [row[0] for row in rows] == ["train", "train", "encode", "encode"]
-    assert rows[1][-1] == verdict
-    assert (rows[1][2] is None) == ("nothing" in verdict)
+    monkeypatch.setattr(bench, "PEERS", {"train": trainers, "encode": {}})
+    ours, theirs = bench.bench(library[:3], 300).rows
+    assert (ours[-1], theirs[-1]) == ("same", verdict)
 
 
 def test_view_reads_its_text_from_a_pipe(command, model, monkeypatch):
@@ -7455,32 +7297,27 @@ def test_view_reads_its_text_from_a_pipe(command, model, monkeypatch):
     assert command("view model", stdin=b"The cat", cwd=model).stdout.decode() == output
 
 
-def test_models_are_viewed_beside_each_other(command, model, tmp_path):
+def test_reports_are_written_to_a_page(command, model, tmp_path):
+    (tmp_path / "a.txt").write_text("The cat")
     page = tmp_path / "a.html"
     line = f"view model 'The cat' --beside model --html {page}"
     output = command(line, cwd=model).stdout.decode()
-    half = len(output) // 2
-    assert output[:half] == output[half:] and "model: 7 bytes, 3 tokens" in output
+    assert output.count("model: 7 bytes, 3 tokens") == 2
     assert Cells(page.read_text()).of("h4") == ["model: 7 bytes, 3 tokens"] * 2
-
-
-def test_a_comparison_is_written_to_a_page(command, model, tmp_path):
-    (tmp_path / "a.txt").write_text("The cat")
-    page = tmp_path / "a.html"
     output = command(f"compare model --corpus {tmp_path / 'a.txt'} --html {page}", cwd=model).stdout
-    assert all(title in output.decode() for title in Cells(page.read_text()).of("h4"))
+    titles = Cells(page.read_text()).of("h4")
+    assert titles and all(title in output.decode() for title in titles)
 
 
-def test_timings_are_a_table(command, some_prose, tmp_path):
+def test_timings_are_a_table(command, tmp_path):
     text = tmp_path / "a.txt"
     text.write_text("low lower " * 999)
     result = command("train a.txt --vocab-size 260 --out model --timings --quiet", cwd=tmp_path)
-    assert result.stdout == b""
     header, _, *rows = result.stderr.decode().splitlines()[2:]
     columns = ["stage", "seconds", "MB/s", "% of time", "peak MB"]
     assert re.findall(r"[\w%].*?(?= +\|)", header) == columns
     stages = ["compile", "scan", "learn", "vocabulary", "save", "other"]
-    assert [row.split()[1] for row in rows] == stages
+    assert [row.split()[1] for row in rows] == stages and result.stdout == b""
     assert bpe.TIMINGS["scan"].n_bytes == text.stat().st_size and bpe.TIMINGS["learn"].seconds > 0
     result = command("inspect model a.txt --timings --quiet", cwd=tmp_path).stderr.decode()
     assert all(f"\n| {name} " in result for name in ("load", "search", "scan", "encode", "other"))
@@ -7491,27 +7328,17 @@ def test_compiling_has_a_row_of_its_own_in_every_stage():
     bpe.TIMINGS.clear()
     start = time.perf_counter()
     with bpe.stage("search") as spent:
-        bpe.numba.njit(lambda x: x + 1)(1)
+        numba.njit(lambda x: x + 1)(1)
     elapsed = time.perf_counter() - start
     assert [*bpe.TIMINGS] == ["compile", "search"]
     assert bpe.TIMINGS["search"].seconds == spent.seconds > 0
     assert 0 < bpe.TIMINGS["compile"].seconds + spent.seconds <= elapsed
-    compiled = bpe.TIMINGS["compile"].seconds
-    with bpe.stage("compile") as spent:
-        bpe.numba.njit(lambda x: x + 2)(1)
-    assert bpe.TIMINGS["compile"].seconds == compiled + spent.seconds
 
 
-def test_a_missing_matplotlib_is_named(command, some_prose, tmp_path, monkeypatch):
-    some_prose[1].save(tmp_path / "model")
-    monkeypatch.setitem(sys.modules, "matplotlib.pyplot", None)
-    result = command("curve model --plot a.png", cwd=tmp_path)
-    assert_refused(result, "this needs a package that is missing: pip install matplotlib")
-
-
-def run_page(name: str, **names) -> dict:
+def run_page(name):
     """Run the blocks of Python of a page in docs; returns their names."""
     page = Path(__file__).with_name("docs") / name
+    names = {}
     for block in re.findall(r"```python\n(.*?)```", page.read_text(), re.DOTALL):
         exec(block.replace("16_000", "400"), names)
     return names
@@ -7525,12 +7352,6 @@ SENTENCES = {
     "zh": "红色的书放在旧桌子上。 我们很晚回家时正在下雨。 没有人知道小鸟睡在哪里。 "
     "她给朋友写了一封长信。",
 }
-
-
-def naive_gini(costs):
-    """The mean difference of two costs, relative to twice their mean."""
-    differences = [abs(x - y) for x in costs for y in costs]
-    return sum(differences) / (2 * len(costs) * sum(costs))
 
 
 def test_the_page_on_evaluation_runs(library, tmp_path, monkeypatch, capsys):
@@ -7549,30 +7370,22 @@ def test_the_page_on_evaluation_runs(library, tmp_path, monkeypatch, capsys):
         lone = [len(tokenizer.encode(word)) for word in text.split()]
         assert measures["fertility, lone words"] == sum(lone) / len(lone)
         assert measures["STRR, lone words"] == lone.count(1) / len(lone)
-        words = naive_split(bpe.PATTERNS["gpt2"], text.encode())
-        if family == "bpe":
-            single = sum(len(tokenizer.encode(word)) == 1 for word in words)
-            assert names["by_pretokens"] == (n_tokens / len(words), single / len(words))
-    assert names["table"].shape == (9, 10)
+    ours = names["tokenizers"]["bpe"]
+    words = [len(ours.encode(word)) for word in naive_split(bpe.PATTERNS["gpt2"], text.encode())]
+    assert names["by_pretokens"] == (sum(words) / len(words), words.count(1) / len(words))
     for costs, premiums, gini in zip(*map(names.get, ("costs", "premiums", "gini")), strict=True):
         assert premiums.tolist() == [cost / costs[0] for cost in costs]
-        assert gini == pytest.approx(naive_gini(costs))
-    assert names["shared"][0][0] == len(names["tokenizers"]["bpe"])
-    assert names["shared"][0][1] == names["shared"][1][0] < len(names["tokenizers"]["wordpiece"])
-    assert names["two"].low < names["two"].high
+        differences = [abs(x - y) for x in costs for y in costs]
+        assert gini == pytest.approx(sum(differences) / (2 * len(costs) * sum(costs)))
     rate = names["n_bytes"].sum() / names["bpe"].sum()
-    assert names["one"].low <= rate <= names["one"].high
+    assert names["one"].low <= rate <= names["one"].high and names["two"].low < names["two"].high
     letters = bpe.Tokenizer.from_merges([(b" ", b"a"), (b"b", b"c")])
     scores = names["score_boundaries"](letters, [["ab", "c"], ["a", "bc", "d"], ["é"]])
     assert scores == (1 / 2, 2 / 3, 4 / 7)
     assert Path("languages.svg").read_text().startswith("<?xml")
-    assert len(names["grid"]) == 16 and len([*Path("grid").glob("*.json")]) == 8
-    largest = names["train"]("grid/de-1.txt", 300, [END], model="bpe", workers=1).tokenizer
-    row = names["grid"].query("language == 'de' and seed == 1 and family == 'bpe' and size == 300")
-    assert row["tokens"].item() == len(largest.encode(text))
     Path("grid/en-0-bpe.json").unlink()  # interrupted
     again = names["run_grid"](["en", "de"], [0, 1], ["bpe", "unigram"], [280, 300])
-    assert again.equals(names["grid"])
+    assert again.equals(names["grid"]) and len(again) == 16
     assert "BPE minus Unigram: -" in capsys.readouterr().out
 
 
@@ -7593,17 +7406,15 @@ def test_the_algorithms_of_the_page_on_research_run(library, tmp_path, monkeypat
     learner, hidden = names["learn_scaffold"](words, 400)
     assert hidden and learner.n_symbols - len(hidden) == 400
     assert learner.learned().merges == bpe.learn(words, learner.n_symbols, tie_break="ids").merges
-    assert names["tokenizer"].model.kind == "bpe" and len(names["short"].learned().merges) > 50
     random, again = (names["learn_random"](words, 300, 7).learned().merges for _ in range(2))
     assert random == again != names["learn_random"](words, 300, 8).learned().merges
     greedy, beam = (names["learn_beam"](words, 262, width) for width in (1, 3))
     assert greedy.learned().counts[0] == bpe.learn(words, 257).counts[0]
     assert beam.n_symbols == 262 and beam.words().to_counts() == words.to_counts()
     text = Path("corpus.txt").read_text()
-    counts = Counter(bpe.Tokenizer.from_merges(names["learned"]).encode(text))
-    tokens = bpe.Tokenizer.from_merges(names["learned"]).vocab
-    assert {tokens[id]: n for id, n in counts.items()}.items() <= names["counts"].items()
-    assert names["rare"] and names["residues"]
+    tokenizer = bpe.Tokenizer.from_merges(names["learned"])
+    counts = {tokenizer.vocab[id]: n for id, n in Counter(tokenizer.encode(text)).items()}
+    assert counts.items() <= names["counts"].items()
     for name in ("whole", "fair", "picky", "super", "scaffold", "trimmed", "lite"):
         tokenizer = bpe.Tokenizer.load(name)
         assert tokenizer.decode(tokenizer.encode(text)) == text
@@ -7612,6 +7423,7 @@ def test_the_algorithms_of_the_page_on_research_run(library, tmp_path, monkeypat
 # ─── Refusals ─────────────────────────────────────────────────────────────────────────────────────
 
 TEXT_GZ = gzip.compress(b"text " * 99)
+LINE = b'{"text": "some text"}\n'
 # The files in a folder, for the calls and the commands below that are refused.
 SOME_FILES = {
     "text.txt": b"some text\n",
@@ -7619,186 +7431,96 @@ SOME_FILES = {
     "pad.txt": f"some text, and more{END}<pad>".encode(),
     "empty.txt": b"",
     "ends.txt": END.encode() * 3,
-    "late.jsonl": b'{"text": "some text"}\n' * 50 + b"oops\n" + b'{"text": "more"}\n' * 50,
-    "late.jsonl.gz": gzip.compress(b'{"text": "some text"}\n' * 50 + b"oops\n"),
+    "half.jsonl": LINE + b"{",
+    "bytes.jsonl": LINE + b"\xff",
+    "deep.jsonl": LINE + b"[" * 100_000,
+    "field.jsonl": LINE + b'{"t": "x"}',
+    "surrogate.jsonl": LINE + b'{"text": "\\ud800"}',
+    "late.jsonl": LINE * 50 + b"oops\n" + LINE * 50,
+    "late.jsonl.gz": gzip.compress(LINE * 50 + b"oops\n"),
     "long.txt": b"a" * 9_000_000,
     "long.txt.gz": gzip.compress(b"a" * 9_000_000, 1),
-    "long.jsonl": b'{"text": "' + b"a" * 9_000_000 + b'"}',
+    "zip.txt": b"PK\x03\x04" * 9,
     "zip.txt.gz": gzip.compress(b"PK\x03\x04" * 9),
+    "tar.txt": bytes(257) + b"ustar",
     "unpacked.txt.gz": b"some text",
     "flipped.txt.gz": TEXT_GZ[:20] + b"\0\1" + TEXT_GZ[22:],
-    "some/a.txt": b"some text",
-    "some/b.txt": b"PK\x03\x04" * 9,
     "folder/hidden/.a.txt": b"hidden",
     "bad.npy": b"nonsense\n",
     "odd.bin": b"abc",
     "a.tiktoken": b"IQ== 0\n",
-    "empty.npz": b"",
     "short/training.npz": b"PK",
-    "array/training.npz": b"\x93NUMPY",
-    "none/training.npz": b"",
 }
-# The first bytes of files that are no text.
-NO_TEXTS = {"zip": b"PK\x03\x04", "PDF": b"%PDF-1", "NumPy": b"\x93NUMPY"}
-NO_TEXTS["tar"] = bytes(257) + b"ustar"
-BAD_LINES = {
-    "not JSON": b"{",
-    "no text": b"[1]",
-    "'text'": b'{"t": "x"}',
-    "not JSON .*": b"\xff",
-    r"not JSON \(": b"[" * 100000,
-    r"U\+D800": b'{"text": "\\ud800"}',
-}
-# Files of models: their names, what is in them, and the pattern that is named with them.
+# Files of models: their names, what is in them, and the message.
 BAD_MODELS = [
-    ("tokenizer.json", b'{"model": {"vocab": {"a": ' + b"1" * 5000 + b"}}}", "not JSON", None),
-    ("tokenizer.json", b'{"model": "\xff"}', "not UTF-8 at byte 11", None),
-    ("tokenizer.json", b"\0" * 5000, "this is not a tokenizer.json", None),
-    ("tokenizer.model", b"\n\x0e\n\x05<unk>\x15", "SentencePiece", None),
-    ("vocab.txt", b"[UNK]\n\xff\n", "not UTF-8", None),
-    ("tokenizer.model", b"IQ== 0\n", "does not say its pattern", None),
-    ("a.tiktoken", b"IQ== 0\nIg== 0\n", "the id 0 appears twice", "gpt2"),
-    ("a.tiktoken", b"IQ== 0\nIQ== 1\n", "same bytes", "gpt2"),
-    ("a.tiktoken", b"IQ== 0\nI?== 1\n", "line 2: not a token", None),
-    ("a.tiktoken", b"IQ== 0\nIg== 99999999999\n", "line 2", None),
-    ("vocab.json", b'{"a": 0}', "merges.* is missing", None),
-    ("merges.txt", b"#version: 0.2\na b\n", "vocabulary.* is missing", None),
+    ("tokenizer.json", b'{"model": {"vocab": {"a": ' + b"1" * 5000 + b"}}}", "not JSON"),
+    ("tokenizer.json", b'{"model": "\xff"}', "not UTF-8 at byte 11"),
+    ("tokenizer.json", b"\0" * 5000, "this is not a tokenizer.json"),
+    ("tokenizer.model", b"\n\x0e\n\x05<unk>\x15", "not a SentencePiece model, or cut off"),
+    ("tokenizer.model", b"IQ== 0\n", "does not say its pattern"),
+    ("a.tiktoken", b"IQ== 0\nIg== 0\n", "the id 0 appears twice"),
+    ("a.tiktoken", b"IQ== 0\nI?== 1\n", "line 2: not a token"),
+    ("vocab.json", b'{"a": 0}', "merges.* is missing"),
 ]
-STRIP = {"type": "Strip", "strip_left": True, "strip_right": False}
-FIRST = {"type": "Metaspace", "replacement": "▁", "prepend_scheme": "first"}
-FIRST_OF_BYTES = in_sequence(FIRST, BYTE_LEVEL)
-ODD_REPLACE = {"type": "Replace", "pattern": {"String": {"a": 1}}, "content": " "}
-ODD_CONTENT = {"type": "Replace", "pattern": {"Regex": "b"}, "content": {"a": 1}}
-NAN = float("nan")
-INFINITY = float("inf")
-# Changes of a tokenizer.json, by the model that it is of.
-BAD_CHANGES = {
-    "bytes": [
-        ({"model": 5}, "no model"),
-        ({"model__type": "Unigram"}, "Unigram"),
-        ({"model__type": "WordPiece"}, "WordPiece"),
-        (
-            {"model": {"type": "WordPiece", "vocab": {}, "continuing_subword_prefix": "Ġ"}},
-            "the prefix of a WordPiece must be ASCII",
-        ),
-        ({"model__dropout": 0.1}, "dropout"),
-        ({"normalizer": {"type": "Sequence"}}, "without normalizers"),
-        ({"normalizer": ODD_CONTENT}, "Replace.*not supported: .*dict"),
-        ({"pre_tokenizer": in_sequence(*types("ByteLevel", "Whitespace"))}, "not the last"),
-        ({"pre_tokenizer": {"type": "UnicodeScripts"}}, "UnicodeScripts"),
-        ({"normalizer": STRIP, "pre_tokenizer": FIRST_OF_BYTES}, "first after Strip"),
-        ({"pre_tokenizer": None}, "decoder ByteLevel"),
-        ({"pre_tokenizer": split_by("(?:(?:(?:ab?){1000}){1000}){1000}")}, "counts of groups"),
-        ({"decoder": {"type": "Metaspace"}}, "decoder.*Metaspace"),
-        ({"model__vocab": {"é": -5}}, "-5"),
-        ({"model__vocab": {"a": 0, "b": 0}}, "the id 0"),
-        ({"model__vocab": 3}, "vocabulary"),
-        ({"model__unk_token": []}, r"the unk_token of a model is a string, not \[\]"),
-        ({"model__merges": [["a"]]}, "merge 0"),
-        ({"model__merges": ["a b c"]}, "merge 0"),
-        ({"model__merges": [["a", "日"]]}, "日"),
-        ({"model__merges": [["i", "n"], ["i", "n"]]}, "twice"),
-        ({"added_tokens": [{"content": END, "id": 7}]}, "the ids 0 and 7"),
-        ({"added_tokens": [{"content": END, "id": 0, "lstrip": "yes"}]}, "must be true or false"),
-        ({"added_tokens": 1}, "added_tokens"),
-        ({"added_tokens": [{"content": "<x>"}]}, "null"),
-        ({"model__vocab": {"a": True}}, "id"),
-    ],
-    "llama": [
-        ({"model__vocab": {"<unk>": 0, "a": 1}, "model__merges": []}, "<0x00>.*byte_fallback"),
-        ({"decoder": {"type": "Sequence", "decoders": [{"type": "Fuse"}, ODD_REPLACE]}}, "decoder"),
-    ],
-    "albert": [
-        *(({"model__vocab": [["<unk>", n]]}, "and its score") for n in ("0", NAN)),
-        ({"model__vocab": {"<unk>": 0}}, "list of tokens and scores"),
-        ({"model__unk_id": 5000}, "unk_id 5000"),
-        (
-            {"pre_tokenizer": BYTE_LEVEL, "model__byte_fallback": True},
-            "Unigram with byte_fallback beside a ByteLevel",
-        ),
-    ],
-    "bert": [
-        ({"model__vocab": ["a"]}, "object of tokens and ids"),
-        ({"model__max_input_chars_per_word": "100"}, "max_input_chars_per_word"),
-    ],
-}
-# Folder, the folder that is changed, the change, and the pattern of the message.
-CHANGED = [
-    (f"{name} {k}", name, change, part)
-    for name, changes in BAD_CHANGES.items()
-    for k, (change, part) in enumerate(changes)
-]
-BAD_PROTOS = [
-    (lambda p: setattr(p.trainer_spec, "model_type", 3), "words"),
-    (lambda p: setattr(p.pieces[9], "type", 5), "unused"),
-    (lambda p: setattr(p.pieces[9], "score", NAN), "not a number"),
-    (lambda p: setattr(p.pieces[0], "type", 1), "0 unknown tokens"),
-    (lambda p: setattr(p.trainer_spec, "byte_fallback", True), "<0x00>"),
-    (lambda p: setattr(p.trainer_spec, "treat_whitespace_as_suffix", True), "whitespace_as_suffix"),
-    (lambda p: setattr(p.normalizer_spec, "precompiled_charsmap", b"\4\0\0\0ab"), "charsmap"),
-    (lambda p: setattr(p.denormalizer_spec, "precompiled_charsmap", b"a"), "denormalizer"),
-    (lambda p: p.ClearField("normalizer_spec"), "cut off"),
+FIRST_AFTER_STRIP = {"normalizer": strip(True, False)}
+FIRST_AFTER_STRIP["pre_tokenizer"] = in_sequence(metaspace(scheme="first"), BYTE_LEVEL)
+GPT2_WORDPIECE = {"type": "WordPiece", "vocab": {}, "continuing_subword_prefix": "Ġ"}
+# Changes of a tokenizer.json, by the model that it is of, and the message.
+BAD_CHANGES = [
+    ("bytes", {"model": 5}, "no model"),
+    ("bytes", {"model": GPT2_WORDPIECE}, "the prefix of a WordPiece must be ASCII"),
+    ("bytes", {"model__dropout": 0.1}, "dropout"),
+    ("bytes", {"model__vocab": 3}, "no vocabulary"),
+    ("bytes", {"model__vocab": {"a": True}}, "'a' has the id true"),
+    ("bytes", {"model__vocab": {"a": 0, "b": 0}}, "several tokens have the id 0"),
+    ("bytes", {"model__unk_token": []}, r"the unk_token of a model is a string, not \[\]"),
+    ("bytes", {"model__merges": ["a b c"]}, "merge 0"),
+    ("bytes", {"model__merges": [["a", "日"]]}, "'日' in a token names no byte"),
+    ("bytes", {"model__merges": [["i", "n"], ["i", "n"]]}, "a merge appears twice"),
+    ("bytes", {"pre_tokenizer": in_sequence(*types("ByteLevel", "Whitespace"))}, "not the last"),
+    ("bytes", {"pre_tokenizer": {"type": "UnicodeScripts"}}, "UnicodeScripts"),
+    ("bytes", {"pre_tokenizer": None}, "a decoder ByteLevel goes with a pre_tokenizer"),
+    ("bytes", FIRST_AFTER_STRIP, "first after Strip"),
+    ("bytes", {"added_tokens": 1}, "added_tokens is not a list"),
+    ("bytes", {"added_tokens": [{"content": END, "id": 7}]}, "the ids 0 and 7"),
+    ("llama", {"model__vocab": {"<unk>": 0}, "model__merges": []}, "<0x00>.*byte_fallback"),
+    ("albert", {"model__vocab": [["<unk>", math.nan]]}, "is not a token and its score"),
+    ("albert", {"model__vocab": {"<unk>": 0}}, "list of tokens and scores"),
+    ("albert", {"model__unk_id": 5000}, "unk_id 5000"),
+    ("albert", {"pre_tokenizer": BYTE_LEVEL, "model__byte_fallback": True}, "byte_fallback beside"),
+    ("bert", {"model__vocab": ["a"]}, "object of tokens and ids"),
+    ("bert", {"model__max_input_chars_per_word": "100"}, "max_input_chars_per_word"),
 ]
 
 
 @pytest.fixture(scope="session")
-def here(model, prose, tokenizer, tmp_path_factory):
+def refused_files(model, prose, tokenizer, tmp_path_factory):
     folder = tmp_path_factory.mktemp("here")
+    for k, (name, content, _) in enumerate(BAD_MODELS):
+        (folder / f"{k}").mkdir()
+        (folder / f"{k}" / name).write_bytes(content)
     for name, content in SOME_FILES.items():
-        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).parent.mkdir(exist_ok=True, parents=True)
         (folder / name).write_bytes(content)
-    for name, content in NO_TEXTS.items():
-        (folder / f"{name}.txt").write_bytes(content * 9)
-    for k, line in enumerate(BAD_LINES.values()):
-        (folder / f"{k}.jsonl").write_bytes(b'{"text": "fine"}\n' + line + b"\n")
-    for k, (name, content, *_) in enumerate(BAD_MODELS):
-        (folder / f"bad {k}").mkdir()
-        (folder / f"bad {k}" / name).write_bytes(content)
-    (folder / "large").mkdir()
-    with open(folder / "large" / "tokenizer.json", "wb") as file:
+    with open(folder / "large.json", "wb") as file:
         file.truncate(1 << 30)
-    for depth in DEPTHS:
-        nested = '{"type": "Sequence", "normalizers": [' * depth + '{"type": "Nope"}' + "]}" * depth
-        text = f'{{"normalizer": {nested}, "model": {{"type": "BPE"}}}}'
-        (folder / f"{depth}.json").write_text(text)
     (folder / "model").symlink_to(model / "model")
     tokenizer.save(folder / "bytes")
     for name in ("llama", "albert", "bert"):
         (folder / name).mkdir()
         famous(name, prose[:300]).save(str(folder / name / "tokenizer.json"))
-    for name, family, change, _ in CHANGED:
-        shutil.copytree(folder / family, folder / name)
-        edited(folder / name, **({} if family == "bytes" else {"added_tokens": []}) | change)
-    _, file = trained_there(folder, prose, model_type="unigram")
-    whole = file.read_bytes()
-    for k, size in enumerate((2, 100, len(whole) - 1000)):
-        (folder / f"short {k}.model").write_bytes(whole[:size])
-    for k, (change, _) in enumerate(BAD_PROTOS):
-        proto = sentencepiece_model_pb2.ModelProto.FromString(whole)
-        change(proto)
-        (folder / f"proto {k}.model").write_bytes(proto.SerializeToString())
-    proto = model_proto([("<unk>", 2, 0), ("abcd", 1, -1)], 1, name="identity")
-    (folder / "bytes.model").write_bytes(proto.SerializeToString().replace(b"abcd", b"ab\xffd"))
     np.save(folder / "floats.npy", np.zeros(3))
     np.save(folder / "large.npy", np.array([1, 100_000]))
-    for name in ("ids.bin", "ids.npy"):
-        bpe.encode_files(bpe.Tokenizer(BYTE_VOCAB, []), folder / "text.txt", folder / name)
-        assert bpe.read_ids(folder / name).tolist() == [*b"some text\n"]
-        described = read_json(folder / f"{name}.json") | {"tokens": 11}
-        (folder / f"{name}.json").write_text(json.dumps(described))
+    bpe.encode_files(plain(), folder / "text.txt", folder / "ids.bin")
+    described = read_json(folder / "ids.bin.json") | {"tokens": 11}
+    (folder / "ids.bin.json").write_text(json.dumps(described))
     (folder / "link.npy").symlink_to(folder / "odd.bin")
     counting = {"special_tokens": [END, "<pad>"]}
     bpe.count_files(folder / "pad.txt", folder / "words.npz", **counting)
     bpe.count_files(folder / "other.txt", folder / "cl100k.npz", **counting, pattern="cl100k")
-    bpe.count_files(folder / "other.txt", folder / "plain.npz")
-    (folder / "unknown.txt").write_text("an <unk> word")
-    bpe.count_files(folder / "unknown.txt", folder / "unknown.npz")
     words = (folder / "words.npz").read_bytes()
     (folder / "flipped.npz").write_bytes(words.replace(b" text", b" tex!"))
-    np.savez(folder / "foreign.npz", a=np.zeros(3))
     np.savez(folder / "pickled.npz", header=np.array([{}, None], object))
-    with open(folder / "array.npz", "wb") as file:
-        np.save(file, np.zeros(3))
     with np.load(folder / "words.npz") as saved:
         arrays = dict(saved)
     np.savez(folder / "offsets.npz", **arrays | {"offsets": arrays["offsets"] + 10**12})
@@ -7806,400 +7528,295 @@ def here(model, prose, tokenizer, tmp_path_factory):
     return folder
 
 
-def in_decoders(*steps):
-    return [{"type": "Sequence", "decoders": [*steps]}]
+@pytest.fixture
+def here(refused_files, monkeypatch):
+    """That folder; the test runs in it, and leaves nothing."""
+    before = sorted(refused_files.rglob("*"))
+    monkeypatch.chdir(refused_files)
+    yield refused_files
+    assert sorted(refused_files.rglob("*")) == before
 
 
-WORDS = bpe.Words.from_counts({b"hello": 1})
-LETTERS = {"vocab": {0: b"a", 1: b"b", 2: b"c"}, "merges": None, "alphabet": "characters"}
-EMPTY_NAMES = [bpe.find_files, bpe.train, bpe.Tokenizer.load, bpe.read_ids]
-EMPTY_NAMES += [
-    lambda name: plain().save(name),
-    lambda name: bpe.encode_files(plain(), name, "o.npy"),
-    lambda name: bpe.encode_files(plain(), "x", name),
-]
-WRONG_TYPE = " (is named by a|must be of type) "
-DEPTHS = [400, 900, 100_000]
+@contextlib.contextmanager
+def refused_in_one_line(message):
+    with pytest.raises((bpe.InputError, OSError), match=message) as raised:
+        yield
+    assert "\n" not in str(raised.value)
 
 
 @functools.cache
-def plain(pattern="gpt2"):
-    return bpe.Tokenizer(BYTE_VOCAB, [], ["<s>"], pattern)
+def plain():
+    return bpe.Tokenizer(BYTE_VOCAB, [], ["<s>"])
 
 
-# Calls with that folder and values; for each call its values, and last a part of the message.
-MANY_REFUSED_CALLS = {
-    lambda here, pattern: bpe.Pattern(pattern): [
+def of_letters(kind, **fields):
+    """A tokenizer of two letters and a space."""
+    letters = {"vocab": {0: b"a", 1: b"b", 2: b" "}, "merges": None, "alphabet": "characters"}
+    return bpe.Tokenizer.from_model(bpe.Model(**letters | {"kind": kind} | fields))
+
+
+def save(vocab, merges=(), special_tokens=None, format="huggingface", **options):
+    bpe.Tokenizer(vocab, merges, special_tokens, **options).save("nowhere", format)
+
+
+HELLO = {b"hello": 1}
+WORDS = bpe.Words.from_counts(HELLO)
+AB = BYTE_VOCAB | {256: b"ab"}
+OF_CHARACTERS = {"alphabet": "characters"}
+FLAGS = {"<a>": bpe.AddedToken(lstrip=True)}
+WRONG_TYPE = " (is named by a|must be of type) "
+# Calls with one argument: the arguments that are refused, and the messages.
+REFUSED_ARGUMENTS = {
+    bpe.Pattern: [
         ("(", "position 1"),
         ("a*", "empty string"),
         (r"(?!\s)\s", "nothing"),
         ("gpt9", "no pattern is named 'gpt9'; there are gpt2, cl100k"),
         ("(?:" * 300 + "a" + ")" * 300, "does not compile"),
-        ("a{" + "9" * 5000 + "}", "does not compile"),
-        ("\udcff+", "does not compile"),
         ("(?:(?:(?:a?){1000}){1000}){1000}", "counts of groups multiply to more than 1,000,000"),
         (bpe.Split("a", "dropped"), "no behavior is named 'dropped'; there are isolated, removed"),
-        (bpe.Split("a*", "removed"), "empty string"),
         (bpe.Metaspace("ab"), "one character for a space, not 'ab'"),
-        (bpe.Metaspace("_", "last"), "no prepend scheme is named 'last'; there are never"),
         ([1], "not int"),
     ],
-    lambda here, step: bpe.Normalizer([step]): [
-        ({"type": "ByteLevel"}, "ByteLevel.*not supported"),
-        ({"no": "type"}, "not supported"),
-        ({"type": "Precompiled", "precompiled_charsmap": "AAA"}, "not supported: .*padding"),
-        ({"type": "Precompiled", "precompiled_charsmap": ""}, "cut off"),
-        ({"type": "Strip", "strip_left": True}, "Strip.*not supported: .*strip_right"),
-        ({"type": "Prepend", "prepend": 5}, "Prepend.*not supported: "),
-        (replace("", "a"), "Replace.*not supported: "),
-        (replace("a*", "a", "Regex"), "Replace.*not supported: .*empty string"),
-        (replace("a", "a", "Glob"), "Replace.*not supported: .*Glob"),
+    bpe.Normalizer: [
+        ([{"no": "type"}], "a step without a type, .*not supported"),
+        ([{"type": "Precompiled", "precompiled_charsmap": "AAA"}], "not supported: .*padding"),
+        ([{"type": "Strip", "strip_left": True}], "Strip.*not supported: .*strip_right"),
+        ([{"type": "Prepend", "prepend": 5}], "Prepend.*not supported: "),
+        ([replace("", "a")], "Replace.*not supported: "),
+        ([replace("a*", "a", "Regex")], "Replace.*not supported: .*empty string"),
     ],
-    lambda here, *steps: bpe.decoded_tokens({0: "▁".encode(), 1: b"a"}, in_decoders(*steps)): [
-        (*types("CTC"), "CTC.*not supported"),
-        (*types("Strip"), "Strip.*not supported"),
-        (*types("Fuse"), replace("aa", "b"), "Replace.*not supported"),
-        (*types("Fuse"), STRIP_SPACE | {"start": 2}, "Strip.*not supported"),
-        (METASPACE, *types("Fuse"), STRIP_SPACE, "Strip.*not supported"),
-        (replace("a", "b", "Regex"), "Replace.*not supported"),
-    ],
-    # Files of text.
-    lambda here, name: counted([here / name], block_bytes=100, workers=2): [
-        *((f"{name}.txt", rf"{name}\.txt: an? {name}.* is not text") for name in NO_TEXTS),
+    # Text.
+    lambda name: counted([Path(name)], block_bytes=100, workers=2): [
+        ("zip.txt", r"zip\.txt: a zip archive is not text"),
+        ("tar.txt", r"tar\.txt: a tar archive is not text"),
         ("zip.txt.gz", r"zip\.txt\.gz: a zip archive is not text"),
         ("unpacked.txt.gz", "is not packed, as its name says"),
-        *((f"{k}.jsonl", rf"{k}\.jsonl, line 2: .*{part}") for k, part in enumerate(BAD_LINES)),
+        ("flipped.txt.gz", r"flipped\.txt\.gz: not a whole gzip file"),
+        ("half.jsonl", r"half\.jsonl, line 2: not JSON"),
+        ("bytes.jsonl", r"bytes\.jsonl, line 2: not JSON .*utf-8"),
+        ("deep.jsonl", r"deep\.jsonl, line 2: not JSON"),
+        ("field.jsonl", r"field\.jsonl, line 2: no text in the field 'text'"),
+        ("surrogate.jsonl", r"surrogate\.jsonl, line 2: U\+D800"),
         ("late.jsonl", r"late\.jsonl, line 51: not JSON"),
         ("late.jsonl.gz", r"late\.jsonl\.gz, line 51: not JSON"),
-        ("flipped.txt.gz", r"flipped\.txt\.gz: not a whole gzip file"),
     ],
-    lambda here, name: next(bpe.Source([*here.glob(name)], bpe.Pattern()).blocks()): [
-        ("some/*", r"b\.txt: a zip archive is not text")
+    bpe.train_bpe: [
+        ("", "is empty: is a variable not set"),
+        ("Hello world. " * 999, "no such file.*; a text goes into a file, or .* texts="),
+        ("\0", "no such file.*; a text goes into a file, or .* texts="),
+        (3, WRONG_TYPE),
+        ("empty.txt", r"no text to learn from in empty\.txt"),
     ],
-    lambda here, use: use(""): [(use, "is empty") for use in EMPTY_NAMES],
-    lambda here, use: use([""]): [
-        (use, "is empty: is a variable not set") for use in EMPTY_NAMES[:2]
-    ],
-    lambda here, name: bpe.train(here / name, 300, [END]): [
-        ("empty.txt", r"no text to learn from in .*\.txt"),
-        ("ends.txt", r"no text to learn from in .*\.txt"),
-    ],
-    lambda here, text: bpe.train_bpe(text, 300): [
-        ("Hello", r"no such file.*; a text goes into a file, or .* texts="),
-        ("Hello world. " * 999, r"no such file.*; a text goes into a file, or .* texts="),
-        ("\0", r"no such file.*; a text goes into a file, or .* texts="),
-    ],
-    lambda here, options: bpe.train(**options): [
-        ({"texts": "Hello"}, "texts"),
-        ({"texts": ["Hello"], "inputs": "x"}, "texts"),
-        ({"texts": [5]}, "text"),
-        ({"inputs": 3}, WRONG_TYPE),
-        ({"inputs": [3]}, WRONG_TYPE),
+    lambda options: bpe.train(**options): [
+        ({"texts": "Hello"}, "`texts` is a list of texts"),
+        ({"texts": ["Hello"], "inputs": "x"}, "`inputs` and `texts`"),
     ],
     # Words, and learning from them.
-    lambda here, counts: bpe.Words.from_counts(counts): [
-        ({b"a": -1}, "-1"),
-        ({b"a": 1.5}, "1.5"),
-        ({"a": 1}, "bytes"),
-        ({b"ab": 2**62}, "63"),
+    bpe.Words.from_counts: [
+        ({b"a": 1.5}, "the count of b'a' is 1.5"),
+        ({"a": 1}, "words are bytes"),
+        ({b"ab": 2**62}, r"add up to 2\*\*63 bytes"),
     ],
-    lambda here, options: WORDS.as_characters(**options).as_characters(): [
-        ({"coverage": 1.5}, "from 0 to 1"),
-        ({}, "256 bytes"),
-    ],
-    lambda here, words, tie_break: bpe.learn(words, 300, tie_break=tie_break): [
-        (WORDS, "none", "tie_break"),
-        (bpe.Words.from_counts({}), "bytes", "no words"),
-        ({b"a": 1}, "bytes", WRONG_TYPE),
-    ],
-    lambda here, counts, size, score: bpe.learn_wordpiece(
-        words_of_characters(counts), size, score=score
-    ): [
-        ({b"ab": 1}, 9, "best", "score"),
-        ({}, 9, "count", "no words"),
-        ({b"abcd": 1}, 3, "count", "the alphabet has 7"),
-    ],
-    lambda here, counts, options: bpe.learn_unigram(
-        words_of_characters(counts), **{"n_symbols": 9} | options
-    ): [({}, {}, "no words"), ({"ab": 1}, {"n_symbols": 1}, "the alphabet has 2")],
-    # Vocabularies.
-    lambda here, size, special: bpe.train_bpe_from_counts({b"hello": 1}, size, special): [
-        (255, [], "256"),
-        (257, ["<a>", "<b>"], "258"),
-        (2**31, [], "must be 256 to 16,777,216"),
-        (300, ["<a>", "<a>"], "twice"),
-        (300, [""], "not empty"),
-        (300, ["x"], "single byte"),
-        (300, "<a>", "list"),
-        (300, ["ell"], "b'hello'"),
-        (300, [5], "5"),
-        (300, ["<\ud800>"], r"U\+D800|UTF-8"),
-        (300, ["é"], "é"),
-    ],
-    lambda here, *fields: bpe.Tokenizer(*fields).save(here / "nowhere"): [
-        ({0: b"a", 1: b"a"}, [], r"\[0, 1\]"),
-        ({-1: b"a"}, [], "-1"),
-        ({0: "a"}, [], "bytes"),
-        ({0: b""}, [], "at least one"),
-        ({0: b"a"}, [(b"a", b"b")], "a merge has or makes b'b'"),
-        ({0: b"a", 1: b"b"}, [(b"a", b"b")], "b'ab'"),
-        ({2**24: b"a"}, [], "16777216"),
-        ([b"a"], [], WRONG_TYPE),
-        ({0: b"a", 1: b"aa"}, [("a", "a")], "merges are pairs"),
-        ({0: b"a", 1: b"aa"}, [(b"a",)], "merges are pairs"),
-        (BYTE_VOCAB | {256: b" the"}, [], ["Ġthe"], "'Ġthe'"),
-        (BYTE_VOCAB, [], ["a"], "single byte"),
-    ],
-    lambda here, kind, fields: bpe.KINDS[kind].tables(
-        bpe.Model(**LETTERS | {"kind": kind} | fields)
-    ): [
-        ("bpe", {"unk_token": "?", "scores": np.arange(3.0)}, r"'\?' is not in the vocabulary"),
-        ("bpe", {"vocab": {0: b"a", 1: b"ad"}, "scores": np.arange(2.0)}, "the token 'ad' is"),
-        ("bpe", {"scores": np.array([1.0])}, "id 2, has no score"),
-        ("bpe", {"scores": np.array([1.0, NAN, 0.0])}, "not a number"),
-        ("unigram", {}, "a score for each token"),
-        ("unigram", {"scores": np.array([0.0, -1.0])}, "'c', id 2, has no score: there are 2"),
-        ("unigram", {"scores": np.array([0.0, NAN, -1.0])}, "'b', id 1, is nan, which is no"),
-        ("unigram", {"scores": np.array([0.0, -1.0, INFINITY])}, "'c', id 2, is inf"),
-        ("unigram", {"scores": np.full(3, -INFINITY)}, "needs tokens with scores"),
-    ],
-    lambda here, words: bpe.words_of_model(bpe.Model(BYTE_VOCAB, []), words): [
-        (WORDS.as_characters(), "256 bytes")
+    lambda special: bpe.train_bpe_from_counts(HELLO, 257, special): [
+        (["<a>", "<b>"], "`vocab_size` is 257: .* 258"),
+        (["x"], "single byte"),
+        ("<a>", "list"),
+        (["ell"], "b'hello'"),
+        (["<\ud800>"], "is not UTF-8"),
+        (["é"], "'é' names a byte in tokenizer.json"),
     ],
     # Encoding and decoding.
-    lambda here, fields, text: bpe.Tokenizer.from_model(
-        bpe.Model({0: b"a", 1: b" "}, [], **fields)
-    ).encode(text): [
-        ({}, "ab", "0x62"),
-        ({}, "a " * (1 << 18) + "~", "the byte 0x7E is not in"),
-        ({"alphabet": "characters"}, "aé", "'é' is not in"),
-        ({}, "ab\ud83d", r"U\+D83D at index 2"),
+    lambda steps: bpe.decoded_tokens({0: "▁".encode(), 1: b"a"}, steps): [
+        ([*types("Fuse"), replace("aa", "b")], "Replace.*not supported after"),
+        ([*types("Fuse"), STRIP_SPACE | {"start": 2}], "Strip.*not supported after"),
+        ([METASPACE, *types("Fuse"), STRIP_SPACE], "Strip.*not supported after"),
     ],
-    lambda _, text: bpe.Tokenizer({0: b"a"}, []).sample(text): [("~b", "the byte 0x7E is not in")],
-    lambda here, chosen: plain().encode("<c>", chosen): [
-        (["<c>"], "no special token is named '<c>'")
+    lambda out: bpe.encode_files(plain(), "text.txt", out, val_fraction=0.1): [
+        ("train.bin", "of 1 document .* holds out 0: documents are files"),
+        ("o.bin", "with 'train' in it"),
+        ("", "is empty: is a variable not set"),
     ],
-    lambda here, texts: plain().encode_batch(texts): [("one text", "list of texts")],
-    lambda here, ids: plain().decode(ids): [
-        *(([1, id], re.escape(repr(id))) for id in (257, -1, "a", 2**70)),
-        *((np.array([1, id]), str(id)) for id in (257, -1, 2**40)),
-        (np.zeros(2), "float64"),
-        *((ids, "id") for ids in ([0] * 99 + [1.0], "12", None)),
-    ],
-    lambda _, ids: bpe.Tokenizer({2: b"a", 5: b"b"}, []).decode(ids): [([2, 5, 3], "id 3 is not")],
-    lambda here, id: plain().id_to_token(id): [(id, "id") for id in (1.0, 257)],
-    lambda here, out, options: bpe.encode_files(
-        plain(), here / "text.txt", here / out, **options
-    ): [
-        ("train.bin", {"val_fraction": 0.1}, "of 1 document .* holds out 0: documents are files"),
-        ("o.bin", {"val_fraction": 0.1}, "with 'train' in it"),
-    ],
-    lambda here, name: bpe.read_ids(here / name): [
-        (name, f"{name}: has 10 ids") for name in ("ids.bin", "ids.npy")
+    lambda ids: plain().decode(ids): [
+        ([1, 257], "id 257 is not in the vocabulary, whose ids end at 256"),
+        ([1, -1], r"\[1, -1\] is not a list of ids"),
+        (np.array([1, 2**40]), "is not a list of ids"),
+        ([0] * 99 + [1.0], r"\[0, 0, 0, 0, 0, 0, \.\.\.\] is not a list of ids"),
     ],
     # Files of models.
-    lambda here, name, options: bpe.Tokenizer.load(here / name, **options): [
-        *((f"bad {k}/{bad[0]}", {"pattern": bad[3]}, bad[2]) for k, bad in enumerate(BAD_MODELS)),
-        *((name, {}, part) for name, _, _, part in CHANGED),
-        *((f"{n}.json", {}, rf"{n}\.json: .*(Nope|nested too deep|not JSON)") for n in DEPTHS),
-        *((f"short {k}.model", {}, rf"short {k}\.model: .*cut off") for k in range(3)),
-        *((f"proto {k}.model", {}, rf"{k}\.model: .*{bad[1]}") for k, bad in enumerate(BAD_PROTOS)),
-        ("bytes.model", {}, r"bytes\.model: .*(tokens are UTF-8|SentencePiece model)"),
-        ("large", {}, "256 MB"),
-        ("a.tiktoken", {"encoding": "gpt5"}, "no encoding is named 'gpt5'"),
-        ("bytes", {"pattern": "gpt2"}, "pattern"),
-        ("bytes", {"special_tokens": ["<x>"]}, "special_tokens"),
-    ],
-    lambda here, options: bpe.Tokenizer(BYTE_VOCAB | {256: b"ab"}, [], **options).save(
-        here / "nowhere", "gpt2"
-    ): [
-        ({"ignore_merges": True}, "GPT-2"),
-        ({"special_tokens": ["<a>"], "flags": {"<a>": bpe.AddedToken(lstrip=True)}}, "GPT-2"),
-        ({"pattern": [bpe.Metaspace(" "), "gpt2"]}, "GPT-2"),
-    ],
-    lambda here, pattern: bpe.save_model(
-        bpe.Model({0: b"a"}, [], pattern=pattern, alphabet="characters", unk_token="a"),
-        here / "nowhere",
-    ): [(BYTE_LEVEL, "ByteLevel is for tokens of bytes")],
-    lambda here, format: plain().save(here / "nowhere", format): [
-        ("sentencepiece", "no format is named 'sentencepiece'; there are huggingface, gpt2")
-    ],
-    lambda here, pattern: bpe.Tokenizer(BYTE_VOCAB, None, pattern=pattern).to_tiktoken(): [
-        (r"\w+", "may leave text unmatched")
-    ],
-    lambda here, name: plain().save(here / name, "gpt2"): [("vocab.json", "two files: name a")],
-    lambda here, name, format: bpe.Tokenizer.load(here / name).save(here / "nowhere", format): [
-        (name, format, "characters|kind|byte is not a token")
-        for name in ("llama", "albert", "bert")
-        for format in ("gpt2", "tiktoken")
+    bpe.Tokenizer.load: [
+        *((f"{k}/{bad[0]}", bad[2]) for k, bad in enumerate(BAD_MODELS)),
+        ("large.json", "256 MB"),
     ],
     # Training, and other calls with options.
-    lambda here, options: bpe.train(
-        here / "text.txt", **{"vocab_size": 1000, "workers": 1} | options
-    ): [
+    lambda options: bpe.train("text.txt", **{"vocab_size": 1000, "workers": 1} | options): [
         ({"model": "bert"}, "no family of models is named 'bert'"),
-        ({"alphabet": "letters"}, "no alphabet is named 'letters'; there are bytes, characters"),
-        ({"mark": "▁"}, "`mark` go with the alphabet characters"),
-        ({"alphabet": "characters", "mark": "ab"}, "a mark is one character"),
-        ({"alphabet": "characters", "coverage": 0.0}, "`coverage` is more than 0"),
         ({"model": "wordpiece", "alphabet": "bytes"}, "family wordpiece is made of characters"),
         ({"model": "wordpiece", "byte_fallback": True}, "`byte_fallback` is for bpe and unigram"),
-        (
-            {"alphabet": "characters", "byte_fallback": True, "unk_token": "?!"},
-            "nothing is unknown",
-        ),
         ({"model": "unigram", "tie_break": "ids"}, "`tie_break` is no option"),
-        ({"score": "best"}, "no `score` is named 'best'"),
+        ({"alphabet": "letters"}, "no alphabet is named 'letters'; there are bytes, characters"),
+        (OF_CHARACTERS | {"mark": "ab"}, "a mark is one character"),
+        (OF_CHARACTERS | {"coverage": 0.0}, "`coverage` is more than 0"),
+        (OF_CHARACTERS | {"byte_fallback": True, "unk_token": "?!"}, "nothing is unknown"),
+        (OF_CHARACTERS | {"vocab_size": 5}, "vocabulary has room for"),
         ({"score": lambda count: count}, "2, 4 or 5 numbers, not 1"),
         ({"score": lambda count, size: len(bpe)}, "cannot be compiled: "),
         ({"normalizer": ["nfx"]}, "no normalizer is named 'nfx'"),
-        ({"longest": 3}, "`longest` is no option of `train` with the family bpe"),
-        *(
-            ({"model": model, "alphabet": "characters", "vocab_size": 5}, "vocabulary has room for")
-            for model in ("bpe", "wordpiece", "unigram")
-        ),
-        (
-            {"model": "unigram", "from_": plain().model},
-            "only a BPE has merges that training can continue",
-        ),
-        ({"from_": "no-such-model"}, "no such file"),
-        ({"special_tokens_at": "second"}, "special_tokens_at"),
-        ({"vocab_size": "300"}, "`vocab_size` must be of type int"),
-    ],
-    lambda here, call: call(plain()): [
-        (lambda _: bpe.train_bpe_from_counts(3, 300), WRONG_TYPE),
-        (lambda _: bpe.Tokenizer.load(3), "a model is a path"),
-        (lambda tokenizer: tokenizer.save(3), WRONG_TYPE),
-        (lambda tokenizer: tokenizer.sample("a", "x"), WRONG_TYPE),
-        (lambda _: bpe.encode_files("none", "text.txt", "o.npy"), "none: no such file"),
-        (lambda _: bpe.encode_files(3, "text.txt", "o.npy"), WRONG_TYPE),
-        (lambda _: bpe.inspect_model(3), WRONG_TYPE),
-        (lambda _: bpe.inspect_model("no-such-model"), "no-such-model: no such file or folder"),
-        (lambda tokenizer: bpe.curve(tokenizer), "no merge counts: name a BPE that `train` wrote"),
-        (lambda tokenizer: bpe.compare(tokenizer, []), "at least one model and one corpus"),
-        (lambda _: bpe.compare([], []), "at least one model and one corpus"),
-        (lambda tokenizer: bpe.view(tokenizer, 3), WRONG_TYPE),
-        (lambda _: bpe.count("a.txt"), "no such file"),
-    ],
-    lambda here, options: bpe.transformers_config(["<s>"], **options): [
-        ({"eos_token": "<x>"}, "<x>"),
-        ({"model_max_length": 0}, "0"),
-        ({"chat_template": Path("nowhere.jinja")}, r"nowhere\.jinja"),
-        ({"chat_template": "chatml"}, "im_start"),
-    ],
-    lambda here, name: bpe.load_learned(here / name, plain().model): [
-        ("short", r"training\.npz: not a whole record of a training"),
-        ("array", r"training\.npz: not a whole record of a training"),
-        ("none", r"training\.npz: not a whole record of a training"),
-    ],
-    lambda here, name: bpe.curve({"x": (bpe.learn(WORDS, 258), 5)}).plot(here / name): [
-        ("a.xyz", r"name a \.png, \.svg or \.pdf file")
     ],
 }
+# Other calls, and the messages.
 REFUSED_CALLS = [
-    pytest.param(call, values, part, id=part)
-    for call, cases in MANY_REFUSED_CALLS.items()
-    for *values, part in cases
+    (lambda: bpe.find_files(""), "is empty: is a variable not set"),
+    (lambda: bpe.train("ends.txt", 300, [END]), "no text to learn from in ends.txt"),
+    (lambda: WORDS.as_characters(coverage=1.5), "from 0 to 1"),
+    (lambda: WORDS.as_characters().as_characters(), "not over the 256 bytes"),
+    (lambda: bpe.learn(WORDS, 300, tie_break="none"), "tie_break is 'bytes' or 'ids'"),
+    # Vocabularies.
+    (lambda: save({0: b"a", 1: b"a"}), r"the ids \[0, 1\] have the same bytes"),
+    (lambda: save({-1: b"a"}), "has the id -1"),
+    (lambda: save({0: b"a"}, [(b"a", b"b")]), "a merge has or makes b'b'"),
+    (lambda: save({0: b"a", 1: b"aa"}, [("a", "a")]), "merges are pairs"),
+    (lambda: save(BYTE_VOCAB | {256: b" the"}, [], ["Ġthe"]), "would both be 'Ġthe'"),
+    (lambda: save(BYTE_VOCAB, [], ["a"]), "it is a single byte"),
+    (lambda: save(AB, format="sentencepiece"), "there are huggingface, gpt2, tiktoken"),
+    (lambda: save(AB, format="gpt2", ignore_merges=True), "represent the special_tokens"),
+    (lambda: save(BYTE_VOCAB, [], ["<a>"], "gpt2", flags=FLAGS), "represent the flags"),
+    (lambda: save(AB, format="gpt2", pattern=[bpe.Metaspace(" "), "gpt2"]), "GPT-2"),
+    (lambda: plain().save("vocab.json", "gpt2"), "two files: name a folder"),
+    (lambda: plain().save(3), WRONG_TYPE),
+    (lambda: bpe.Tokenizer.load("llama").save("nowhere", "gpt2"), "made of characters"),
+    (lambda: bpe.Tokenizer.load("bert").save("nowhere", "tiktoken"), "byte is not a token"),
+    (lambda: of_letters("bpe", unk_token="?"), r"the unk_token '\?' is not in the vocabulary"),
+    (lambda: of_letters("unigram"), "a score for each token"),
+    (lambda: of_letters("unigram", scores=np.zeros(2)), "' ', id 2, has no score: there are 2"),
+    (lambda: of_letters("unigram", scores=np.array([0.0, math.nan, -1.0])), "'b', id 1, is nan"),
+    (lambda: of_letters("unigram", scores=np.full(3, -math.inf)), "needs tokens with scores"),
+    # Encoding and decoding.
+    (lambda: bpe.Tokenizer({0: b"a"}, []).encode("ab"), "the byte 0x62 is not in"),
+    (lambda: of_letters("bpe").encode("a b " * (1 << 17) + "~"), "the character '~' is not in"),
+    (lambda: of_letters("bpe").encode("aé"), "the character 'é' is not in"),
+    (lambda: plain().encode("ab\ud83d"), r"U\+D83D at index 2"),
+    (lambda: plain().encode_batch("one text"), "list of texts"),
+    (lambda: bpe.Tokenizer({0: b"a"}, []).sample("~b"), "the byte 0x7E is not in"),
+    (lambda: bpe.Tokenizer({2: b"a", 5: b"b"}, []).decode([2, 5, 3]), "id 3 is not in"),
+    (lambda: bpe.read_ids("ids.bin"), "ids.bin: has 10 ids, and its .json file says 11"),
+    (lambda: bpe.encode_files("none", "text.txt", "o.npy"), "none: no such file"),
+    # Files of models.
+    (lambda: bpe.Tokenizer.load("a.tiktoken", encoding="gpt5"), "no encoding is named 'gpt5'"),
+    (lambda: bpe.Tokenizer.load("bytes", pattern="gpt2"), "has its own: omit `pattern`"),
+    (lambda: bpe.load_learned(Path("short"), plain().model), "not a whole record of a training"),
+    (lambda: bpe.transformers_config(["<s>"], eos_token="<x>"), "is not a special token"),
+    (lambda: bpe.transformers_config(["<s>"], chat_template="chatml"), "im_start"),
+    (lambda: bpe.compare(plain(), []), "at least one model and one corpus"),
+    (lambda: bpe.curve({"x": (bpe.learn(WORDS, 258), 5)}).plot("a.xyz"), "name a .png, .svg or"),
+]
+REFUSED_CALLS += [
+    (functools.partial(call, argument), message)
+    for call, cases in REFUSED_ARGUMENTS.items()
+    for argument, message in cases
 ]
 
 
-@pytest.mark.parametrize("call, values, part", REFUSED_CALLS)
-def test_bad_calls_are_refused_in_one_line(call, values, part, here):
-    before = sorted(here.rglob("*"))
-    with pytest.raises((bpe.InputError, OSError), match=part) as raised, warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        call(here, *values)
-    assert "\n" not in str(raised.value) and sorted(here.rglob("*")) == before
+@pytest.mark.parametrize("call, message", REFUSED_CALLS, ids=[case[1] for case in REFUSED_CALLS])
+def test_bad_calls_are_refused_in_one_line(call, message, here):
+    with refused_in_one_line(message):
+        call()
+
+
+@pytest.mark.parametrize("name, change, message", BAD_CHANGES)
+def test_a_wrong_tokenizer_json_is_refused_in_one_line(name, change, message, here, tmp_path):
+    folder = shutil.copytree(here / name, tmp_path / name)
+    if name != "bytes":
+        change = {"added_tokens": []} | change
+    edited(folder, **change)
+    with refused_in_one_line(message):
+        bpe.Tokenizer.load(folder)
+
+
+@pytest.mark.parametrize("depth", [400, 900, 100_000])
+def test_a_deeply_nested_tokenizer_json_is_refused(depth, tmp_path):
+    nested = '{"type": "Sequence", "normalizers": [' * depth + '{"type": "Nope"}' + "]}" * depth
+    text = f'{{"normalizer": {nested}, "model": {{"type": "BPE"}}}}'
+    (tmp_path / "tokenizer.json").write_text(text)
+    with refused_in_one_line(r"tokenizer\.json: .*(Nope|nested too deep|not JSON)"):
+        bpe.Tokenizer.load(tmp_path)
+
+
+def test_a_sentencepiece_model_that_is_not_supported_is_refused(prose, tmp_path):
+    _, file = trained_there(tmp_path, prose, model_type="unigram")
+    whole = file.read_bytes()
+    for change, message in [
+        (lambda p: setattr(p.trainer_spec, "model_type", 3), "words"),
+        (lambda p: setattr(p.pieces[0], "type", 1), "0 unknown tokens"),
+        (lambda p: setattr(p.pieces[9], "score", math.nan), "not a number"),
+        (lambda p: setattr(p.normalizer_spec, "precompiled_charsmap", b"\4\0\0\0ab"), "charsmap"),
+        (lambda p: setattr(p.denormalizer_spec, "precompiled_charsmap", b"a"), "denormalizer"),
+        (lambda p: p.ClearField("normalizer_spec"), "cut off"),
+    ]:
+        proto = sentencepiece_model_pb2.ModelProto.FromString(whole)
+        change(proto)
+        file.write_bytes(proto.SerializeToString())
+        with refused_in_one_line(rf"m\.model: .*{message}"):
+            bpe.Tokenizer.load(file)
+    proto = model_proto([("<unk>", 2, 0), ("abcd", 1, -1)], 1, name="identity")
+    for data, message in [
+        (whole[:-1000], "cut off"),
+        (proto.SerializeToString().replace(b"abcd", b"ab\xffd"), "UTF-8|SentencePiece model"),
+    ]:
+        file.write_bytes(data)
+        with refused_in_one_line(message):
+            bpe.Tokenizer.load(file)
 
 
 # Command lines in that folder, and parts of their line on standard error.
 REFUSED_COMMANDS = [
     ("train words.npz cl100k.npz", ["cl100k.npz", "the pattern"]),
-    ("train words.npz plain.npz", ["plain.npz", "the special_tokens", "<pad>"]),
     ("train words.npz words.npz", ["twice"]),
     ("train words.npz text.txt", ["text.txt: text and words files cannot be mixed"]),
     ("train words.npz --normalizer nfc", ["words.npz", "the normalizer"]),
-    (f"train words.npz --special-token {END}", ["words.npz", "the special_tokens"]),
-    ("train unknown.npz --model unigram", ["unknown.npz", "the special_tokens", "<unk>"]),
-    *(
-        (f"train {name}.npz", [f"{name}.npz", "not a whole file of words"])
-        for name in ("empty", "flipped", "foreign", "pickled", "array", "offsets", "twice")
-    ),
-    ("count text.txt --out words.txt", ["words.txt", ".npz"]),
-    ("count words.npz", ["words.npz", "zip archive"]),
-    ("count nowhere.txt", ["nowhere.txt"]),
+    ("train flipped.npz", ["flipped.npz: not a whole file of words"]),
+    ("train pickled.npz", ["pickled.npz: not a whole file of words"]),
+    ("train offsets.npz", ["offsets.npz: not a whole file of words"]),
+    ("train twice.npz", ["twice.npz: not a whole file of words"]),
+    ("count text.txt --out words.txt", ["words.txt: name a .npz file"]),
     ("convert a.tiktoken --to gpt2 --out o", ["a.tiktoken", "--pattern", "cl100k_base"]),
-    ("encode model text.txt --out text.txt/o.npy", ["text.txt/o.npy: Not a directory"]),
     ("train folder", ["folder", ".jsonl"]),
     ("train text.txt --pattern ''", ["--pattern is empty"]),
-    ("train text.txt --min-frequency -1", ["--min-frequency is -1", "0 to "]),
+    ("train text.txt --pattern \udcff", ["surrogates not allowed"]),
     (f"train text.txt --min-frequency {10**30}", ["--min-frequency is ", "0 to "]),
     ("train text.txt --workers 0", ["0 workers"]),
-    ("train text.txt --workers lots", ["argument --workers: 'lots' is not", "such as 4"]),
     ("train text.txt --coverage 0.5", ["--coverage, --byte-fallback and --mark go with"]),
-    ("train text.txt --special-tokens '<a>'", ["did you mean --special-token?"]),
-    ("train text.txt --vocab 300", ["arguments: --vocab 300; did you mean --vocab-size?"]),
     ("train text.txt --vocb-size 3", ["did you mean --vocab-size?", "train --help"]),
-    *(
-        (f"train text.txt --vocab-size {wrong}", [f"'{wrong}' is not a whole number"])
-        for wrong in ("1kk", "1.5", "1.2345k")
-    ),
-    ("train text.txt --out text.txt/model", ["text.txt"]),
-    *(
-        (f"train {name} --pattern none --out new", ["place where it can be cut", name])
-        for name in ("long.txt", "long.txt.gz", "long.jsonl")
-    ),
+    ("train text.txt --vocab-size 1kk", ["'1kk' is not a whole number"]),
+    ("train long.txt --pattern none --out new", ["long.txt", "place where it can be cut"]),
+    ("train long.txt.gz --pattern none --out new", ["long.txt.gz", "place where it can be cut"]),
     ("encode folder text.txt", ["folder", "no tokenizer.json"]),
-    ("encode model text.txt --out folder", ["folder"]),
-    ("encode model text.txt --out o.dat", ["o.dat", ".npy", ".bin"]),
-    ("encode model text.txt --out tokens", ["tokens: name a .npy file", ".bin", ".txt"]),
     ("encode model text.txt --out new/", ["new: name a .npy file", ".bin", ".txt"]),
-    ("encode model text.txt --out o.npy --document-index i", ["i: name a .npy file"]),
+    ("encode model text.txt --out text.txt/o.npy", ["text.txt/o.npy: Not a directory"]),
     ("encode model text.txt --out o.npy --append '<x>'", ["'<x>'", END]),
-    (
-        "encode model text.txt --out=train.npy --document-index=i.npy --val-fraction=0.5",
-        ["--document-index does not go with --val-fraction"],
-    ),
     ("encode model text.txt --out o.npy --document-index o.npy", ["o.npy", "twice"]),
-    ("encode model text.txt --encoding gpt2", ["omit --encoding"]),
-    *(
-        (f"encode model odd.bin --out {out}", ["is an input, or would be written twice"])
-        for out in ("odd.bin", "link.npy")
-    ),
+    ("encode model odd.bin --out odd.bin", ["is an input, or would be written twice"]),
+    ("encode model odd.bin --out link.npy", ["is an input, or would be written twice"]),
     ("decode model large.npy --out large.npy", ["is an input, or would be written twice"]),
     ("decode model text.txt", ["text.txt: token ids must be whole numbers"]),
     ("decode model bad.npy", ["bad.npy: not a whole array of ids"]),
-    ("decode model odd.bin --dtype uint16", ["odd.bin", "array"]),
     ("decode model odd.bin", ["odd.bin", "--dtype"]),
     ("decode model floats.npy", ["floats.npy", "float64"]),
-    ("decode model large.npy", ["id 100000"]),
-    ("view model --plot=a.png", ["--plot=a.png"]),
-    ("frain", ["frain"]),
-    ("inspect model empty.txt", ["no text to look at in", "empty.txt"]),
-    ("compare model --corpus empty.txt", ["no text to look at in", "empty.txt"]),
-    ("curve bytes", ["bytes: no merge counts", "`train`", "--corpus"]),
+    ("inspect model empty.txt", ["no text to look at in empty.txt"]),
 ]
 
 
 @pytest.mark.parametrize("line, parts", REFUSED_COMMANDS)
 def test_bad_commands_are_refused_in_one_line(line, parts, command, here, monkeypatch):
     monkeypatch.setattr(bpe, "MAX_PART_BYTES", 1 << 23)
-    before = sorted(here.rglob("*"))
-    assert_refused(command(line, cwd=here), *parts)
-    assert sorted(here.rglob("*")) == before
+    assert_refused(command(line), *parts)
 
 
-def test_a_pattern_that_no_file_can_hold_is_refused(command, here):
-    result = command("train text.txt --pattern \udcff --out m", cwd=here)
-    assert result.returncode == 2
-    assert b"surrogates not allowed" in result.stderr
-    assert not (here / "m").exists()
-
-
-def test_without_protobuf_both_packages_are_named(here, monkeypatch):
+def test_without_protobuf_both_packages_are_named(monkeypatch, tmp_path):
     monkeypatch.setitem(sys.modules, "sentencepiece.sentencepiece_model_pb2", None)
+    (tmp_path / "m.model").write_bytes(b"\n\x0e")
     with refusal("pip install sentencepiece protobuf"):
-        bpe.Tokenizer.load(here / "m.model")
+        bpe.Tokenizer.load(tmp_path / "m.model")
 
 
 def test_a_package_that_does_not_work_is_an_error(tmp_path, monkeypatch):
@@ -8231,18 +7848,18 @@ def checked_run(request, tmp_path_factory):
     for name, least in (("LANE_BYTES", 256), ("MIN_LANE_BYTES", 16), ("MARKED_BYTES", 128)):
         source, n = re.subn(rf"^{name} = [\d <]+", f"{name} = {least} ", source, flags=re.MULTILINE)
         assert n == 1
-    if not (folder / "bpe_numba.py").exists() or (folder / "bpe_numba.py").read_text() != source:
-        (folder / "bpe_numba.py").write_text(source)  # else its kernels are compiled
+    module = folder / "bpe_numba.py"
+    if not module.exists() or module.read_text() != source:
+        module.write_text(source)  # else its kernels are compiled
     for name in (Path(__file__).name, "pyproject.toml", "profile.sh"):
         shutil.copy(Path(__file__).with_name(name), folder)
     shutil.copytree(Path(__file__).with_name("docs"), folder / "docs", dirs_exist_ok=True)
     environment = os.environ | {"NUMBA_BOUNDSCHECK": "1", "NUMBA_OPT": "1"}
     environment["NUMBA_CACHE_DIR"] = str(folder / "cache")
-    command = [sys.executable, "-m", "pytest", "-q", "-m", "apart", "-p", "no:cacheprovider"]
-    command.append(Path(__file__).name)
+    command = ["pytest", "-q", "-m", "apart", "-p", "no:cacheprovider", Path(__file__).name]
     with open(folder / "output", "wb+") as output:
-        outputs = {"stdout": output, "stderr": output}
-        process = subprocess.Popen(command, **outputs, env=environment, cwd=folder)
+        options = {"stdout": output, "stderr": output, "env": environment, "cwd": folder}
+        process = subprocess.Popen([sys.executable, "-m", *command], **options)
         yield process, folder / "output"
         process.kill()
         process.wait()
@@ -8262,14 +7879,9 @@ def test_the_second_process_passes(checked_run):
     assert regex.search(r"\d+ passed", output.read_text())
 
 
-def _mark_sections():
-    """Mark the tests of the checked sections, which the banners in this file separate."""
-    source = Path(__file__).read_text("utf-8")
-    _, *parts = re.split("^# ─── (.+?) ─+$", source, flags=re.MULTILINE)
-    for title, section in zip(parts[::2], parts[1::2], strict=True):
-        if title in CHECKED:
-            for name in re.findall(r"^def (test_\w+)", section, re.MULTILINE):
-                pytest.mark.apart(globals()[name])
-
-
-_mark_sections()
+# Mark the tests of the checked sections, which the banners in this file separate.
+_, *parts = re.split("^# ─── (.+?) ─+$", Path(__file__).read_text("utf-8"), flags=re.MULTILINE)
+for title, section in zip(parts[::2], parts[1::2], strict=True):
+    if title in CHECKED:
+        for name in re.findall(r"^def (test_\w+)", section, re.MULTILINE):
+            pytest.mark.apart(globals()[name])
