@@ -4977,31 +4977,30 @@ def fewest(tmp_path, monkeypatch):
 
 
 def test_help_and_the_page_have_the_signatures_of_a_kind():
-    for name in ("segment", "read", "sample", "begin_text"):
-        arguments = re.search(rf"{name}(\(.+\))\n", pydoc.render_doc(bpe.Kind))[1]
-        assert f"`{name}` | " in INSIDE and f"`{arguments}`" in INSIDE
+    help = pydoc.render_doc(bpe.Kind)
     kernels = {"segment": bpe.segment_bpe, "sample": bpe.sample_bpe, "read": bpe.read_bpe}
-    for name, function in (kernels | {"begin_text": bpe.begin_unigram}).items():
-        arguments = ", ".join(inspect.signature(inspect.unwrap(function)).parameters)
+    kernels["begin_text"] = bpe.begin_unigram
+    for name, kernel in kernels.items():
+        signature = re.search(rf"{name}(\(.+\))\n", help)[1]
+        assert f"`{name}` | " in INSIDE and f"`{signature}`" in INSIDE
+        arguments = ", ".join(inspect.signature(inspect.unwrap(kernel)).parameters)
         assert f"{name}({arguments})" in bpe.Kind.__doc__
     assert "trie_child(node, byte, edges)" in pydoc.render_doc(bpe.Trie)
 
 
 def test_a_kind_of_tokenizers_is_added_in_one_place(fewest, tmp_path):
-    ours = bpe.Tokenizer.from_model(bpe.Model(BYTE_VOCAB, None, {END: 256}, kind="fewest"))
-    text = f"Any text, {END}é and more." * 500
-    expected = bpe.Tokenizer(BYTE_VOCAB, [], {END: 256}).encode(text)
-    plain = ours.digest
-    ours = bpe.Tokenizer.from_model(dataclasses.replace(ours.model, extra={"of": [1, 2]}))
-    assert ours.digest != plain
+    plain = bpe.Model(BYTE_VOCAB, None, {END: 256}, kind="fewest")
+    model = dataclasses.replace(plain, extra={"of": [1, 2]})
+    ours = bpe.Tokenizer.from_model(model)
     ours.save(tmp_path / "model")
-    (tmp_path / "a.txt").write_text(text)
     loaded = bpe.Tokenizer.load(tmp_path / "model")
-    assert loaded.model.kind == "fewest" and loaded.digest == ours.digest
-    assert loaded.model.extra == ours.model.extra == {"of": [1, 2]}
-    for other in (ours, loaded, pickle.loads(pickle.dumps(loaded))):
+    assert loaded.digest == ours.digest != plain.digest
+    assert loaded.model.kind == "fewest" and loaded.model.extra == {"of": [1, 2]}
+    text = f"Any text, {END}é and more." * 500
+    (tmp_path / "a.txt").write_text(text)
+    expected = bpe.Tokenizer(BYTE_VOCAB, [], {END: 256}).encode(text)
+    for other in (loaded, pickle.loads(pickle.dumps(loaded))):
         assert other.encode(text) == list(other.encode_iterable([text])) == expected
-        assert other.encode_batch([text]) == [expected]
     bpe.encode_files(loaded, tmp_path / "a.txt", tmp_path / "a.npy", workers=2)
     assert np.load(tmp_path / "a.npy").tolist() == expected
 
@@ -5013,82 +5012,67 @@ def test_special_tokens_are_honoured_only_where_allowed():
     vocab = BYTE_VOCAB | {256: b"<a>", 257: b"<a><b>"}
     tokenizer = bpe.Tokenizer(vocab, [], ["<a>", "<a><b>", "<new>"])
     assert tokenizer.special_tokens == {"<a>": 256, "<a><b>": 257, "<new>": 258}
-    assert len(tokenizer) == 259
+    assert len(tokenizer) == tokenizer.n_vocab == 259
     text = "<a><a><b><new>"
     assert tokenizer.encode(text) == tokenizer.sample(text, 0.5) == [256, 257, 258]
     assert tokenizer.encode(text * 1000) == [256, 257, 258] * 1000
     assert tokenizer.encode(text, {"<a>"}) == [256, 256, *b"<b><new>"]
     assert tokenizer.encode_ordinary(text) == tokenizer.encode(text, "none") == list(text.encode())
-    # two texts of one id
-    tokenizer = bpe.Tokenizer(BYTE_VOCAB | {256: b"<end>"}, [], {"<end>": 256, "<stop>": 256})
-    assert tokenizer.encode("<stop><end>") == [256, 256] and tokenizer.decode([256]) == "<end>"
     assert bpe.Tokenizer({0: b"<a>", 1: b"b"}, [], ["<a>"]).sample("b<a>b") == [1, 0, 1]
+    # two texts of one id
+    tokenizer = bpe.Tokenizer({0: b"<end>"}, [], {"<end>": 0, "<stop>": 0})
+    assert tokenizer.encode("<stop><end>") == [0, 0]
+    assert tokenizer.decode([0]) == "<end>"
 
 
 def test_what_a_model_decides_is_computed_once():
     tokenizer = bpe.Tokenizer(BYTE_VOCAB | {256: b"<a>", 257: b"<b>"}, [], ["<a>", "<b>"])
-    assert tokenizer.digest is tokenizer.digest == bpe.Tokenizer.from_model(tokenizer.model).digest
     changed = dataclasses.replace(tokenizer.model, ignore_merges=True)
-    assert changed.digest != tokenizer.digest
+    assert tokenizer.digest is tokenizer.digest != changed.digest
     chosen = ["<a>"]
     assert tokenizer.encode("<a><b>", chosen) == [256, *b"<b>"]
     for same in (("<a>",), {"<a>"}, {"<a>": 1}, ["<a>", "<a>"]):
         assert tokenizer._prepare(same) is tokenizer._prepare(chosen)
     chosen.append("<b>")  # what was prepared is not that of the list, but of its tokens
     assert tokenizer.encode("<a><b>", chosen) == [256, 257]
-    assert tokenizer.encode("<a><b>", []) == [*b"<a><b>"]
-    with refusal("no special token is named '<c>'"):
-        tokenizer.encode("<a>", {"<a>", "<c>"})
+    with refusal("allowed_special"):
+        tokenizer.encode("a", iter(["<a>"]))  # it can be read only once
 
 
-# Every public call that encodes and may be told which special tokens count: (tokenizer, text,
-# chosen, a folder) -> ids. Those in ALL_OR_NO_IDS are not told, or make no ids.
-CALLS = {
-    "encode": lambda t, text, chosen, _: t.encode(text, chosen),
-    "encode_ordinary": lambda t, text, *_: t.encode_ordinary(text),
-    "encode_to_numpy": lambda t, text, chosen, _: t.encode_to_numpy(text, chosen),
-    "encode_texts": lambda t, text, chosen, _: t.encode_texts(
-        [text.encode(), b"", text.encode()], chosen
-    )[0],
-    "encode_batch": lambda t, text, chosen, _: chain(*t.encode_batch([text] * 3, chosen)),
-    "encode_batch_to_numpy": lambda t, text, chosen, _: t.encode_batch_to_numpy(
-        [text] * 3, chosen, threads=2
-    )[0],
-    "encode_batch_padded": lambda t, text, chosen, _: chain(
-        *(row[:n] for row, n in zip(*t.encode_batch_padded([text] * 2, 99, chosen), strict=True))
-    ),
-    "encode_iterable": lambda t, text, chosen, _: [
-        *t.encode_iterable(text, chosen),
-        *t.encode_iterable([text], chosen),
-    ],
-    "sample": lambda t, text, chosen, _: (
-        t.sample(text, 0.3, 1, chosen) if t.model.kind != "wordpiece" else []
-    ),
-    "encode_files": lambda t, text, chosen, folder: written_ids(t, text, chosen, folder),
-}
-ALL_OR_NO_IDS = {"source", "encode_corpus", "encode_words", "encode_with_offsets"}
-
-
-def written_ids(tokenizer, text, chosen, folder):
-    """The ids of two files; by two workers where none is special."""
-    texts = [folder / f"{name}.txt" for name in "ab"]
-    for path in texts:
-        path.write_text(text)
-    workers = 1 + (chosen == "none" and len(text) > 1000)
-    bpe.encode_files(tokenizer, texts, folder / "ids.npy", allowed_special=chosen, workers=workers)
-    return np.load(folder / "ids.npy")
+def ids_by_each_call(tokenizer, text, chosen, folder):
+    """The ids by every public call that encodes and may be told which special tokens count."""
+    yield tokenizer.encode(text, chosen)
+    yield tokenizer.encode_to_numpy(text, chosen)
+    yield tokenizer.encode_texts([text.encode(), b"", text], chosen)[0]
+    yield chain(*tokenizer.encode_batch([text] * 3, chosen))
+    yield tokenizer.encode_batch_to_numpy([text] * 3, chosen, threads=2)[0]
+    yield tokenizer.encode_batch_padded([text] * 2, None, chosen)[0].flat
+    yield tokenizer.encode_iterable(text, chosen)
+    yield tokenizer.encode_iterable([text], chosen)
+    if tokenizer.model.kind != "wordpiece":
+        yield tokenizer.sample(text, 0.3, 1, chosen)
+    (folder / "a.txt").write_text(text)
+    options = {"allowed_special": chosen, "workers": 1}
+    if chosen == "none":
+        yield tokenizer.encode_ordinary(text)
+        options["workers"] += len(text) > 1000
+    bpe.encode_files(tokenizer, folder / "a.txt", folder / "ids.npy", **options)
+    yield np.load(folder / "ids.npy")
 
 
 def test_every_call_that_encodes_is_tried_with_forged_special_tokens():
-    names = {
-        name
-        for name, member in (vars(bpe.Tokenizer) | vars(bpe)).items()
-        if not name.startswith("_") and inspect.isfunction(member)
-        if name.startswith("encode") or "allowed_special" in inspect.signature(member).parameters
-    }
-    assert names == CALLS.keys() | ALL_OR_NO_IDS
+    tried = set(re.findall(r"\.(encode\w*|sample)\(", inspect.getsource(ids_by_each_call)))
+    # these are not told, or make no ids
+    tried |= {"source", "encode_corpus", "encode_words", "encode_with_offsets"}
+    names = set()
+    for name, call in (vars(bpe.Tokenizer) | vars(bpe)).items():
+        if inspect.isfunction(call) and not name.startswith("_"):
+            is_told = "allowed_special" in inspect.signature(call).parameters
+            names |= {name} if is_told or name.startswith("encode") else set()
+    assert names == tried
 
 
+# Models whose tokens are parts of the special tokens.
 LETTERS_OF_SPECIALS = {
     "vocab": {k: char.encode() for k, char in enumerate("▁<>abes")} | {7: b"<e", 8: b"ab"},
     "merges": None,
@@ -5096,7 +5080,6 @@ LETTERS_OF_SPECIALS = {
     "normalizer": [*types("Lowercase"), replace(" ", "▁")],
 }
 BYTES_OF_SPECIALS = {"vocab": BYTE_VOCAB | {256: b"<e", 257: b"<es"}, "merges": None}
-# Models whose tokens are parts of the special tokens.
 FORGING_MODELS = {
     "bpe": BYTES_OF_SPECIALS | {"merges": [(b"<", b"e"), (b"<e", b"s")]},
     "ranks": BYTES_OF_SPECIALS,
@@ -5104,24 +5087,23 @@ FORGING_MODELS = {
     "wordpiece": LETTERS_OF_SPECIALS | {"kind": "wordpiece"},
     "unigram": LETTERS_OF_SPECIALS | {"kind": "unigram", "scores": -np.arange(9.0)},
 }
+FORGED_TEXTS = ["<e>", "<a><e><s> <s>ab e> <e", "<<e>><e><e><s>", "<E> <S>" * 40, "<e> b " * 300]
 SPECIAL_FLAGS = {"<s>": bpe.AddedToken(lstrip=True, rstrip=True)}
 SPECIAL_FLAGS["e>"] = bpe.AddedToken(normalized=True)
 
 
 @pytest.mark.parametrize("kind", FORGING_MODELS)
-@pytest.mark.parametrize("name", [*CALLS])
-def test_no_call_makes_a_special_token_that_is_not_allowed(name, kind, tmp_path):
+def test_no_call_makes_a_special_token_that_is_not_allowed(kind, tmp_path):
     specials = ["<e>", "<e><s>", "<s>", "e>"]
-    options = FORGING_MODELS[kind] | {"special_tokens": specials, "flags": SPECIAL_FLAGS}
-    model = bpe.Model(**options)
+    model = bpe.Model(special_tokens=specials, flags=SPECIAL_FLAGS, **FORGING_MODELS[kind])
     tokenizer = bpe.Tokenizer.from_model(model)
-    for text in ("<e>", "a<e><s> <s>ab e> <e", "<<e>><e><e><s>", "<E> <S>" * 40, "<e> b " * 300):
-        for chosen in ("none", [], ["<s>"], {"e>", "<e>"}, "all"):
-            chosen = "none" if name == "encode_ordinary" else chosen
-            honoured = {"all": model.special_tokens, "none": []}.get(str(chosen), chosen)
-            forbidden = {id for token, id in model.special_tokens.items() if token not in honoured}
-            ids = {*map(int, CALLS[name](tokenizer, text, chosen, tmp_path))}
-            assert ids <= model.vocab.keys() and not ids & forbidden, (text, chosen)
+    choices = [("none", []), ([], []), ("all", specials)]
+    choices += [(chosen, chosen) for chosen in (["<s>"], {"e>", "<e>"})]
+    for text, (chosen, honoured) in itertools.product(FORGED_TEXTS, choices):
+        forbidden = {model.special_tokens[token] for token in {*specials}.difference(honoured)}
+        for ids in ids_by_each_call(tokenizer, text, chosen, tmp_path):
+            used = {*map(int, ids)}
+            assert used <= model.vocab.keys() and not used & forbidden, (text, chosen)
 
 
 # Steps before a model -> whether a short text of ASCII needs no flat text, which takes longer.
@@ -5138,13 +5120,9 @@ SHORT_WAYS = {
 }
 SHORT_FLAGS = SPECIAL_FLAGS | {"<r>": bpe.AddedToken(rstrip=True), "é": bpe.AddedToken()}
 few_specials = st.sets(st.sampled_from(["<s>", "e>", "<r>", "é", "E E"]))
-short_pieces = st.lists(
-    st.sampled_from([*"aeE1 é\u0301中\r▁_\x00", "<s>", " <s> ", "e>", "<r>", "a " * 2000]),
-    max_size=9,
-)
-short_texts = (
-    texts | short_pieces.map("".join) | hostile_bytes | short_pieces.map("".join).map(str.encode)
-)
+short_pieces = st.sampled_from([*"aeE1 é\u0301中\r▁_\x00", " <s> ", "e>", "<r>", "a " * 2000])
+joined_pieces = st.lists(short_pieces, max_size=9).map("".join)
+short_texts = texts | joined_pieces | hostile_bytes | joined_pieces.map(str.encode)
 
 
 @pytest.mark.parametrize("way", SHORT_WAYS)
@@ -5154,65 +5132,46 @@ def test_a_short_text_is_encoded_as_in_a_list(way, text, specials, allowed):
     flags = {token: SHORT_FLAGS[token] for token in specials & SHORT_FLAGS.keys()}
     merges = [(b"a", b" "), (b"a", b"e"), (b"e", b"e"), (b"\xe2", b"\x96")]
     vocab = dict(enumerate([*BYTES, *map(b"".join, merges)]))
-    options = {"special_tokens": sorted(specials), "flags": flags, **options}
-    tokenizer = bpe.Tokenizer.from_model(bpe.Model(vocab, merges, **options), cache_size=4)
+    model = bpe.Model(vocab, merges, sorted(specials), flags=flags, **options)
+    tokenizer = bpe.Tokenizer.from_model(model, cache_size=4)
     texts = [text, "a  e1", text, b"e\xfe", text]
-    assert [tokenizer.encode(text, allowed) for text in texts] == tokenizer.encode_batch(
-        texts, allowed, threads=1
-    )
+    expected = tokenizer.encode_batch(texts, allowed, threads=1)
+    assert [tokenizer.encode(text, allowed) for text in texts] == expected
     tokenizer.encode_texts = None  # which is called for a list
     if has_short_way and not specials:
         assert len(tokenizer.encode("a e")) >= 2
 
 
-list_pieces = st.lists(
-    st.sampled_from(["", "a", "é", b"\xfe", b"a\xff", "中 " * 70, "<e>", b"b<e>"])
-)
+list_pieces = st.sampled_from(["", "a", "é", b"\xfe", b"a\xff", "中 " * 70, "<e>", b"b<e>"])
 
 
-@given(list_pieces, st.sampled_from([200, 1 << 20]))
-def test_texts_of_all_types_are_encoded_as_each_alone(texts, part_bytes):
-    tokenizer = bpe.Tokenizer(BYTE_VOCAB | {256: b"<e>"}, [], ["<e>"])
+@given(st.lists(list_pieces), st.sampled_from([200, 1 << 20]))
+def test_texts_of_all_types_are_encoded_as_each_alone(pieces, part_bytes):
+    tokenizer = bpe.Tokenizer(BYTE_VOCAB | {0: b"<e>"}, [], ["<e>"])
     for kind in (str, bytes, object):
-        chosen = [text for text in texts if isinstance(text, kind)]
-        long = [text * 300 for text in chosen[:2]]
+        texts = [text for text in pieces if isinstance(text, kind)]
+        texts += [text * 300 for text in texts[:2]] + texts
+        data = [text if isinstance(text, bytes) else text.encode() for text in texts]
+        expected = [[*text.replace(b"<e>", b"\0")] for text in data]
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(bpe, "PART_BYTES", part_bytes)
-            batch = tokenizer.encode_batch([*chosen, *long, *chosen], threads=1)
-        for text, ids in zip([*chosen, *long, *chosen], batch, strict=True):
-            data = text if isinstance(text, bytes) else text.encode()
-            parts = data.replace(b"<e>", b"\x00<e>\x00").split(b"\x00")
-            assert ids == [*chain.from_iterable([256] if p == b"<e>" else p for p in parts)]
+            assert tokenizer.encode_batch(texts, threads=1) == expected
+        assert [*tokenizer.encode_iterable(texts)] == [*chain(*expected)]
 
 
 def test_a_text_is_refused_in_any_place():
     tokenizer = bpe.Tokenizer(BYTE_VOCAB, [])
-    for bad, message in (
-        (None, "not NoneType"),
-        ("a\ud800", r"U\+D800 at index 1"),
-        (["a"], "not list"),
-    ):
-        for texts in ([bad], ["a", bad], [b"a", bad], [bad, b"a"], ["a", b"a", bad]):
-            for n_copies in (1, 10**6):
-                texts = [text * n_copies if text == "a" else text for text in texts]
-                with pytest.raises(bpe.InputError, match=message):
-                    tokenizer.encode_batch(texts, threads=1)
-    with pytest.raises(bpe.InputError, match=r"U\+D800 at index 2500000"):
-        tokenizer.encode("é" * 2_500_000 + "\ud800")
+    half_a_pair = "a\ud800", r"U\+D800 at index 1"
+    for bad, message in (half_a_pair, (None, "str or bytes, not NoneType"), (["a"], "not list")):
+        for texts in ([bad], ["a", bad], [b"a", bad], [bad, b"a"], ["a" * 10**6, b"a", bad]):
+            with refusal(message):
+                tokenizer.encode_batch(texts, threads=1)
+    with refusal(r"U\+D800 at index 2500000"):
+        tokenizer.encode("é" * 2_500_000 + "\ud800 two")
 
 
 def rebuilt(tokenizer, **options):
     return bpe.Tokenizer(tokenizer.vocab, tokenizer.merges, tokenizer.special_tokens, **options)
-
-
-def left_to_regex(tokenizer):
-    left = rebuilt(tokenizer, pattern=f"(?<=)(?:{tokenizer.pattern.source})")
-    assert not left.pattern.is_compiled
-    return left
-
-
-def in_pieces(text):
-    return [text[k : k + 999] for k in range(0, len(text), 999)]
 
 
 def in_a_pool(pool, function, items):
@@ -5220,70 +5179,44 @@ def in_a_pool(pool, function, items):
         return list(pool.map(function, items))
 
 
-def in_a_process(method, function, items):
-    context = multiprocessing.get_context(method)
-    return in_a_pool(ProcessPoolExecutor(1, mp_context=context), function, items)
+def by_chunks(tokenizer, texts):
+    chunks = [[text[k : k + 999] for k in range(0, len(text), 999)] for text in texts]
+    return [list(tokenizer.encode_iterable(part)) for part in chunks]
 
 
-# Ways to encode texts, once or more often, or only the last of them.
+def by_a_small_cache(size, tokenizer, texts):
+    return rebuilt(tokenizer, cache_size=size).encode_batch(texts * 2, threads=1)
+
+
+# Ways to encode texts, once or twice.
 WAYS_TO_ENCODE = {
     "batches": lambda t, texts: [*t.encode_batch(texts), *t.encode_batch(texts, threads=3)],
-    "one thread": lambda t, texts: t.encode_batch(texts, threads=1),
-    "pieces": lambda t, texts: [list(t.encode_iterable(in_pieces(text))) for text in texts],
-    "left to regex": lambda t, texts: left_to_regex(t).encode_batch(texts[-12:]),
-    "pieces left to regex": lambda t, texts: WAYS_TO_ENCODE["pieces"](
-        left_to_regex(t), texts[-12:]
-    ),
-    "a cache of 16": lambda t, texts: rebuilt(t, cache_size=16).encode_batch(texts * 2, threads=1),
-    "a cache of 4,096": lambda t, texts: rebuilt(t, cache_size=1 << 12).encode_batch(
-        texts * 2, threads=1
-    ),
-    "threads": lambda t, texts: in_a_pool(ThreadPoolExecutor(8), rebuilt(t).encode, texts * 3),
-    "threads and a cache of 64": lambda t, texts: in_a_pool(
-        ThreadPoolExecutor(8), rebuilt(t, cache_size=64).encode, texts * 3
-    ),
-    "a forked process": lambda t, texts: in_a_process("fork", t.encode, texts[-6:]),
-    "a new process": lambda t, texts: in_a_process("spawn", t.encode, texts[-6:]),
+    "pieces": by_chunks,
+    "a cache of 16": functools.partial(by_a_small_cache, 16),
+    "a cache of 4,096": functools.partial(by_a_small_cache, 4096),
 }
 
 
-@pytest.mark.parametrize("way", WAYS_TO_ENCODE)
-def test_ids_do_not_depend_on_batches_caches_threads_and_processes(
-    way, tokenizer, some_texts, monkeypatch
-):
+def test_ids_do_not_depend_on_threads_and_processes(tokenizer, some_texts):
     expected = [tokenizer.encode(text) for text in some_texts]
-    monkeypatch.setattr(bpe, "BLOCK_BYTES", 5000)
-    monkeypatch.setattr(bpe, "PART_BYTES", 300)
-    ids_of_texts = WAYS_TO_ENCODE[way](tokenizer, some_texts)
-    assert ids_of_texts == (expected * 3)[-len(ids_of_texts) :] and len(ids_of_texts) > 5
-
-
-def test_half_a_surrogate_pair_is_found_where_it_is_in_a_long_text(monkeypatch):
-    monkeypatch.setattr(bpe, "PART_BYTES", 100)
-    with pytest.raises(ValueError, match=r"U\+D800 at index 1200 of"):
-        bpe.Tokenizer(BYTE_VOCAB, []).encode("café and " * 133 + "one\ud800 two")
-
-
-def test_chunks_may_be_bytes_and_str():
-    tokenizer = bpe.Tokenizer(BYTE_VOCAB, [])
-    assert list(tokenizer.encode_iterable([b"\xe2", "abc", b"\x82"])) == list(b"\xe2abc\x82")
+    small = rebuilt(tokenizer, cache_size=64)
+    assert in_a_pool(ThreadPoolExecutor(8), small.encode, some_texts * 3) == expected * 3
+    for method in ("fork", "spawn"):
+        pool = ProcessPoolExecutor(1, mp_context=multiprocessing.get_context(method))
+        assert in_a_pool(pool, tokenizer.encode, some_texts) == expected
 
 
 def test_results_do_not_share_the_memory_of_a_thread():
     tokenizer = bpe.Tokenizer(BYTE_VOCAB, [], ["<s>"])
     tokenizer.encode("x")
-    large = b"ab\n" * (1 << 20)
     # longer than the arrays of a thread, and than those of a scan
-    texts = [b"x<s>", large, b"", b"y\xff" * 300_000]
+    texts = [b"x<s>", b"ab\n" * (1 << 20), b"", b"y\xff" * 300_000, b"z" * 20]
     arrays = [tokenizer.encode_to_numpy(text, "none") for text in texts]
-    lists = [tokenizer.encode_ordinary(text) for text in (*texts, b"z" * 20)]
-    for ids, text in zip(arrays, texts, strict=True):
-        assert ids.dtype == np.uint32 and np.array_equal(ids, np.frombuffer(text, np.uint8))
-    assert [bytes(ids) for ids in lists] == [*texts, b"z" * 20]
+    lists = [tokenizer.encode_ordinary(text) for text in texts]
+    assert [bytes(ids) for ids in lists] == texts
+    assert [bytes(ids.tolist()) for ids in arrays] == texts and arrays[0].dtype == np.uint32
     assert tokenizer.encode("x<s>") == [*b"x", 256]
     assert tokenizer.encode_ordinary("x<s>") == [*b"x<s>"]
-    with refusal("0x79"):
-        bpe.Tokenizer({0: b"x"}, []).encode("xxy")
 
 
 def give_way(frame, *_):
@@ -5298,37 +5231,33 @@ def test_threads_may_unpickle_at_once():
     pickled = [pickle.dumps(bpe.Tokenizer({0: b"a", 1 + k: b"b"}, None)) for k in range(6)]
     threading.settrace(give_way)
     try:
-        with ThreadPoolExecutor(8) as pool:
-            copies = [*pool.map(lambda k: pickle.loads(pickled[k % 6]), range(100))]
+        copies = in_a_pool(ThreadPoolExecutor(8), pickle.loads, pickled * 10)
     finally:
         threading.settrace(None)
-    assert [tokenizer.token_to_id(b"b") for tokenizer in copies] == [1 + k % 6 for k in range(100)]
+    assert [tokenizer.token_to_id(b"b") for tokenizer in copies] == [*range(1, 7)] * 10
 
 
 def test_copies_are_independent(tokenizer):
-    ours = bpe.Tokenizer(tokenizer.vocab, tokenizer.merges, tokenizer.special_tokens)
-    for copied in (lambda t: pickle.loads(pickle.dumps(t)), copy.deepcopy, copy.deepcopy):
-        first = copied(ours)
-        ours.model.config["model_max_length"] = ours.model.config.get("model_max_length", 0) + 1
-        second = copied(ours)
-        assert len({id(ours.model.config), id(first.model.config), id(second.model.config)}) == 3
-        assert second.model.config == ours.model.config != first.model.config
-        assert second.encode("the end") == ours.encode("the end")
+    ours = rebuilt(tokenizer)
+    first, second = copy.deepcopy(ours), pickle.loads(pickle.dumps(ours))
+    ours.model.config["model_max_length"] = 1
+    third = copy.deepcopy(ours)
+    first.model.config["model_max_length"] = 2
+    assert second.model.config == {} and third.model.config == {"model_max_length": 1}
+    assert second.encode("the end") == third.encode("the end") == ours.encode("the end")
 
 
 def normalized_tokenizer(kind):
     """A tokenizer that lowers letters and drops accents and white space."""
-    names = ["[UNK]", "a", "b", "ab", "##b", "##a", "中"]
-    options = {"vocab": dict(enumerate(map(str.encode, names))), "merges": None, "kind": kind}
-    options |= {"normalizer": [bpe.NORMALIZERS["bert"]], "unk_token": "[UNK]"}
+    vocab = dict(enumerate(map(str.encode, ["[UNK]", "a", "b", "ab", "##b", "##a", "中"])))
+    truncation = {"max_length": 1, "stride": 0, "strategy": "LongestFirst", "direction": "Right"}
+    fields = {"normalizer": [bpe.NORMALIZERS["bert"]], "alphabet": "characters"}
+    fields |= {"unk_token": "[UNK]", "batching": {"truncation": truncation}}
+    if kind == "wordpiece":
+        fields["subword_prefix"] = "##"
     if kind == "unigram":
-        options |= {"scores": -np.arange(len(names), dtype=float), "fuse_unk": True}
-    model = bpe.Model(
-        **options, special_tokens=["[UNK]"], pattern="whitespace-split", alphabet="characters"
-    )
-    model.batching = {"truncation": {"max_length": 1, "stride": 0, "strategy": "LongestFirst"}}
-    model.batching["truncation"]["direction"] = "Right"
-    model.subword_prefix = "##" * (kind == "wordpiece")
+        fields |= {"scores": -np.arange(7.0), "fuse_unk": True}
+    model = bpe.Model(vocab, None, ["[UNK]"], "whitespace-split", kind, **fields)
     return bpe.Tokenizer.from_model(model)
 
 
@@ -5346,20 +5275,16 @@ def test_offsets_in_normalized_text_are_those_of_hugging_face(kind, text):
     assert places == [len(text[:start].encode()) for start in characters]
 
 
-def test_a_space_before_a_word_is_no_character_of_it():
+def test_offsets_of_words_alone():
     ours = normalized_tokenizer("wordlevel")
-    ours.model.decoder = (None,)
-    ours = bpe.Tokenizer.from_model(ours.model)
-    assert ours.encode_with_offsets("ab b") == ([3, 2], [0, 2])
-    assert ours.encode_with_offsets("ab b", characters=True) == ([3, 2], [0, 3])
-
-
-def test_there_are_no_offsets_if_hugging_face_has_other_ids():
-    ours = normalized_tokenizer("wordlevel")
-    with refusal("no offsets"):
+    with refusal("no offsets"):  # since Hugging Face has other ids
         ours.encode_with_offsets("[UNK]a", "none")
     with refusal("not UTF-8"):
         ours.encode_with_offsets(b"A\xff")
+    # a space before a word is no character of it
+    ours = bpe.Tokenizer.from_model(dataclasses.replace(ours.model, decoder=(None,)))
+    assert ours.encode_with_offsets("ab b") == ([3, 2], [0, 2])
+    assert ours.encode_with_offsets("ab b", characters=True) == ([3, 2], [0, 3])
 
 
 @given(text=st.text("aé中😀 <", max_size=9))
@@ -5369,61 +5294,39 @@ def test_offsets_in_characters(text):
     assert places == tokenizer.to_tiktoken().decode_with_offsets(ids)[1]
 
 
-def test_special_tokens_can_be_skipped():
-    flags = {"<plain>": bpe.AddedToken(special=False)}
-    names = ["<s>", "<plain>", "a", "##b"]
-    model = bpe.Model(
-        dict(enumerate(map(str.encode, names))),
-        None,
-        names[:2],
-        "whitespace-split",
-        "wordpiece",
-        alphabet="characters",
-        flags=flags,
-        subword_prefix="##",
-        decoder=[{"type": "WordPiece", "prefix": "##", "cleanup": True}],
-    )
-    ours = bpe.Tokenizer.from_model(model)
-    for ids in ([], [0], [0, 3, 2], [1, 0, 3, 0], np.array([0, 2, 2, 0], np.uint32)):
-        for skip in (True, False):
-            expected = ours.to_huggingface().decode(list(ids), skip_special_tokens=skip)
-            assert ours.decode(ids, skip_special_tokens=skip) == expected
-            assert ours.decode_batch([ids] * 2, skip) == [expected] * 2
+def test_special_tokens_are_skipped_as_in_hugging_face():
+    decoder = [{"type": "WordPiece", "prefix": "##", "cleanup": True}]
+    wordpieces = {"kind": "wordpiece", "subword_prefix": "##", "decoder": decoder}
+    wordpieces["flags"] = {"<plain>": bpe.AddedToken(special=False)}
+    flags = {name: bpe.AddedToken(normalized=True) for name in ("<S>", "<e>", "<P>")}
+    lowered = {"normalizer": types("Lowercase"), "flags": flags}
+    cases = [(["<s>", "<plain>"], wordpieces), (["<S>", "<e>", "<P>", "<p>"], lowered)]
+    for added, fields in cases:
+        vocab = dict(enumerate(map(str.encode, [*added, "a", "##b"])))
+        model = bpe.Model(vocab, [], added, "whitespace-split", alphabet="characters", **fields)
+        ours = bpe.Tokenizer.from_model(model)
+        theirs = ours.to_huggingface()
+        for ids in ([], [0], [0, 3, 2], [1, 0, 3, 0], [0, 1, 2, 3], np.array([0, 2, 0], np.uint32)):
+            for skip in (True, False):
+                expected = theirs.decode(list(ids), skip_special_tokens=skip)
+                assert ours.decode_batch([ids] * 2, skip) == [expected] * 2
 
 
-def test_a_special_token_that_is_found_in_another_form_is_not_skipped():
-    names = ["<S>", "<e>", "<P>", "<p>", "a"]
-    flags = {name: bpe.AddedToken(normalized=name != "<p>") for name in names[:4]}
-    model = bpe.Model(
-        dict(enumerate(map(str.encode, names))),
-        [],
-        names[:4],
-        alphabet="characters",
-        flags=flags,
-        normalizer=[{"type": "Lowercase"}],
-    )
-    ours = bpe.Tokenizer.from_model(model)
-    for ids in ([0, 4], [1, 4], [2, 4], [3, 4], [0, 1, 2, 3, 4]):
-        assert ours.decode(ids, True) == ours.to_huggingface().decode(ids)
-
-
+@pytest.mark.filterwarnings("ignore:.*can be produced from ordinary text")
 @pytest.mark.parametrize("added", [["<new>"], ["ab", "<new>"], ["Ġb"], [" b", "<end>", "é"]])
 def test_new_special_tokens_get_the_ids_of_hugging_face(added):
     vocab = BYTE_VOCAB | {256: b"ab", 257: b" b"}
-    merges = [(b"a", b"b"), (b" ", b"b")]
-    ours = bpe.Tokenizer(vocab, merges, ["<end>"])
+    ours = bpe.Tokenizer(vocab, [(b"a", b"b"), (b" ", b"b")], ["<end>"])
     again = bpe.Tokenizer.from_str(ours.to_str())
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", ".*can be produced from ordinary text")
-        for old in (ours, ours.with_special_tokens(["<more>"]), again):
-            theirs = old.to_huggingface()
-            theirs.add_special_tokens(added)
-            new = old.with_special_tokens(added)
-            text = f"x ab{added[0]} b<end> " + added[-1]
-            assert new.encode(text) == theirs.encode(text).ids
-            assert new.get_vocab() == theirs.get_vocab()
-            assert new.special_tokens.keys() == {*old.special_tokens, *added}
-            assert bpe.Tokenizer.from_str(new.to_str()).digest == new.digest
+    for old in (ours, ours.with_special_tokens(["<more>"]), again):
+        theirs = old.to_huggingface()
+        theirs.add_special_tokens(added)
+        new = old.with_special_tokens(added)
+        text = f"x ab{added[0]} b<end> " + added[-1]
+        assert new.encode(text) == theirs.encode(text).ids
+        assert new.get_vocab() == theirs.get_vocab()
+        assert new.special_tokens.keys() == {*old.special_tokens, *added}
+        assert bpe.Tokenizer.from_str(new.to_str()).digest == new.digest
     assert ours.special_tokens == {"<end>": 258}
     with refusal("given twice"):
         ours.with_special_tokens(["<x>", "<x>"])
@@ -5435,18 +5338,11 @@ def test_a_template_is_applied_by_hugging_face(template):
     ours = tokenizer.with_special_tokens(template=template)
     theirs = ours.to_huggingface()
     assert ours.encode("ab", add_special_tokens=True) == theirs.encode("ab").ids
-    before, after = template.split("$A")
-    pair = [*tokenizer.encode(before.replace(" ", "") + "ab"), *tokenizer.encode(after.strip())]
-    pair += [*b"c", *tokenizer.encode(after.strip())]
-    assert theirs.encode("ab", "c").ids == pair
+    before, after = template.replace(" ", "").split("$A")
+    assert theirs.encode("ab", "c").ids == tokenizer.encode(f"{before}ab{after}c{after}")
     for wrong in ("<s>", "", "$A $A", "$A:1 </s>", "<s> $A <x>", "$A $B"):
         with refusal(r"`template` is \$A between special tokens"):
             tokenizer.with_special_tokens(template=wrong)
-
-
-def test_a_tokenizer_can_be_a_string(tokenizer):
-    again = bpe.Tokenizer.from_str(tokenizer.to_str())
-    assert again.digest == tokenizer.digest and again.n_vocab == tokenizer.vocab_size
 
 
 def template(single, **special_tokens):
@@ -5455,26 +5351,24 @@ def template(single, **special_tokens):
 
 
 POST_PROCESSORS = [
-    template("CLS $A SEP", CLS=1, SEP=2),
-    template("$A:1 SEP", SEP=2),
-    template("CLS CLS $A", CLS=1),
     A.BertProcessing(("SEP", 2), ("CLS", 1)),
     A.RobertaProcessing(("SEP", 2), ("CLS", 1)),
+    template("$A:1 SEP", SEP=2),
+    template("CLS CLS $A", CLS=1),
     A.ByteLevel(),
-    A.Sequence([A.ByteLevel(), template("CLS $A", CLS=1)]),
+    A.Sequence([A.ByteLevel(), template("CLS $A SEP", CLS=1, SEP=2)]),
 ]
 
 
 def post_processed(processor):
     """A tokenizer of Hugging Face with five tokens, and ours."""
     vocab = {name: id for id, name in enumerate(["UNK", "CLS", "SEP", "a", "b"])}
-    theirs = tokenizers.Tokenizer(tokenizers.models.WordLevel(vocab, unk_token="UNK"))
-    theirs.pre_tokenizer = P.Whitespace()
-    theirs.add_special_tokens(["CLS", "SEP"])
-    theirs.post_processor = processor
+    model = tokenizers.models.WordLevel(vocab, unk_token="UNK")
+    parts = {"pre_tokenizer": P.Whitespace(), "post_processor": processor}
+    theirs = huggingface_tokenizer(model, ["CLS", "SEP"], **parts)
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "post_processor")
-        return theirs, bpe.Tokenizer.from_str(theirs.to_str())
+        return theirs, ours_from(theirs)
 
 
 @pytest.mark.parametrize("processor", POST_PROCESSORS, ids=lambda part: type(part).__name__)
@@ -5494,9 +5388,8 @@ def test_special_tokens_are_added_as_in_hugging_face(processor):
         theirs.enable_truncation(size)
         theirs.enable_padding(direction=side, pad_id=7)
         expected = theirs.encode_batch(some_texts)
-        rows, lengths = ours.encode_batch_padded(
-            some_texts, size, add_special_tokens=True, pad_id=7, pad_left=side == "left"
-        )
+        options = {"add_special_tokens": True, "pad_id": 7, "pad_left": side == "left"}
+        rows, lengths = ours.encode_batch_padded(some_texts, size, **options)
         assert rows.tolist() == [row.ids for row in expected] and rows.dtype == np.uint32
         assert lengths.tolist() == [sum(row.attention_mask) for row in expected]
 
@@ -5506,57 +5399,41 @@ def test_a_padded_batch_may_have_no_texts_and_no_ids(tokenizer):
     assert tokenizer.encode_batch_padded(["", ""])[0].shape == (2, 0)
     assert tokenizer.encode_batch_padded(["a", "b"], 0)[0].shape == (2, 0)
     assert tokenizer.encode_batch_padded(["a"], min_length=3)[0].shape == (1, 3)
-    ours = post_processed(POST_PROCESSORS[0])[1]
+    _, ours = post_processed(POST_PROCESSORS[0])
     assert ours.encode_batch_padded(["a"], 2, add_special_tokens=True)[0].tolist() == [[1, 2]]
     with refusal("`max_length` 1 has no room"):
         ours.encode_batch_padded(["a"], 1, add_special_tokens=True)
 
 
 BERT_PROCESSING = {"type": "BertProcessing", "cls": ["CLS", 1], "sep": ["SEP", 2]}
+WRONG_PROCESSORS = [BERT_PROCESSING | {"cls": cls} for cls in (["CLS", 9], ["CLS", [1]], [])]
+WRONG_PROCESSORS += [{"type": "Sequence", "processors": [BERT_PROCESSING] * 2}, {"type": "Pairs"}]
 TEMPLATE = {"type": "TemplateProcessing", "special_tokens": {}}
+WRONG_PROCESSORS += [
+    TEMPLATE,
+    TEMPLATE | {"single": []},
+    TEMPLATE | {"single": [{"Sequence": {"id": "B"}}]},
+    TEMPLATE | {"single": [{"Sequence": {"id": "A"}}] * 2},
+]
 
 
-@pytest.mark.parametrize(
-    "processor",
-    [
-        BERT_PROCESSING | {"cls": ["CLS", 9]},
-        BERT_PROCESSING | {"cls": ["CLS", [1]]},
-        BERT_PROCESSING | {"cls": []},
-        TEMPLATE,
-        TEMPLATE | {"single": []},
-        TEMPLATE | {"single": [{"Sequence": {"id": "B"}}]},
-        TEMPLATE | {"single": [{"Sequence": {"id": "A"}}] * 2},
-        {"type": "Sequence", "processors": [BERT_PROCESSING] * 2},
-        {"type": "Pairs"},
-    ],
-    ids=str,
-)
+@pytest.mark.parametrize("processor", WRONG_PROCESSORS, ids=str)
 def test_a_post_processor_that_does_more_is_refused_where_it_is_asked_for(processor):
-    model = bpe.Model(BYTE_VOCAB, [], post_processor=processor)
-    if processor["type"] == "BertProcessing":
-        model = bpe.Model({0: b"a", 1: b"CLS", 2: b"SEP"}, [], post_processor=processor)
+    model = bpe.Model({0: b"a", 1: b"CLS", 2: b"SEP"}, [], post_processor=processor)
     ours = bpe.Tokenizer.from_model(model)
-    assert len(ours.encode("a")) == 1
-    for encode in (ours.encode, ours.encode_batch, ours.encode_batch_padded):
+    assert ours.encode("a") == [0]
+    for encode in (ours.encode, ours.encode_to_numpy):
         with refusal("post_processor .*not supported"):
-            encode("a" if encode == ours.encode else ["a"], add_special_tokens=True)
+            encode("a", add_special_tokens=True)
 
 
-def test_special_tokens_that_can_be_read_only_once_are_refused():
-    tokenizer = bpe.Tokenizer({b: bytes([b]) for b in range(256)}, [], ["<|end|>"])
-    with pytest.raises(bpe.InputError, match="special"):
-        tokenizer.encode("a", iter(["<|end|>"]))
-    for encode in (tokenizer.encode_batch, tokenizer.encode_iterable):
-        with pytest.raises(bpe.InputError, match="special"):
-            list(encode(["a"], iter(["<|end|>"])))
-
-
-@pytest.mark.parametrize("encode", [bpe.Tokenizer.encode, bpe.Tokenizer.sample])
-def test_an_unknown_letter_of_the_word_is_named(encode):
+def test_an_unknown_letter_of_the_word_is_named():
     vocab = {0: b"a", 1: b"aa"}
     model = bpe.Model(vocab, [(b"a", b"a")], None, "whitespace-split", alphabet="characters")
-    with pytest.raises(bpe.InputError, match="the character 'x' is not in the vocabulary"):
-        encode(bpe.Tokenizer.from_model(model), "aa a axb")
+    ours = bpe.Tokenizer.from_model(model)
+    for encode in (ours.encode, ours.sample):
+        with refusal("the character 'x' is not in the vocabulary"):
+            encode("aa a axb")
 
 
 # Tokenizers of other libraries that encode here
@@ -5564,53 +5441,45 @@ def test_an_unknown_letter_of_the_word_is_named(encode):
 
 def swappable(kind, tokenizer):
     """A tokenizer of `transformers`: of bytes, a BERT, or a T5."""
-    if kind == "bytes":
-        return transformers.PreTrainedTokenizerFast(
-            tokenizer_object=tokenizer.to_huggingface(), pad_token=END
-        )
     data = ["Hello, hello world! It is what it is.", "中文 a b c d 1 2 3"] * 2
-    if kind == "bert":
+    if kind == "bytes":
+        theirs = tokenizer.to_huggingface()
+        roles = {"pad_token": END}
+    elif kind == "bert":
         specials = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
-        theirs = trained_by_hugging_face(
-            "WordPiece", data, P.BertPreTokenizer(), {"unk_token": "[UNK]"}, special_tokens=specials
-        )
+        unk = {"unk_token": "[UNK]"}
+        parts = P.BertPreTokenizer(), unk
+        theirs = trained_by_hugging_face("WordPiece", data, *parts, special_tokens=specials)
         theirs.normalizer = N.BertNormalizer()
         theirs.post_processor = A.BertProcessing(("[SEP]", 3), ("[CLS]", 2))
         names = ["input_ids", "token_type_ids", "attention_mask"]
-        roles = {"pad_token": "[PAD]", "unk_token": "[UNK]", "model_input_names": names}
-        return transformers.PreTrainedTokenizerFast(tokenizer_object=theirs, **roles)
-    specials = ["<pad>", "</s>", "<unk>"]
-    theirs = trained_by_hugging_face(
-        "Unigram", data, P.Metaspace(), special_tokens=specials, unk_token="<unk>"
-    )
-    theirs.post_processor = A.TemplateProcessing(single="$A </s>", special_tokens=[("</s>", 1)])
-    roles = {"pad_token": "<pad>", "padding_side": "left", "model_max_length": 20}
+        roles = {"pad_token": "[PAD]", "model_input_names": names, **unk}
+    else:
+        options = {"special_tokens": ["<pad>", "</s>", "<unk>"], "unk_token": "<unk>"}
+        theirs = trained_by_hugging_face("Unigram", data, P.Metaspace(), **options)
+        theirs.post_processor = A.TemplateProcessing("$A </s>", None, [("</s>", 1)])
+        roles = {"pad_token": "<pad>", "padding_side": "left", "model_max_length": 20}
     return transformers.PreTrainedTokenizerFast(tokenizer_object=theirs, **roles)
 
 
 @pytest.fixture(scope="session")
 def swapped(tokenizer):
     """Tokenizers of `transformers`, each beside ours that is made of it."""
-    pairs = {}
-    for kind in ("bytes", "bert", "t5"):
-        theirs = swappable(kind, tokenizer)
-        pairs[kind] = theirs, bpe.Tokenizer.load(theirs).as_hf()
-    return pairs
+    theirs = {kind: swappable(kind, tokenizer) for kind in ("bytes", "bert", "t5")}
+    return {kind: (owner, bpe.Tokenizer.load(owner).as_hf()) for kind, owner in theirs.items()}
 
 
-def batch_of(tokenizer, *inputs, **options):
-    """The keys, types, shapes and values of a batch, or the error."""
+def outcome(function, *arguments, **options):
+    """The type and content of a result, or the error."""
     try:
-        batch = tokenizer(*inputs, **options)
+        result = function(*arguments, **options)
     except Exception as error:
-        return type(error), str(error)
-    values = {name: (type(rows), getattr(rows, "dtype", 0)) for name, rows in batch.items()}
-    return type(batch), values, {name: np.array(rows, object) for name, rows in batch.items()}
+        return repr(error)
+    return repr((type(result), getattr(result, "data", result)))
 
 
-def assert_same_batch(pair, *inputs, **options):
-    theirs, ours = (batch_of(tokenizer, *inputs, **options) for tokenizer in pair)
-    assert repr(ours) == repr(theirs)
+def assert_same_batch(theirs, ours, *inputs, **options):
+    assert outcome(ours, *inputs, **options) == outcome(theirs, *inputs, **options)
 
 
 call_options = st.fixed_dictionaries(
@@ -5630,51 +5499,48 @@ hostile_texts |= st.sampled_from(["", " ", END, "[CLS] a", "</s> </s>", "It is "
 
 
 @pytest.mark.parametrize("kind", ["bytes", "bert", "t5"])
-@given(st.data())
+@given(
+    inputs=hostile_texts | st.lists(hostile_texts, max_size=5).map(tuple),
+    side=st.sampled_from(["right", "left"]),
+    options=call_options,
+)
 @examples(60)
-def test_a_swapped_tokenizer_gives_what_transformers_gives(swapped, kind, data):
-    inputs = data.draw(hostile_texts | st.lists(hostile_texts, max_size=5).map(tuple))
-    options = data.draw(call_options)
-    for side in data.draw(st.sampled_from([("right", "left"), ("left", "right"), ("right",) * 2])):
-        for tokenizer in swapped[kind]:
-            tokenizer.truncation_side = side
-        assert_same_batch(swapped[kind], inputs, **options)
-    assert_same_batch(swapped[kind], inputs, "a pair", **options)
+def test_a_swapped_tokenizer_gives_what_transformers_gives(swapped, kind, inputs, side, options):
+    for tokenizer in swapped[kind]:
+        tokenizer.truncation_side = side
+    assert_same_batch(*swapped[kind], inputs, **options)
+    assert_same_batch(*swapped[kind], inputs, "a pair", **options)
 
 
 def test_all_but_plain_texts_is_left_to_transformers(swapped, tmp_path):
+    texts = ["Hello, it is 1 2", "", "c d"]
     for theirs, ours in swapped.values():
+        assert type(ours).__name__ == type(theirs).__name__ and isinstance(ours, type(theirs))
         theirs.truncation_side = ours.truncation_side = "right"
-        texts = ["Hello, it is 1 2", "", "c d"]
         batch = ours(texts, truncation=True, max_length=3)
         assert isinstance(batch.encodings, bpe._LateEncodings)  # they were not made there
         there = theirs(texts, truncation=True, max_length=3)
         for same in (batch, pickle.loads(pickle.dumps(batch)), batch.copy()):
             assert same.data == there.data and same.is_fast
             assert same.tokens(0) == there.tokens(0) and same[2].offsets == there[2].offsets
-            assert same.word_ids(0) == there.word_ids(0)
-        assert type(ours).__name__ == type(theirs).__name__ and isinstance(ours, type(theirs))
-        ids = there["input_ids"]
-        assert ours.batch_decode(ids) == theirs.batch_decode(ids)
+        assert ours.batch_decode(there["input_ids"]) == theirs.batch_decode(there["input_ids"])
         assert ours.tokenize(texts[0]) == theirs.tokenize(texts[0])
         assert ours.encode(*texts[:2]) == theirs.encode(*texts[:2])
         collate = transformers.DataCollatorWithPadding(ours, return_tensors="np")
-        padded = collate([ours(text) for text in texts])
-        assert (
-            padded["input_ids"] == theirs(texts, padding=True, return_tensors="np").input_ids
-        ).all()
+        padded = collate([ours(text) for text in texts])["input_ids"]
+        assert np.array_equal(padded, theirs(texts, padding=True, return_tensors="np").input_ids)
         for tokenizer, name in ((ours, "ours"), (theirs, "theirs")):
             tokenizer.backend_tokenizer.no_truncation()  # each library's last call is another
             tokenizer.backend_tokenizer.no_padding()
             tokenizer.save_pretrained(tmp_path / name)
-        for file in (tmp_path / "theirs").iterdir():
-            assert (tmp_path / "ours" / file.name).read_bytes() == file.read_bytes()
+        assert files_in(tmp_path / "ours") == files_in(tmp_path / "theirs")
 
 
+@pytest.mark.filterwarnings("ignore:post_processor")
 def test_a_swapped_tokenizer_follows_changes_and_can_be_copied(tokenizer):
     theirs = swappable("bert", tokenizer)
     ours = bpe.Tokenizer.load(theirs).as_hf()
-    text = "Hello <new> it is [MASK]"
+    texts = ["Hello <new> it is [MASK]"] * 2
     for change in (
         lambda t: t.add_tokens(["<new>", "lo"]),
         lambda t: t.add_special_tokens({"sep_token": "is"}),
@@ -5683,58 +5549,49 @@ def test_a_swapped_tokenizer_follows_changes_and_can_be_copied(tokenizer):
     ):
         change(theirs)
         change(ours)
-        assert_same_batch((theirs, ours), [text, text])
+        assert_same_batch(theirs, ours, texts)
     for copied in (pickle.loads(pickle.dumps(ours)), copy.deepcopy(ours)):
-        assert_same_batch((theirs, copied), [text, text])
+        assert_same_batch(theirs, copied, texts)
 
 
+@pytest.mark.filterwarnings("ignore:post_processor")
 def test_what_is_swapped_is_that_of_the_folder(swapped, tokenizer, tmp_path):
-    theirs, _ = swapped["bert"]
-    theirs.save_pretrained(tmp_path / "bert")
+    swapped["bert"][0].save_pretrained(tmp_path / "bert")
     theirs = transformers.AutoTokenizer.from_pretrained(tmp_path / "bert")
     for path in (tmp_path / "bert", tmp_path / "bert/tokenizer.json"):
         ours = bpe.Tokenizer.load(path).as_hf()
         assert ours.name_or_path == theirs.name_or_path
-        assert_same_batch((theirs, ours), ["Hello", "it is what"], padding=True)
+        assert_same_batch(theirs, ours, ["Hello", "it is what"], padding=True, return_tensors="np")
     # one that transformers has no files of is as saved
     tokenizer.save(tmp_path / "ours")
     theirs = transformers.AutoTokenizer.from_pretrained(tmp_path / "ours")
-    assert_same_batch((theirs, tokenizer.as_hf()), ["import this", END], return_tensors="np")
+    assert_same_batch(theirs, tokenizer.as_hf(), ["import this", END], return_tensors="np")
     with refusal("dropout"):
         bpe.Tokenizer.load(huggingface_tokenizer(tokenizers.models.BPE(dropout=0.5))).as_hf()
 
 
-def encoded_by(encoding, method, texts, **options):
-    try:
-        return getattr(encoding, method)(texts, **options)
-    except Exception as error:
-        return type(error), str(error)
+special_choices = st.just("all") | st.sets(st.sampled_from([END, "<s>", "a"]), max_size=2)
 
 
-@given(st.lists(hostile_texts | st.sampled_from(["<s>", "a<s>" + END]), max_size=5), st.data())
-def test_a_swapped_encoding_gives_what_tiktoken_gives(tokenizer, texts, data):
-    model = tokenizer.model
-    specials = model.special_tokens | {"<s>": len(tokenizer) + 1}
-    encoding = tokenizer.to_tiktoken("named")
+@given(
+    texts=st.lists(hostile_texts | st.sampled_from(["<s>", "a<s>" + END]), max_size=5),
+    allowed=special_choices,
+    disallowed=special_choices,
+)
+def test_a_swapped_encoding_gives_what_tiktoken_gives(tokenizer, texts, allowed, disallowed):
     theirs = tiktoken.Encoding(
         "named",
-        pat_str=encoding._pat_str,
-        mergeable_ranks=encoding._mergeable_ranks,
-        special_tokens=specials,
+        pat_str=tokenizer.pattern.source,
+        mergeable_ranks=tokenizer.to_tiktoken()._mergeable_ranks,
+        special_tokens=tokenizer.special_tokens | {"<s>": len(tokenizer) + 1},
     )
     ours = bpe.Tokenizer.load(theirs).as_tiktoken()
-    tokens = st.sets(st.sampled_from([END, "<s>", "a"]), max_size=2)
-    options = {
-        "allowed_special": data.draw(st.just("all") | tokens),
-        "disallowed_special": data.draw(st.just("all") | tokens),
-    }
-    for encoded in (ours, pickle.loads(pickle.dumps(ours))):
-        assert isinstance(encoded, tiktoken.Encoding) and encoded.name == "named"
-        for arguments in (("encode_batch",), ("encode_ordinary_batch",)):
-            expected = encoded_by(theirs, *arguments, texts)
-            assert encoded_by(encoded, *arguments, texts) == expected
-        expected = encoded_by(theirs, "encode_batch", texts, **options)
-        assert encoded_by(encoded, "encode_batch", texts, **options) == expected
+    options = {"allowed_special": allowed, "disallowed_special": disallowed}
+    for other in (ours, pickle.loads(pickle.dumps(ours))):
+        assert isinstance(other, tiktoken.Encoding) and other.name == "named"
+        assert_same_batch(theirs.encode_batch, other.encode_batch, texts)
+        assert_same_batch(theirs.encode_batch, other.encode_batch, texts, **options)
+        assert_same_batch(theirs.encode_ordinary_batch, other.encode_ordinary_batch, texts)
 
 
 # ─── Token files ──────────────────────────────────────────────────────────────────────────────────
@@ -5761,9 +5618,9 @@ def corpus(library, tmp_path_factory):
 
 @functools.cache
 def counted_naively(corpus, pattern):
-    documents = [document for texts in corpus[1] for document in texts]
+    documents = [*chain(*corpus[1])]
     source = bpe.PATTERNS.get(pattern, pattern)
-    words = Counter(word for document in documents for word in naive_split(source, document))
+    words = Counter(chain(*(naive_split(source, document) for document in documents)))
     return words, len(list(filter(None, documents)))
 
 
@@ -5778,9 +5635,7 @@ def workers(request, monkeypatch):
 DIGITS_FIRST = (r"\p{N}{1,3}", bpe.PATTERNS["gpt2"])
 
 
-@pytest.mark.parametrize(
-    "pattern", ["gpt2", "cl100k", "o200k", "none", r"(?<!x)\w+", DIGITS_FIRST], ids=str
-)
+@pytest.mark.parametrize("pattern", ["gpt2", "o200k", "none", r"(?<!x)\w+", DIGITS_FIRST], ids=str)
 @pytest.mark.filterwarnings("ignore:.*is not UTF-8", "ignore:.*is left to the `regex`")
 def test_counts_do_not_depend_on_workers_and_blocks(pattern, workers, corpus):
     counts = counted(bpe.find_files(corpus[0]), pattern=pattern, workers=workers)
@@ -5802,21 +5657,28 @@ def test_trainings_do_not_depend_on_workers_blocks_and_shards(workers, corpus, t
     assert from_texts.tokenizer.merges == from_shards.tokenizer.merges == expected[1]
 
 
+def ids_of_documents(tokenizer, inputs, folder, **options):
+    """The ids of each document in the files that are written, and the report."""
+    paths = folder / "ids.npy", folder / "index.npy"
+    report = bpe.encode_files(tokenizer, inputs, paths[0], document_index=paths[1], **options)
+    ids, index = map(np.load, paths)
+    assert ids.dtype == report.dtype and index.dtype == np.int64
+    assert [len(ids), len(index) - 1] == [report.tokens, report.documents]
+    return [ids[start:stop].tolist() for start, stop in pairwise(index)], report
+
+
 @pytest.mark.filterwarnings("ignore:.*is not UTF-8")
 def test_ids_do_not_depend_on_workers_and_blocks(workers, corpus, tokenizer, tmp_path):
+    folder, documents_of = corpus
     end = tokenizer.token_to_id(END)
-    documents = chain.from_iterable(corpus[1])
-    expected = [[*tokenizer.encode(document), end] for document in documents]
-    paths = {"out": tmp_path / "o.npy", "document_index": tmp_path / "i.npy"}
-    report = bpe.encode_files(tokenizer, corpus[0], **paths, append=END, workers=workers)
-    ids = np.load(tmp_path / "o.npy")
-    index = np.load(tmp_path / "i.npy")
-    assert ids.dtype == np.uint16 and index.dtype == np.int64
-    assert [ids[a:b].tolist() for a, b in pairwise(index)] == expected
-    assert report == (len(ids), len(index) - 1, report.bytes, "uint16", tokenizer.digest, END)
+    expected = [[*tokenizer.encode(document), end] for document in chain(*documents_of)]
+    ids, report = ids_of_documents(tokenizer, folder, tmp_path, append=END, workers=workers)
+    assert ids == expected
+    assert report[3:] == ("uint16", tokenizer.digest, END)
     n_appended = len(expected) - 20 - 1 - 4  # the other ends are in the files
-    assert report.bytes == len(tokenizer.decode_bytes(ids)) - len(END) * n_appended
-    assert read_json(tmp_path / "o.npy.json") == report._asdict()
+    n_bytes = len(tokenizer.decode_bytes(chain(*ids)))
+    assert report.bytes == n_bytes - len(END) * n_appended
+    assert read_json(tmp_path / "ids.npy.json") == report._asdict()
 
 
 STARTED = ["a b<|end|>c d<s>", "<s>a b<|end|><s><|end|>b", "", "<|end|>a", " ", "c d e <|end|> f "]
@@ -5824,24 +5686,13 @@ STARTED = ["a b<|end|>c d<s>", "<s>a b<|end|><s><|end|>b", "", "<|end|>a", " ", 
 STARTED += [" " * 9 + "a", " " * 99, "a<|end|>" + " " * 9 + "b", "a b<|end|>" + " " * 1600, "c"]
 
 
-def with_starts_and_ends(tokenizer, text, start, end):
-    """The ids of a text whose documents begin with `start` and end with `end`, if these are ids."""
-    documents = [tokenizer.encode(text)]
-    if end is not None:
-        documents = [[]]
-        for id in tokenizer.encode(text):
-            documents[-1].append(id)
-            if id == end:
-                documents.append([])
-        if documents[-1]:
-            documents[-1].append(end)
-        elif len(documents) > 1:
-            documents.pop()
-        else:
-            documents = [[end]]
-    if start is not None:
-        documents = [ids if ids[:1] == [start] else [start, *ids] for ids in documents]
-    return documents
+def with_starts_and_ends(text, start, end):
+    """The documents of a text, which begin with `start` and end with `end`, if these are given."""
+    documents = [text]
+    if end:
+        documents = re.findall(f"[^{end}]*{end}|[^{end}]+", text) or [""]
+        documents = [document.removesuffix(end) + end for document in documents]
+    return [start + document.removeprefix(start) for document in documents]
 
 
 @pytest.mark.parametrize("append", [None, "<|end|>"])
@@ -5852,22 +5703,21 @@ def test_documents_begin_and_end_with_the_tokens_asked_for(
     append, prepend, block_bytes, suffix, tmp_path, monkeypatch
 ):
     monkeypatch.setattr(bpe, "BLOCK_BYTES", block_bytes)
-    tokenizer = bpe.Tokenizer(BYTE_VOCAB, [], ["<|end|>", "<s>"], "whitespace-split")
-    numbers = [tokenizer.special_tokens.get(token) for token in (prepend, append)]
-    files = [tmp_path / f"{k}{suffix}" for k in range(len(STARTED))]
-    for path, text in zip(files, STARTED, strict=True):
-        path.write_text(text)
-        if suffix == ".jsonl":  # each file has all texts
-            path.write_text("".join(json.dumps({"text": text}) + "\n" for text in STARTED))
-    some_texts = STARTED * (suffix == ".jsonl") * len(files) or [text for text in STARTED if text]
-    expected = [
-        ids for text in some_texts for ids in with_starts_and_ends(tokenizer, text, *numbers)
-    ]
-    paths = {"out": tmp_path / "o.npy", "document_index": tmp_path / "i.npy"}
-    bpe.encode_files(tokenizer, files, **paths, append=append, prepend=prepend, workers=1)
-    index = np.load(tmp_path / "i.npy")
-    ids = np.load(tmp_path / "o.npy")
-    assert [ids[a:b].tolist() for a, b in pairwise(index)] == expected
+    tokenizer = bpe.Tokenizer(BYTE_VOCAB, [], {"<|end|>": 256, "<s>": 257}, "whitespace-split")
+    start, end = prepend and chr(257), append and chr(256)
+    some_texts = [text for text in STARTED if text]
+    contents = STARTED
+    if suffix == ".jsonl":
+        some_texts = STARTED * 2
+        contents = ["".join(json.dumps({"text": text}) + "\n" for text in STARTED)] * 2
+    files = [tmp_path / f"{k}{suffix}" for k in range(len(contents))]
+    for path, content in zip(files, contents, strict=True):
+        path.write_text(content)
+    encoded = ["".join(map(chr, tokenizer.encode(text))) for text in some_texts]
+    expected = [*chain(*(with_starts_and_ends(ids, start or "", end) for ids in encoded))]
+    options = {"append": append, "prepend": prepend, "workers": 1}
+    ids, _ = ids_of_documents(tokenizer, files, tmp_path, **options)
+    assert ids == [[*map(ord, document)] for document in expected]
 
 
 @pytest.mark.parametrize("block_bytes", [4, 1000])
@@ -5878,25 +5728,11 @@ def test_added_tokens_stand_around_each_text_in_a_file(block_bytes, tmp_path, mo
     for k, text in enumerate(some_texts):
         (tmp_path / f"{k}.txt").write_text(text)
     options = {"add_special_tokens": True, "append": "SEP", "workers": 1}
-    bpe.encode_files(ours, tmp_path, tmp_path / "o.npy", **options)
-    expected = chain(*ours.encode_batch(some_texts, add_special_tokens=True))
-    assert np.load(tmp_path / "o.npy").tolist() == [*expected]
+    ids, _ = ids_of_documents(ours, tmp_path, tmp_path, **options)
+    assert ids == ours.encode_batch(some_texts, add_special_tokens=True)
 
 
-def test_without_an_end_documents_are_texts(tokenizer, corpus, tmp_path):
-    folder, documents_of = corpus
-    outputs = {"out": tmp_path / "o.bin", "document_index": tmp_path / "i.bin"}
-    bpe.encode_files(tokenizer, folder, **outputs, dtype="uint32", workers=2)
-    ids = bpe.read_ids(tmp_path / "o.bin")
-    index = np.fromfile(tmp_path / "i.bin", np.int64)
-    assert ids.dtype == np.uint32 and len(index) == len(documents_of) + 1
-    expected = [END.encode().join(documents) for documents in documents_of]
-    expected[0] += END.encode()
-    expected[-4] += END.encode()
-    assert [tokenizer.decode_bytes(ids[a:b]) for a, b in pairwise(index)] == expected
-
-
-@pytest.mark.parametrize("fraction", [0.0005, 0.1, 0.29, 0.75])
+@pytest.mark.parametrize("fraction", [0.0005, 0.29, 0.75])
 def test_documents_are_held_out_evenly(tokenizer, tmp_path, monkeypatch, fraction):
     monkeypatch.setattr(bpe, "BLOCK_BYTES", 5000)
     documents = [f"document {k} " * (k % 7) for k in range(2100)]
@@ -5904,26 +5740,27 @@ def test_documents_are_held_out_evenly(tokenizer, tmp_path, monkeypatch, fractio
     options = {"append": END, "val_fraction": fraction, "workers": 2}
     bpe.encode_files(tokenizer, tmp_path / "a.txt", tmp_path / "train.train.bin", **options)
     exact = fractions.Fraction(str(fraction))
-    expected = [[], []]
+    parts = [[], []]
     for k, document in enumerate(documents):
         part = math.floor((k + 1) * exact) - math.floor(k * exact)
-        expected[part] += tokenizer.encode(document + END)
-    paths = [tmp_path / f"train.{name}.bin" for name in ("train", "val")]
-    assert [bpe.read_ids(path).tolist() for path in paths] == expected
-    descriptions = [read_json(Path(f"{path}.json")) for path in paths]
-    assert [description["tokens"] for description in descriptions] == list(map(len, expected))
-    assert descriptions[1]["documents"] == math.floor(2100 * exact)
+        parts[part].append(tokenizer.encode(document + END))
+    for name, part in zip(("train", "val"), parts, strict=True):
+        path = tmp_path / f"train.{name}.bin"
+        ids = [*chain(*part)]
+        assert bpe.read_ids(path).tolist() == ids
+        description = read_json(Path(f"{path}.json"))
+        assert [description["tokens"], description["documents"]] == [len(ids), len(part)]
 
 
 def test_ids_are_lines_of_numbers_in_a_text_file(tokenizer, tmp_path, monkeypatch):
     monkeypatch.setattr(bpe, "BLOCK_BYTES", 30)  # so a line is written in parts
     more = "more and more\n" * 20
     (tmp_path / "a.txt").write_text(f"some text{END}{END}{more}")
-    out = {"out": tmp_path / "ids.txt", "append": END}
-    bpe.encode_files(tokenizer, tmp_path / "a.txt", **out)
-    lines = [[*map(int, line.split())] for line in out["out"].read_text().splitlines()]
-    assert lines == [tokenizer.encode(text + END) for text in ("some text", "", more)]
-    bpe.decode_file(tokenizer, out["out"], tmp_path / "b.txt")
+    bpe.encode_files(tokenizer, tmp_path / "a.txt", tmp_path / "ids.txt", append=END)
+    lines = (tmp_path / "ids.txt").read_text().splitlines()
+    expected = [tokenizer.encode(text + END) for text in ("some text", "", more)]
+    assert [[*map(int, line.split())] for line in lines] == expected
+    bpe.decode_file(tokenizer, tmp_path / "ids.txt", tmp_path / "b.txt")
     assert (tmp_path / "b.txt").read_text() == f"some text{END}{END}{more}{END}"
 
 
@@ -5941,9 +5778,8 @@ def test_a_larger_vocabulary_takes_larger_numbers(tmp_path):
     (tmp_path / "a.txt").write_text("in the end")
     assert bpe.encode_files(tokenizer, tmp_path / "a.txt", tmp_path / "a.npy").dtype == "uint32"
     assert np.load(tmp_path / "a.npy").tolist() == tokenizer.encode("in the end")
-    with pytest.raises(ValueError, match="uint16 does not hold the id 70,000"):
+    with refusal("uint16 does not hold the id 70,000"):
         bpe.encode_files(tokenizer, tmp_path / "a.txt", tmp_path / "b.npy", dtype="uint16")
-    assert not (tmp_path / "b.npy").exists()
 
 
 def test_nothing_is_left_when_a_worker_dies(tokenizer, tmp_path, monkeypatch):
@@ -5974,20 +5810,13 @@ def test_ids_of_another_model_and_a_lack_of_text_are_noted(tmp_path):
         bpe.encode_files(plain(), tmp_path / "empty.txt", tmp_path / "e.npy")
 
 
-def test_the_description_of_ids_does_not_replace_an_input(tmp_path):
-    text = tmp_path / "ids.npy.json"
-    text.write_text("abc")
-    tokenizer = bpe.Tokenizer({b: bytes([b]) for b in range(256)}, [])
-    with pytest.raises(bpe.InputError, match="is an input"):
-        bpe.encode_files(tokenizer, text, tmp_path / "ids.npy")
-    assert text.read_text() == "abc"
-
-
-def test_ids_in_a_text_are_not_read_as_an_array(tmp_path):
-    ids = tmp_path / "ids.txt"
-    ids.write_text("0 1 2 ")
-    with pytest.raises(bpe.InputError, match="npy and"):
-        bpe.read_ids(ids, "uint16")
+def test_files_of_ids_are_not_mistaken_for_others(tmp_path):
+    (tmp_path / "ids.npy.json").write_text("abc")
+    with refusal("is an input"):  # it would be replaced by the description of the ids
+        bpe.encode_files(plain(), tmp_path / "ids.npy.json", tmp_path / "ids.npy")
+    with refusal("npy and"):
+        bpe.read_ids(tmp_path / "ids.npy.json", "uint16")
+    assert files_in(tmp_path) == {"ids.npy.json": b"abc"}
 
 
 # ─── Training ─────────────────────────────────────────────────────────────────────────────────────
@@ -5998,11 +5827,15 @@ def test_each_family_is_trained_and_gives_text_back(options, is_lossless, librar
     training = family_training(**options)
     ours = training.tokenizer
     assert len(ours) == 1000 and "\n| tokens " in str(training.summary())
-    strings = [library[3].read_text()[:5000]]
+    strings = [library[3].read_text()]
     if ours.model.alphabet == "bytes" or ours.model.byte_fallback:  # it knows all characters
         strings += [f" two  spaces {END}{END} and é, 中文 ", "", "   ", "\n\n"]
     for string in strings:
         assert ours.decode(ours.encode(string)) == string or not is_lossless
+    if ours.model.byte_fallback:
+        ids = ours.encode("a中 é")
+        assert regex.search(b"<0xE4>.?<0xB8>.?<0xAD>", b"".join(map(ours.id_to_token, ids)))
+        assert ours.decode(ids) == "a中 é"
     used = {id for path in library[:40] for id in ours.encode_ordinary(path.read_bytes())}
     assert used.isdisjoint(bpe.unreachable_tokens(ours))
 
@@ -6014,8 +5847,6 @@ def test_each_family_samples_what_it_can(options):
     if ours.model.kind == "wordpiece":
         with refusal("cuts a word in only one way"):
             ours.sample(text)
-        with refusal("cuts a word in only one way"):
-            ours.encode_batch([text], alpha=0.1)
         return
     samples = [ours.sample(text, 0.5, seed) for seed in range(20)]
     assert len({*map(tuple, samples)}) > 5
@@ -6023,25 +5854,21 @@ def test_each_family_samples_what_it_can(options):
     assert ours.model.kind != "bpe" or ours.sample(text, 0) == ours.encode(text)
 
 
+TRUNCATED = [{}, {"model": "longest"}, {"model": "wordpiece", "score": "count"}]
+TRUNCATED.append({"alphabet": "characters", "byte_fallback": True})
+
+
 @pytest.mark.parametrize("place", bpe.SPECIAL_TOKENS_AT)
-@pytest.mark.parametrize(
-    "options",
-    [
-        {},
-        {"alphabet": "characters", "byte_fallback": True},
-        {"model": "wordpiece", "score": "count"},
-        {"model": "longest"},
-    ],
-    ids=str,
-)
+@pytest.mark.parametrize("options", TRUNCATED, ids=str)
 def test_a_truncated_model_is_that_of_a_shorter_training(library, options, place):
     options = {"special_tokens": [END, "<pad>"], "special_tokens_at": place, "workers": 1} | options
     ours = bpe.train(library[4], 640, **options).tokenizer
     expected = bpe.train(library[4], 600, **options).tokenizer
-    assert ours.truncated(600).digest == expected.digest and len(expected) == 600
+    few = ours.truncated(600)
+    assert few.digest == expected.digest and len(expected) == 600
     assert ours.truncated(900).digest == ours.digest
     text = library[4].read_text() + END
-    assert ours.truncated(600).encode(text) == expected.encode(text)
+    assert few.encode(text) == expected.encode(text)
     with refusal("cannot be truncated to 10 tokens: it may lose"):
         ours.truncated(10)
 
@@ -6049,17 +5876,13 @@ def test_a_truncated_model_is_that_of_a_shorter_training(library, options, place
 def test_a_truncated_model_without_merges_is_that_with_them(library):
     merged = bpe.train(library[4], 500, [END], workers=1, special_tokens_at="last").tokenizer
     text = library[4].read_text() + END
-    vocab = {id: token for id, token in merged.vocab.items() if token != END.encode()}
-    scores = np.zeros(len(vocab), np.float32) - np.arange(len(vocab))
-    for fields in ({}, {"scores": scores}):
-        model = bpe.Model(vocab, None, {END: len(vocab)}, **fields)
+    vocab = {id: merged.vocab[id] for id in range(499)}
+    for scores in (None, -np.arange(499, dtype=np.float32)):
+        model = bpe.Model(vocab, None, {END: 499}, scores=scores)
         ours = bpe.Tokenizer.from_model(model).truncated(400)
         assert ours.encode(text) == merged.truncated(400).encode(text)
-    template = {"type": "RobertaProcessing", "sep": [END, 499], "cls": [END, 499]}
-    template |= {"trim_offsets": True, "add_prefix_space": False}
-    model = dataclasses.replace(model, post_processor=template)
     with refusal("but the post_processor has them"):
-        bpe.Tokenizer.from_model(model).truncated(400)
+        bpe.Tokenizer.from_model(model).with_special_tokens([], f"$A {END}").truncated(400)
 
 
 def test_a_truncated_unigram_loses_the_tokens_of_the_lowest_scores(library):
@@ -6067,23 +5890,20 @@ def test_a_truncated_unigram_loses_the_tokens_of_the_lowest_scores(library):
     few = ours.truncated(400)
     text = library[3].read_text()
     assert len(few) == 400 and few.decode(few.encode(text)) == text
-    scores = {token: ours.model.scores[id] for id, token in ours.vocab.items() if id < 990}
+    scores = {ours.vocab[id]: ours.model.scores[id] for id in ours.model.ordinary}
     kept = {few.vocab[id]: few.model.scores[id] for id in few.model.ordinary}
-    assert all(scores[token] == score for token, score in kept.items())
+    assert kept.items() <= scores.items()
     least = min(score for token, score in kept.items() if len(token.decode()) > 1)
-    lost = scores.keys() - {*few.vocab.values()}
+    lost = scores.keys() - kept.keys()
     assert len(lost) > 500 and max(map(scores.get, lost)) <= least
-    direct = bpe.train(library[::12], 400, model="unigram", workers=1).tokenizer
-    assert len(few.encode(text)) < 1.05 * len(direct.encode(text))
 
 
-@pytest.mark.parametrize("model", ["bpe", "unigram"])
+@pytest.mark.parametrize("family", ["bpe", "unigram"])
 def test_a_batch_or_a_file_at_random_is_a_sample_of_each_text(
-    model, library, tmp_path, monkeypatch
+    family, library, tmp_path, monkeypatch
 ):
-    options = next(options for options, _ in FAMILIES if options.get("model", "bpe") == model)
-    ours = family_training(**options).tokenizer
-    texts = [library[3].read_text()[:3000], "", f"def a(){END}, b", "self" * 9, " x"]
+    ours = family_training(model=family, alphabet="characters", byte_fallback=True).tokenizer
+    texts = [library[4].read_text()[:3000], "", f"def a(){END}, b", "self" * 9, " x"]
     samples = [ours.sample(text, 0.3, k - 2) for k, text in enumerate(texts)]
     rows = [ours.sample(text, 0.3, 5 + k) for k, text in enumerate(texts[1:])]
     assert samples[0] != ours.sample(texts[0], 0.3, 9) and samples[0] != ours.encode(texts[0])
@@ -6092,30 +5912,17 @@ def test_a_batch_or_a_file_at_random_is_a_sample_of_each_text(
     ours = bpe.Tokenizer.from_model(ours.model)
     for threads in (1, 2):
         assert ours.encode_batch(texts, alpha=0.3, seed=2**64 - 2, threads=threads) == samples
-    lines = (json.dumps({"text": text}) for text in texts[1:])
-    (tmp_path / "a.jsonl").write_text("\n".join(lines))
-    (tmp_path / "b.txt").write_text(texts[0])
-    found = []
+    files = [tmp_path / "a.jsonl", tmp_path / "b.txt"]
+    files[0].write_text("\n".join(json.dumps({"text": text}) for text in texts[1:]))
+    files[1].write_text(texts[0])
     for workers in (1, 2):
-        files = [tmp_path / "a.jsonl", tmp_path / "b.txt"]
-        bpe.encode_files(ours, files, tmp_path / "a.npy", alpha=0.3, seed=5, workers=workers)
-        found.append(np.load(tmp_path / "a.npy").tolist())
-    assert found[0] == found[1]
-    n = sum(map(len, rows))
-    assert found[0][:n] == [*chain(*rows)]
-    assert ours.decode(found[0][n:]) == texts[0] and found[0][n:] != ours.encode(texts[0])
+        sampling = {"alpha": 0.3, "seed": 5, "workers": workers}
+        found, _ = ids_of_documents(ours, files, tmp_path, **sampling)
+        assert found[:-1] == rows
+        assert ours.decode(found[-1]) == texts[0] and found[-1] != ours.encode(texts[0])
     for alpha in (math.nan, -1e308):  # with the second, each probability would be 0 or infinite
         with refusal("alpha is a probability"):
             bpe.encode_files(ours, files, tmp_path / "a.npy", alpha=alpha)
-
-
-@pytest.mark.parametrize("options", [{}, {"mark": "", **COVERED}, {"mark": "_", **COVERED}])
-def test_an_unknown_character_becomes_its_bytes(options):
-    options = {"model": "bpe", "alphabet": "characters", "byte_fallback": True} | options
-    ours = family_training(**options).tokenizer
-    ids = ours.encode("a中 é")
-    assert regex.search(b"<0xE4>.?<0xB8>.?<0xAD>", b"".join(map(ours.id_to_token, ids)))
-    assert ours.decode(ids) == "a中 é"
 
 
 @given(st.text("aé中, \n\t\u3000\xa0.1", max_size=30) | texts)
@@ -6127,14 +5934,13 @@ def test_every_space_comes_back_from_a_unigram(text):
 
 
 def test_a_unigram_cuts_unseen_text_no_finer_than_sentencepiece(library, tmp_path):
-    trainer = sentencepiece.SentencePieceTrainer
     lines = [" ".join(line.split()) for path in library[:30] for line in path.open()]
     (tmp_path / "a.txt").write_text("\n".join(filter(None, lines[::2])))
-    options = {"vocab_size": 1000, "minloglevel": 2}
-    trainer.train(input=tmp_path / "a.txt", model_prefix=tmp_path / "sp", **options)
+    options = {"vocab_size": 1000, "minloglevel": 2, "model_prefix": tmp_path / "sp"}
+    sentencepiece.SentencePieceTrainer.train(input=tmp_path / "a.txt", **options)
     theirs = bpe.Tokenizer.load(tmp_path / "sp.model")
     ours = bpe.train(tmp_path / "a.txt", 1000, model="unigram", workers=1).tokenizer
-    sizes = [len(list(chain(*model.encode_batch(lines[1::2])))) for model in (ours, theirs)]
+    sizes = [sum(map(len, model.encode_batch(lines[1::2]))) for model in (ours, theirs)]
     assert sizes[0] <= sizes[1]
 
 
@@ -6145,26 +5951,16 @@ def test_a_mark_says_where_words_begin():
     assert ours.decode(ours.encode("def  self")) == "def self"
 
 
-def test_arguments_of_a_training_are_checked_once_as_such_and_once_as_a_recipe(monkeypatch):
-    checked = Counter()
-    monkeypatch.setattr(bpe, "_check_type", lambda name, *_: checked.update([name]))
-    bpe.train(texts=["low low lower"], vocab_size=258, workers=1)
-    assert checked["coverage"] == 1 and checked["vocab_size"] == 2
-
-
 def test_a_recipe_is_complete_and_plain(library):
     options = {"alphabet": "characters", "normalizer": ["nfc"], "workers": 1}
     recipe = bpe.train(library[:3], 400, [END], **options).recipe
     assert bpe.complete(recipe) == recipe
+    options = json.loads(json.dumps(recipe.options))
+    assert options["special_tokens"] == [END, "<unk>"] and options["mark"] == "▁"
+    assert options["normalizer"] == [{"type": "NFC"}]
+    assert options["pattern"] == [bpe.PATTERNS["gpt2"]]
     with refusal("`coverage` must be of type float or NoneType, not 'all'"):
         bpe.complete(bpe.Recipe(300, coverage="all"))
-    options = json.loads(json.dumps(recipe.options))
-    assert options["special_tokens"] == [END, "<unk>"]
-    assert options["normalizer"] == [{"type": "NFC"}]
-    assert options["alphabet"] == "characters" and options["mark"] == "▁"
-    assert options["pattern"] == [bpe.PATTERNS["gpt2"]]
-    with pytest.raises(dataclasses.FrozenInstanceError):
-        recipe.mark = ""
 
 
 def test_training_from_a_saved_model_is_training_in_one_go(library, tmp_path):
@@ -6175,16 +5971,18 @@ def test_training_from_a_saved_model_is_training_in_one_go(library, tmp_path):
     assert (grown.vocab, grown.merges) == (large.tokenizer.vocab, large.tokenizer.merges)
     options["pattern"] = r"\S+(?: \S+){0,3}|\s+"
     across = bpe.train(library[:20], 600, from_=tmp_path, **options).tokenizer
-    assert {id: across.vocab[id] for id in small.tokenizer.vocab} == small.tokenizer.vocab
+    assert small.tokenizer.vocab.items() <= across.vocab.items()
     assert any(b" " in token.strip() for token in across.vocab.values())
 
 
-def test_bad_options_are_refused_before_texts_are_read():
-    texts = iter(["some text"])
-    for options in ({"tie_break": "chars"}, {"model": "wordpiece", "score": "best"}):
+def test_bad_options_are_refused_before_texts_are_read(command, tmp_path, monkeypatch):
+    monkeypatch.setattr(bpe, "count", lambda *_, **__: 1 / 0)
+    wordpiece = {"model": "wordpiece", "score": "best"}
+    for options in ({"tie_break": "chars"}, wordpiece, {"special_tokens_at": "second"}):
         with refusal([*options][-1]):
-            bpe.train(texts=texts, **options)
-    assert next(texts) == "some text"
+            bpe.train(texts=["some text"], **options)
+    (tmp_path / "a.txt").write_text("some text")
+    assert_refused(command("train a.txt --out . --eos-token '<x>'", cwd=tmp_path), "<x>")
 
 
 def test_a_long_pattern_is_shown_by_its_ends():
@@ -6193,16 +5991,19 @@ def test_a_long_pattern_is_shown_by_its_ends():
     assert len(repr(pattern)) < 330 and repr(pattern).endswith("俾俿]+')")
     assert "..." in repr(pattern) and "\\U0000005d" in repr(pattern)
     assert pattern.split("丁]a") == ["丁]".encode(), b"a"]
+    with refusal("a text is str or bytes"):
+        pattern.split(3)
 
 
 def test_a_saved_training_is_the_folder_of_the_command(command, library, tmp_path):
-    for options in ({}, {"model": "unigram"}):
-        training = bpe.train(library[0], 400, [END], workers=1, **options)
+    for family in ("bpe", "unigram"):
+        training = bpe.train(library[0], 400, [END], model=family, workers=1)
         training.save(tmp_path / "python")
-        line = f"train {library[0]} --vocab-size 400 --special-token '{END}' --quiet --out"
-        more = [f"--model={name}" for name in options.values()]
-        assert command(line, tmp_path / "command", *more).returncode == 0
+        line = f"train {library[0]} --vocab-size 400 --special-token '{END}' --model={family} --out"
+        assert command(line, tmp_path / "command").returncode == 0
         assert files_in(tmp_path / "python") == files_in(tmp_path / "command")
+        # what is there of an earlier training has gone
+        assert (tmp_path / "python" / bpe.LEARNED_FILE).exists() == (family == "bpe")
     with refusal("m.json: name a folder, not a file"):
         training.save(tmp_path / "m.json")
     assert_refused(command(line, tmp_path / "m.json"), "m.json: name a folder, not a file")
@@ -6212,17 +6013,13 @@ def test_a_saved_training_is_the_folder_of_the_command(command, library, tmp_pat
 def test_results_are_a_page_and_not_a_wall(library):
     training = bpe.train(library[:5], 300)
     assert max(map(len, str(training.summary()).splitlines()[1:])) <= 80
-    results = training, training.counted, training.counted.words, training.learned
+    results = training.counted, training.counted.words, training.learned
     for result in (*results, training.tokenizer, training.tokenizer.source(library)):
         assert len(repr(result)) < 600
-
-
-def test_a_training_is_shown_without_encoding_its_text():
     training = family_training(model="unigram")
     vars(training).pop("n_tokens", None)
     assert repr(training) == str(training) == f"<Training of {training.tokenizer!r}>"
-    assert "n_tokens" not in vars(training) and not hasattr(training, "_repr_markdown_")
-    assert "| bytes/token | " in str(training.summary())
+    assert "n_tokens" not in vars(training)  # it takes long
 
 
 def test_reports_name_special_tokens_that_are_unseen_or_unnamed(tmp_path):
@@ -6251,38 +6048,36 @@ def test_warnings_point_to_the_call(tmp_path):
 
 
 # How texts are counted, and options of a training from these counts.
-OF_BERT = {"pattern": "bert", "normalizer": ["bert"]}
-WITH_UNK = {"special_tokens": ["<unk>"]}
+WITH_UNK = {"special_tokens": [END, "<unk>"]}
+OF_BERT = {"special_tokens": [END, "[UNK]"], "pattern": "bert", "normalizer": ["bert"]}
 COUNTINGS = [
-    ({}, {}),
-    ({"pattern": "cl100k", "normalizer": ["nfc", "lowercase"]}, {"tie_break": "ids"}),
     ({}, {"model": "longest", "min_frequency": 2}),
+    ({"pattern": "cl100k", "normalizer": ["nfc", "lowercase"]}, {"tie_break": "ids"}),
     ({**WITH_UNK, "pattern": "spaces"}, {"model": "unigram"}),
     ({**WITH_UNK, "byte_fallback": True}, {"model": "unigram", "byte_fallback": True}),
     ({"byte_fallback": True}, {"alphabet": "characters", "byte_fallback": True, "coverage": 0.99}),
     ({**WITH_UNK, "pattern": "whitespace-split"}, {"alphabet": "characters", "mark": "_"}),
-    ({"special_tokens": ["[UNK]"], **OF_BERT}, {"model": "wordpiece"}),
+    (OF_BERT, {"model": "wordpiece"}),
 ]
 
 
 @pytest.mark.parametrize("counting, options", COUNTINGS, ids=str)
 def test_training_from_counts_is_training_from_the_texts(library, tmp_path, counting, options):
-    special_tokens = [END, *counting.get("special_tokens", [])]
-    special = {"special_tokens": special_tokens}
+    counting = {"special_tokens": [END], "pattern": "gpt2", "normalizer": []} | counting
+    special_tokens = counting["special_tokens"]
     text = f"Some text. {END}And {special_tokens[-1]} [UNK] more <0x0A>{END}"
     (tmp_path / "a.txt").write_text(text)
     files = [*library[:9], tmp_path / "a.txt"]
-    for name, group in (("1.npz", files[:4]), ("2.npz", files[4:])):
-        bpe.count_files(group, tmp_path / name, **counting | special, workers=1)
-    also = {"pattern": counting.get("pattern", "gpt2")}
-    also["normalizer"] = counting.get("normalizer", [])
     words = [tmp_path / "1.npz", tmp_path / "2.npz"]
+    for out, group in zip(words, (files[:4], files[4:]), strict=True):
+        bpe.count_files(group, out, **counting, workers=1)
+    settings = {name: counting[name] for name in ("pattern", "normalizer")}
     written = []
-    ways = [(words, (), {}), (words, special_tokens, {}), (files, special_tokens, also)]
+    ways = [(words, (), {}), (words, special_tokens, {}), (files, special_tokens, settings)]
     for inputs, tokens, more in ways:
-        training = bpe.train(inputs, 800, tokens, **options | more, workers=1)
-        training.save(tmp_path / f"{len(written)}")
-        written.append(files_in(tmp_path / f"{len(written)}"))
+        bpe.train(inputs, 800, tokens, **options | more, workers=1).save(tmp_path / "model")
+        written.append(files_in(tmp_path / "model"))
+        shutil.rmtree(tmp_path / "model")
     assert written[0] == written[1] == written[2] and "training.json" in written[0]
 
 
@@ -6300,13 +6095,13 @@ def test_the_record_of_a_training_has_no_place_and_no_time(library, tmp_path):
 
 def test_rare_characters_are_no_tokens_by_default():
     texts = ["the cat sat " * 3000 + "€"]
+    options = {"vocab_size": 100, "alphabet": "characters", "unk_token": "<?>"}
     with note("fewer than"):
-        options = {"vocab_size": 100, "alphabet": "characters", "unk_token": "<?>"}
         tokenizer = bpe.train(texts=texts, **options).tokenizer
         whole = bpe.train(texts=texts, coverage=1.0, **options)
-    assert "€".encode() in whole.tokenizer.vocab.values()
-    assert "€".encode() not in tokenizer.vocab.values()
+    assert tokenizer.token_to_id("€") is None
     assert tokenizer.encode("€") == [tokenizer.special_tokens["<?>"]]
+    assert whole.tokenizer.token_to_id("€") is not None
     assert "| characters  | 8 are tokens" in str(whole.summary())
 
 
@@ -6368,13 +6163,16 @@ def model(tmp_path_factory):
     return folder
 
 
-def test_encode_and_decode_are_inverse(model, command):
+def test_encode_and_decode_are_inverse(model, command, tmp_path):
     text = (model / "text.txt").read_bytes()
     ids = command("encode model text.txt --quiet", cwd=model).stdout
     assert command("decode model -", stdin=ids, cwd=model).stdout == text
     honoured = command("encode model -", stdin=END.encode(), cwd=model).stdout.split()
     ordinary = command("encode model - --no-special", stdin=END.encode(), cwd=model).stdout.split()
     assert honoured == [b"0"] and len(ordinary) > 1 and b"0" not in ordinary
+    for ids in (b"[72, 105]", b"72,105", b"72 105"):
+        done = command(f"decode model - --out {tmp_path}/a/b.txt", stdin=ids, cwd=model)
+        assert done.returncode == 0 and len((tmp_path / "a/b.txt").read_bytes()) == 2
 
 
 def test_numbers_without_a_header_have_the_type_that_is_named(model, command, tmp_path):
@@ -6403,49 +6201,38 @@ def test_count_reports_its_results(tmp_path, command):
 
 def test_a_post_processor_is_written_and_used_by_commands(command, tmp_path):
     (tmp_path / "a.txt").write_text("low lower <s>")
-    done = command(
-        "train a.txt --special-token <s> --vocab-size 260 --template '<s> $A' --out m", cwd=tmp_path
-    )
-    assert done.returncode == 0
-    line = "convert m --to huggingface --out n --special-token </s> --template '<s> $A </s>'"
-    assert command(line, cwd=tmp_path).returncode == 0
-    for folder, text in (("m", "<s>low lower <s>"), ("n", "<s>low lower <s></s>")):
-        theirs = tokenizers.Tokenizer.from_file(str(tmp_path / folder / "tokenizer.json"))
-        line = f"encode {folder} a.txt --add-special-tokens --out a.npy"
-        assert command(line, cwd=tmp_path).returncode == 0
-        ids = np.load(tmp_path / "a.npy").tolist()
+    lines = ["train a.txt --special-token <s> --vocab-size 260 --template '<s> $A' --out m"]
+    lines.append("convert m --to huggingface --out n --special-token </s> --template '<s> $A </s>'")
+    lines.append("encode m a.txt --prepend <s> --out b.npy")
+    lines += [f"encode {name} a.txt --add-special-tokens --out {name}.npy" for name in "mn"]
+    for line in lines:
+        assert command(line, cwd=tmp_path).returncode == 0, line
+    for name, text in (("m", "<s>low lower <s>"), ("n", "<s>low lower <s></s>")):
+        theirs = theirs_from(tmp_path / name)
+        ids = np.load(tmp_path / f"{name}.npy").tolist()
         assert ids == theirs.encode("low lower <s>").ids
         assert theirs.decode(ids, skip_special_tokens=False) == text
-    assert command("encode m a.txt --prepend <s> --out b.npy", cwd=tmp_path).returncode == 0
     assert np.load(tmp_path / "b.npy").tolist() == ids[:-1]
     done = command("train a.txt --template '<x> $A' --out o", cwd=tmp_path)
-    assert done.returncode == 2 and b"--template is $A between special tokens" in done.stderr
+    assert_refused(done, "--template is $A between special tokens")
     assert not (tmp_path / "o").exists()
 
 
 def test_roles_of_tokens_and_a_template_are_written_and_converted(command, tmp_path):
     (tmp_path / "a.txt").write_text("some text")
     tokens = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]
-    special = [f"--special-token={token}" for token in tokens]
+    options = [f"--special-token={token}" for token in tokens]
     roles = dict(zip(bpe.ROLES, [tokens[1], tokens[2], tokens[0], tokens[0]], strict=True))
-    role_options = [f"--{role.replace('_', '-')}={token}" for role, token in roles.items()]
-    train = "train a.txt --out mini --vocab-size 259 --model-max-length 32768"
-    done = command(f"{train} --chat-template chatml", *special, *role_options, cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
+    options += [f"--{role.replace('_', '-')}={token}" for role, token in roles.items()]
+    options += ["--model-max-length=32768", "--chat-template=chatml"]
+    train = "train a.txt --out mini --vocab-size 259"
+    assert command(train, *options, cwd=tmp_path).returncode == 0
     done = command("convert mini --to huggingface --out converted", cwd=tmp_path)
-    assert done.returncode == 0 and b"259 tokens" in done.stdout, done.stderr
+    assert done.returncode == 0 and b"259 tokens" in done.stdout
     config = roles | {"model_max_length": 32768, "chat_template": bpe.CHATML}
     for folder in (tmp_path / "mini", tmp_path / "converted"):
         assert config.items() <= read_json(folder / "tokenizer_config.json").items()
         assert read_json(folder / "special_tokens_map.json") == roles
-
-
-def test_a_wrong_config_is_refused_before_the_training(tmp_path, command, monkeypatch):
-    (tmp_path / "a.txt").write_text("some text")
-    monkeypatch.setattr(bpe, "count", lambda *_, **__: 1 / 0)
-    with pytest.raises(ValueError, match="special_tokens_at"):
-        bpe.train_bpe(tmp_path, 300, special_tokens_at="second")
-    assert_refused(command("train a.txt --out . --eos-token '<x>'", cwd=tmp_path), "<x>")
 
 
 def test_options_reach_the_training(command, tmp_path):
@@ -6461,9 +6248,9 @@ def test_options_reach_the_training(command, tmp_path):
 def test_a_pattern_that_is_not_compiled_gives_one_warning(model, command, tmp_path):
     line = rf"train text.txt --pattern '(?<!x)\w+|\W' --out {tmp_path} --quiet"
     result = command(line, cwd=model)
-    notes = result.stderr.decode().splitlines()
-    assert result.returncode == 0 and any("left to the `regex` package" in note for note in notes)
-    assert sum("regex" in note for note in notes) == 1 and (tmp_path / "tokenizer.json").exists()
+    notes = [note for note in result.stderr.decode().splitlines() if "regex" in note]
+    assert result.returncode == 0 and len(notes) == 1
+    assert "left to the `regex` package" in notes[0]
 
 
 @pytest.mark.parametrize("name", bpe._COMMANDS)
@@ -6478,15 +6265,32 @@ def test_help_has_two_examples_that_parse(name, command):
         assert parser.parse_intermixed_args(arguments) and parser.run
 
 
-@pytest.mark.parametrize("ids", [b"[72, 105]", b"72,105", b"72 105"])
-def test_ids_may_be_a_list_and_folders_are_made(model, command, tmp_path, ids):
-    done = command(f"decode model - --out {tmp_path}/a/b.txt", stdin=ids, cwd=model)
-    assert done.returncode == 0 and len((tmp_path / "a/b.txt").read_bytes()) == 2
+def run_block(kind, block, command, folder):
+    """Run a block of a page in a folder; returns the lines that it prints."""
+    if kind == "python":
+        with contextlib.chdir(folder), contextlib.redirect_stdout(io.StringIO()) as output:
+            exec(block, {})
+        return output.getvalue().splitlines()
+    bin_folders = [str(folder / "bin"), str(Path(sys.executable).parent), os.environ["PATH"]]
+    environment = os.environ | {"PATH": os.pathsep.join(bin_folders)}
+    lines = [block] if block.startswith("for ") else block.replace("\\\n", "").splitlines()
+    printed = []
+    for line in lines:
+        words = shlex.split(line, comments=True)
+        if words[0] == "bpe-numba":
+            done = command(shlex.join(words[1:]), cwd=folder)
+        else:
+            shell = ["bash", "-euc", line]
+            options = {"capture_output": True, "timeout": 300}
+            done = subprocess.run(shell, cwd=folder, env=environment, **options)
+        assert done.returncode == 0, (line, done.stderr)
+        printed += done.stdout.decode().splitlines()
+    return printed
 
 
 @pytest.mark.parametrize("page", ["README.md", "docs/recipes.md"])
-def test_readme_runs_as_printed(page, command, tmp_path, capfdbinary):
-    """Run the commands and the Python of a page in one folder, and compare the printed lines."""
+def test_readme_runs_as_printed(page, command, tmp_path):
+    """All blocks of the page run in one folder, and print the lines that follow them."""
     corpus = ("The cat sat on the mat, and the dog lay beside it in the sun. " * 9 + END) * 20
     lines = (json.dumps({"text": f"文字處理 {k}: " + corpus[:60]}) for k in range(2000))
     jsonl = "\n".join(lines).encode()
@@ -6500,30 +6304,11 @@ def test_readme_runs_as_printed(page, command, tmp_path, capfdbinary):
         (tmp_path / name).write_bytes(content)
     (tmp_path / "bin/bpe-numba").chmod(0o755)
     bpe.train(tmp_path / "corpus.txt", 280, [END], workers=1).tokenizer.save(tmp_path)
-    folders = [str(tmp_path / "bin"), str(Path(sys.executable).parent), os.environ["PATH"]]
-    path = os.pathsep.join(folders)
-    options = {"cwd": tmp_path, "env": os.environ | {"PATH": path}, "timeout": 300}
-    options["capture_output"] = True
     fenced = r"```(sh|python)\n(.*?)```(?:\n\n```text\n(.*?)```)?"
     blocks = regex.findall(fenced, (Path(MODULE).parent / page).read_text(), regex.DOTALL)
     assert {kind for kind, *_ in blocks} == {"sh", "python"}
     for kind, block, output in blocks:
-        if kind == "python":
-            with contextlib.chdir(tmp_path):
-                exec(block, {})
-            sys.stdout.flush()
-            printed = capfdbinary.readouterr().out.decode().splitlines()
-        else:
-            printed = []
-            lines = block.replace("\\\n", "").splitlines()
-            for line in [block] if block.startswith("for ") else lines:
-                words = shlex.split(line, comments=True)
-                if words[0] == "bpe-numba":
-                    result = command(shlex.join(words[1:]), cwd=tmp_path)
-                else:
-                    result = subprocess.run(["bash", "-euc", line], **options)
-                assert result.returncode == 0, (line, result.stderr)
-                printed += result.stdout.decode().splitlines()
+        printed = run_block(kind, block, command, tmp_path)
         assert {*output.splitlines()} <= {*printed}, (block, printed)
 
 
@@ -6542,18 +6327,12 @@ def test_links_of_the_pages_lead_to_files_and_headings():
             assert not heading or heading in names_of_headings(target), (page, link, heading)
 
 
-def test_a_model_that_is_replaced_gives_a_warning(command, tmp_path):
+def test_a_note_before_the_training_says_that_a_model_is_replaced(command, tmp_path, monkeypatch):
     (tmp_path / "a.txt").write_text("the cat")
     line = "train a.txt --vocab-size=257 --quiet --out m"
     assert b"replaced" not in command(line, cwd=tmp_path).stderr
-    assert b"the model in this folder will be replaced" in command(line, cwd=tmp_path).stderr
-
-
-def test_a_note_before_the_training_says_that_a_model_is_replaced(command, tmp_path, monkeypatch):
-    (tmp_path / "a.txt").write_text("the cat")
-    bpe.train(tmp_path / "a.txt", 257).save(tmp_path / "m")
     monkeypatch.setattr(bpe, "train_recipe", lambda *_: bpe.require(False, "later"))
-    done = command("train a.txt --out m", cwd=tmp_path)
+    done = command(line, cwd=tmp_path)
     assert re.search("m: the model in this folder will be replaced.*later", str(done.stderr))
 
 
@@ -6562,10 +6341,10 @@ def test_inputs_may_follow_an_option(command, model):
     assert command("inspect model --quiet text.txt", cwd=model).stdout == whole
     curves = command("curve model --quiet model", cwd=model)
     assert curves.returncode == 0 and curves.stdout == command("curve model", cwd=model).stdout
-    assert (
-        b"unrecognized arguments: more" in command("decode model --quiet - more", cwd=model).stderr
-    )
-    assert b"--quiett; did you mean --quiet?" in command("inspect model --quiett", cwd=model).stderr
+    done = command("decode model --quiet - more", cwd=model)
+    assert_refused(done, "unrecognized arguments: more")
+    done = command("inspect model --quiett", cwd=model)
+    assert_refused(done, "--quiett; did you mean --quiet?")
 
 
 def test_the_share_that_is_held_out_is_told(command, model):
@@ -6578,31 +6357,12 @@ def test_the_share_that_is_held_out_is_told(command, model):
 def test_advice_fits_the_place(command, model):
     done = command("view model text.txt", cwd=model)
     assert b"this is the name text.txt; for the file write < text.txt" in done.stderr
-    swapped = command("encode text.txt model", cwd=model)
-    assert_refused(swapped, "this is not a tokenizer.json", "take the model before the texts")
-    for call in (lambda: bpe.inspect_model(model / "model", "a text"), lambda: bpe.train("a text")):
-        with refusal("a text goes into a file, or in Python into `train` as texts="):
-            call()
-    with refusal("the alphabet has 256 symbols, .* ask for more symbols"):
-        bpe.Learner(bpe.Words.from_counts({b"ab": 1}), 100)
+    done = command("encode text.txt model", cwd=model)
+    assert_refused(done, "this is not a tokenizer.json", "take the model before the texts")
+    with refusal("a text goes into a file, or in Python into `train` as texts="):
+        bpe.inspect_model(model / "model", "a text")
     with refusal("not <.{1,40}$"):
         bpe.Tokenizer.load(bpe.Words)
-    help = command("train --help").stdout.decode()
-    assert "--special-tokens-at WHERE" in help and "--tie-break RULE" in help
-
-
-def test_a_text_that_is_none_is_refused_in_a_list_as_well():
-    tokenizer = bpe.Tokenizer(BYTE_VOCAB, [])
-    for call in (tokenizer.encode_batch, tokenizer.encode_batch_to_numpy):
-        for texts in ([5], ["a", None], [["a"]]):
-            with refusal("a text is str or bytes"):
-                call(texts)
-
-
-def test_a_text_is_split_by_a_pattern_as_its_bytes_are():
-    assert bpe.Pattern("gpt2").split("one é") == [b"one", " é".encode()]
-    with refusal("a text is str or bytes"):
-        bpe.Pattern("gpt2").split(3)
 
 
 # ─── Programs ─────────────────────────────────────────────────────────────────────────────────────
