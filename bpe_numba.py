@@ -4213,8 +4213,8 @@ class Pretokenizer:
 #
 # Files -> blocks of about 4 MB that can be scanned independently. The parent searches for the ends
 # of blocks: each is the first position after 4 MB where a cut changes no pretoken. A block of a
-# plain file has no bytes yet, only positions in the file; the worker that scans it reads its bytes.
-# The only block of a file with the text "to be":
+# plain file has only positions in the file; the worker that scans it reads its bytes. The only
+# block of a file with the text "to be":
 #
 #     Block(path, start=0, stop=5, data=None)   ->  a worker  ->   [b"to be"]
 #
@@ -4285,12 +4285,7 @@ def find_files(inputs: Files) -> list[Path]:
     for path in map(as_path, inputs):
         name = str(path)
         if os.path.isdir(name):
-            group = sorted(
-                file
-                for folder, _, names in os.walk(path, onerror=_fail)
-                for file in map(Path(folder).joinpath, names)
-                if _is_corpus(file.relative_to(path)) and file.is_file()
-            )
+            group = sorted(_corpus_files(path))
             require(group, f"{name}: no text in this folder: no name ends in {', '.join(SUFFIXES)}")
         elif name == "-" or os.path.exists(name):  # False for a text that cannot be a path
             group = [path]
@@ -4305,10 +4300,7 @@ def find_files(inputs: Files) -> list[Path]:
 
 
 def as_path(name):
-    """Make a Path; raises InputError for other types, and for an empty name.
-
-    Python takes an empty name for the current folder.
-    """
+    """Make a Path; raises InputError for an empty name, which Python takes for this folder."""
     require(
         isinstance(name, PathName),
         f"a file is named by a string or a path, not {reprlib.repr(name)}",
@@ -4317,17 +4309,19 @@ def as_path(name):
     return Path(name)
 
 
-def _fail(error):
-    """Raise the error for a folder that cannot be read, which `os.walk` would leave out."""
-    raise error
+def _corpus_files(folder):
+    """List the files of a folder that are text by their names, and not parts of a model."""
 
+    def fail(error):  # or `os.walk` would leave out a folder that cannot be read
+        raise error
 
-def _is_corpus(path):
-    """Whether a file in a folder is text by its name, and not a part of a model."""
-    if path.name in ("vocab.txt", "merges.txt"):
-        return False
-    is_hidden = any(part.startswith(".") for part in path.parts)
-    return _plain_name(path).endswith(SUFFIXES) and not is_hidden
+    for parent, _, names in os.walk(folder, onerror=fail):
+        for path in map(Path(parent).joinpath, names):
+            is_hidden = any(part.startswith(".") for part in path.relative_to(folder).parts)
+            is_text = _plain_name(path).endswith(SUFFIXES)
+            is_of_model = path.name in ("vocab.txt", "merges.txt")
+            if is_text and not is_hidden and not is_of_model and path.is_file():
+                yield path
 
 
 def _plain_name(path):
@@ -4378,10 +4372,7 @@ def expecting_whole(kind, where):
 
 
 def _read_chunks(path, size):
-    """Read and unpack a file in chunks of up to `size` bytes.
-
-    Yields each chunk, and the position on the disk after it.
-    """
+    """Read and unpack a file: yields chunks of up to `size` bytes, and the position after each."""
     with contextlib.ExitStack() as stack:
         raw = sys.stdin.buffer
         if path != STANDARD_STREAM:
@@ -4416,8 +4407,7 @@ class Block(NamedTuple):
 
     `opening` tells how the block begins, and `next_opening` how the next one does: with another
     text (BEGINS); with another document of the same text, after a special token (INSIDE); or within
-    the same document (CONTINUES). Without `data`, a worker reads the bytes from the file. Without
-    `read_texts`, they are one text, or a list of texts.
+    the same document (CONTINUES).
     """
 
     path: Path
@@ -4425,10 +4415,11 @@ class Block(NamedTuple):
     stop: int
     opening: int = BEGINS
     next_opening: int = BEGINS
-    data: bytes | list[bytes] | None = None
+    data: bytes | list[bytes] | None = None  # a text, or several; None: a worker reads the file
     n_before: int = 0  # lines before it in a stream; row groups before it in a Parquet file
     read_texts: Callable | None = None  # (block, text_field, skip_bad_lines) -> texts
-    # (path, message) for each line that `read_texts` has skipped; the message of later ones is ""
+    # (path, message) of each line that `read_texts` skips: an empty list at first. The first
+    # MAX_NAMED_LINES have a message
     bad_lines: Sequence = ()
     number: int = 0  # of all blocks before it
 
@@ -4438,7 +4429,6 @@ class Block(NamedTuple):
         return self.stop - self.start
 
     def read(self):
-        """Return the bytes, which are read from the file if they are not in memory."""
         if self.data is None:
             return _read_part(self.path, self.start, self.n_bytes)
         return self.data
@@ -4547,10 +4537,7 @@ class Source:
 
     @property
     def settings(self) -> dict:
-        """All that decides how a text becomes words, as plain JSON.
-
-        Counts of equal settings can be added up.
-        """
+        """All that decides how a text becomes words, as JSON. Counts of equal settings add up."""
         pattern = [
             step if isinstance(step, str) else [type(step).__name__, *step]
             for step in self.pattern.steps
@@ -4577,12 +4564,11 @@ class Source:
         return self.text_field is not None and _is_stream(path)
 
     def suits_threads(self, engine: Engine) -> bool:
-        """Return whether threads are better than processes, as they are if kernels do the work.
+        """Return whether threads are better than processes.
 
         Threads send nothing through pipes: two count 1.5 to 1.9 times as fast as two processes.
-        Kernels release Python's lock. But JSON and patterns of the `regex` package hold it, and so
-        does the rest of the work if there are many threads. And a slow pattern can be stopped only
-        with its process.
+        But JSON and patterns of the `regex` package hold Python's lock, and so does the rest of the
+        work if there are many threads. And a slow pattern can be stopped only with its process.
         """
         return (
             engine.n_workers <= 8
@@ -4600,32 +4586,33 @@ class Source:
     def blocks(self) -> Iterator[Block]:
         """Cut all files into blocks of about `block_bytes` that can be processed in any order."""
         # All files are examined first, so a bad file fails before hours of work.
-        examined = [(path, self._examine(path)) for path in self.files]
-        blocks = itertools.chain.from_iterable(cut(path) for path, cut in examined)
-        for number, block in enumerate(blocks):
-            yield block._replace(number=number)
+        blocks_of_files = [self._examine(path) for path in self.files]
+        for number, block in enumerate(itertools.chain.from_iterable(blocks_of_files)):
+            yield block._replace(number=number, bad_lines=[])
 
     def _examine(self, path):
-        """Check the head of a file, if it can be read twice; returns what cuts it into blocks."""
+        """Check the head of a file, if it can be read twice; returns an iterator of its blocks."""
         if isinstance(path, TextStream):
-            return self._text_blocks
+            return self._text_blocks(path)
         if _is_stream(path):
-            return self._stream_blocks
+            return self._stream_blocks(path)
         self._states.setdefault(path, path.stat())
         file_type = _recognize(_read_part(path, 0, HEAD_BYTES))
-        is_packed = file_type or path.suffix not in PACKED_SUFFIXES
-        require(is_packed, f"{path}: is not packed, as its name says: rename it")
+        is_named_packed = path.suffix in PACKED_SUFFIXES
+        require(
+            file_type or not is_named_packed, f"{path}: is not packed, as its name says: rename it"
+        )
         if file_type == "Parquet":
             with expecting_whole("Parquet file", path):
                 import_optional("pyarrow.parquet")
-            return _row_groups
+            return _row_groups(path)
         # Python ignores an interrupt while it closes a generator by itself
         with contextlib.closing(_read_chunks(path, HEAD_BYTES)) as chunks:
             head, _ = next(chunks, (b"", 0))
         self._check_head(path, head)
         if file_type:
-            return self._stream_blocks
-        return self._file_blocks
+            return self._stream_blocks(path)
+        return self._file_blocks(path)
 
     def _check_head(self, path, head):
         """Raise InputError for a file that is not text; warn of the first that may not be text."""
@@ -4653,8 +4640,7 @@ class Source:
     def _check_unchanged(self):
         """Raise InputError if a file changed while it was read: text may be lost or read twice.
 
-        A file that has only grown, such as a log, was read up to its former end, and a warning says
-        so.
+        A file that has only grown, such as a log, was read up to its former end.
         """
         state = attrgetter("st_ino", "st_size", "st_mtime_ns")
         for path, before in self._states.items():
@@ -4711,7 +4697,7 @@ class Source:
         for start, stop, *openings in parts:
             if start >= size:  # the file has grown
                 break
-            yield Block(path, start, min(stop, size), *openings, None, 0, read_texts, [])
+            yield Block(path, start, min(stop, size), *openings, read_texts=read_texts)
 
     def _stream_blocks(self, path):
         """Read a file that can be read only from its beginning; its text is put into the blocks."""
@@ -4731,7 +4717,7 @@ class Source:
 
         parts = self.pretokenizer.cut(read(), self.block_bytes, is_json, path)
         for data, *openings in parts:
-            yield Block(path, start, stop, *openings, data, n_lines, read_texts, [])
+            yield Block(path, start, stop, *openings, data, n_lines, read_texts)
             start = stop
             n_lines += data.count(b"\n")
 
