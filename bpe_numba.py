@@ -4800,14 +4800,14 @@ class Words(NamedTuple):
                 raise InputError(
                     f"the count of {word!r} is {n!r}: it must be a whole number, 0 or more"
                 )
-        n_bytes = sum(len(word) * int(n) for word, n in counts.items())
+        nonzero = {word: int(n) for word, n in counts.items() if word and n}
+        n_bytes = sum(len(word) * n for word, n in nonzero.items())
         require(
             n_bytes < 2**63, "the counts add up to 2**63 bytes or more, which 64 bits cannot hold"
         )
-        nonzero = {word: n for word, n in counts.items() if word and n}
-        offsets = _add_up([*map(len, nonzero)])
+        sizes = [len(word) for word in nonzero]
         symbols = np.frombuffer(b"".join(nonzero), u8).astype(np.int32)
-        return cls(symbols, offsets, np.fromiter(nonzero.values(), i64, len(nonzero)))
+        return cls(symbols, _add_up(sizes), np.array([*nonzero.values()], i64))
 
     @classmethod
     def load(cls, path: PathName) -> Words:
@@ -4854,10 +4854,9 @@ class Words(NamedTuple):
     @property
     def texts(self) -> list[bytes]:
         """The words as bytes."""
-        text = b"".join(map(self.alphabet.__getitem__, self.symbols.tolist()))
-        sizes = np.array([*map(len, self.alphabet)], i64)
-        bounds = _add_up(sizes[self.symbols])[self.offsets]
-        return [text[start:end] for start, end in itertools.pairwise(bounds.tolist())]
+        tokens = [self.alphabet[symbol] for symbol in self.symbols.tolist()]
+        offsets = self.offsets.tolist()
+        return [b"".join(tokens[start:end]) for start, end in itertools.pairwise(offsets)]
 
     @property
     def sizes(self) -> np.ndarray:
@@ -4868,7 +4867,8 @@ class Words(NamedTuple):
     @interruptible
     def digest(self) -> str:
         """The SHA-256 of the words and their counts, in hexadecimal, whatever their order."""
-        hashes = np.sort(_hash_words(self.symbols, self.offsets, self.counts.astype(u64)))
+        counts = self.counts.astype(u64)
+        hashes = np.sort(_hash_words(self.symbols, self.offsets, counts))
         return hashlib.sha256(hashes.astype("<u8").data).hexdigest()
 
     @interruptible
@@ -4896,12 +4896,15 @@ class Words(NamedTuple):
         code_points, offsets = _decode_words(self)
         if metaspace:
             code_points, offsets = _with_marks(code_points, offsets, metaspace)
-        totals = np.bincount(code_points, np.repeat(self.counts, np.diff(offsets)), N_CODE_POINTS)
+        counts = np.repeat(self.counts, np.diff(offsets))
+        totals = np.bincount(code_points, counts, N_CODE_POINTS)
         totals[0xD800:0xE000] = 0  # invalid bytes
-        frequent = _best_first(totals, N_CODE_POINTS, 0)
-        before = np.cumsum(totals[frequent]) - totals[frequent]
-        is_kept = before < coverage * totals.sum()
-        letters = np.sort(frequent[is_kept | (coverage == 1)])
+        letters = _best_first(totals, 0)
+        if coverage < 1:
+            # a character is left out if those before it suffice
+            before = np.cumsum(totals[letters]) - totals[letters]
+            letters = letters[before < coverage * totals.sum()]
+        letters.sort()
         symbol_of = np.full(N_CODE_POINTS, -1, np.int32)
         symbol_of[letters] = np.arange(len(letters))
         alphabet = [chr(code_point).encode() for code_point in letters.tolist()]
@@ -4913,19 +4916,16 @@ def _add_up(sizes):
     return np.append(0, np.cumsum(sizes, dtype=i64))
 
 
-def _best_first(values, n, least=-np.inf):
-    """Find the indices of the n greatest values above `least`, the greatest first.
-
-    Ties keep their order.
-    """
-    n = min(n, np.count_nonzero(values > least))
+def _best_first(values, least=-np.inf):
+    """List the indices of the values above `least`, the greatest first; ties keep their order."""
+    n = np.count_nonzero(values > least)
     return np.argsort(-values, kind="stable")[:n]
 
 
 def _decode_words(words):
     """Decode words over the single bytes: returns code points, and the offsets of words in them.
 
-    Invalid bytes become lone surrogates. An END after each word separates it from the next one.
+    An invalid byte becomes a lone surrogate, and so does the END that is put after each word.
     """
     data = words.symbols.astype(u8)
     data[data == END] = INVALID_BYTE
@@ -4933,32 +4933,30 @@ def _decode_words(words):
     decoded = text.decode("utf-8", "surrogateescape").encode("utf-32-le", "surrogatepass")
     code_points = np.frombuffer(decoded, "<u4")
     is_end = code_points == 0xDC00 + END
-    ends = np.flatnonzero(is_end) - np.arange(len(words.counts))
-    return code_points[~is_end], np.append(0, ends)
+    sizes = np.diff(np.flatnonzero(is_end), prepend=-1) - 1
+    return code_points[~is_end], _add_up(sizes)
 
 
 def _with_marks(code_points, offsets, step):
-    """Apply a Metaspace to words of characters, as if none began a text.
-
-    Returns code points and offsets.
-    """
+    """Apply a Metaspace to words, as if none began a text; returns code points and offsets."""
     mark = ord(step.replacement)
-    marked = np.where(code_points == 0x20, mark, code_points)
+    code_points = np.where(code_points == ord(" "), mark, code_points)
+    if step.prepend_scheme != "always":
+        return code_points, offsets
     starts = offsets[:-1]
-    lacks_mark = (marked[starts] != mark) & (step.prepend_scheme == "always")
-    return np.insert(marked, starts[lacks_mark], mark), offsets + _add_up(lacks_mark)
+    lacks_mark = code_points[starts] != mark
+    marked = np.insert(code_points, starts[lacks_mark], mark)
+    return marked, offsets + _add_up(lacks_mark)
 
 
 def _split_at_unknown(symbols, offsets, counts, alphabet):
-    """Split words at unknown symbols, which are -1.
-
-    Returns the parts, each with the count of its word. Equal parts are not joined.
-    """
+    """Split words at unknown symbols, -1; each part has the count of its word, and is a word."""
     is_known = symbols >= 0
-    may_begin = ~np.append(False, is_known)  # after an unknown symbol, or where a word begins
-    may_begin[offsets[:-1]] = True
+    n_known = _add_up(is_known)  # before each symbol, and in all
+    may_begin = np.append(True, ~is_known)  # after an unknown symbol, or where a word begins
+    may_begin[offsets] = True
     starts = np.flatnonzero(is_known & may_begin[:-1])
-    part_offsets = np.append(np.cumsum(is_known)[starts] - 1, np.count_nonzero(is_known))
+    part_offsets = np.append(n_known[starts], n_known[-1])
     words = np.searchsorted(offsets, starts, "right") - 1
     return Words(symbols[is_known], part_offsets, counts[words], alphabet)
 
@@ -4980,9 +4978,8 @@ class CorpusCounts(NamedTuple):
     @property
     def n_read(self):
         """The number of bytes that were read, including special tokens."""
-        return self.n_bytes + sum(
-            len(token.encode()) * n for token, n in self.special_tokens.items()
-        )
+        sizes = (len(token.encode()) * n for token, n in self.special_tokens.items())
+        return self.n_bytes + sum(sizes)
 
     @property
     def n_pretokens(self):
@@ -4997,10 +4994,13 @@ class CorpusCounts(NamedTuple):
         }
 
 
+_DROPPED = ("n_dropped", "n_dropped_bytes", "max_error")
+_NUMBERS = ("n_documents", "n_bytes", "n_bad_lines", *_DROPPED)  # fields that are added up
+
 # The table of words uses linear probing, and is at most half full; the cache of encoding is such a
-# table, too, up to three quarters full. A slot is the place of an entry. Here are 8 of them. "the"
-# (home slot 2) was counted 5 times, " cat" (home 2, which is taken, so slot 3) twice,
-# "internationalization" (home 6) once:
+# table, too, up to three quarters full. An entry is four numbers of 64 bits, and a slot is its
+# place. In a table of 8 entries "the" (home slot 2) was counted 5 times, " cat" (home 2, which is
+# taken, so slot 3) twice, "internationalization" (home 6) once:
 #
 #     slot    key: 8 bytes        7 bytes and size            value   more
 #     0, 1    -                   0: free
@@ -5008,14 +5008,13 @@ class CorpusCounts(NamedTuple):
 #     3       " cat"              "", 4                       2       0
 #     6       its hash            LONG | 20                   1       0: its place in long_words
 #
-# So a word of up to INLINE_BYTES is compared by two numbers of 64 bits in the entry itself. Only
-# longer words, which are rare, need a look at their bytes; `more` of other words does not matter.
-# The value is a count, the id of a token, or the ids of a pretoken.
+# So a word of up to INLINE_BYTES is equal to another if their keys are equal. Only longer words,
+# which are rare, need a look at their bytes; `more` of other words does not matter. The value is a
+# count, the id of a token, or the ids of a pretoken.
 INLINE_BYTES = 15
 LONG = u64(0xFF) << u64(56)
 END_KEY = u64(1) << u64(56)  # the second half of the key of a word of one byte, as END is
-# the bits of `more` with the position of a long word; the encoder uses the upper ones
-IN_LONG_WORDS = u64(2**48 - 1)
+IN_LONG_WORDS = u64(2**48 - 1)  # the place of a long word; the encoder uses the upper bits of more
 # columns of the entries
 VALUE = 2
 MORE = 3
@@ -5025,7 +5024,7 @@ MORE = 3
 class _WordTable:
     """A hash table of byte strings; see above."""
 
-    entries: np.ndarray  # uint64[H, 4]
+    entries: np.ndarray  # uint64[H, 4]  H is a power of two
     long_words: np.ndarray  # uint8[…]   end to end, and PADDING
     n_words: int = 0
     n_long_bytes: int = 0
@@ -5051,11 +5050,10 @@ def _mix(low, high):
 
 @kernel
 def _hash_key(low, high):
-    """Hash two numbers of 64 bits with a seed.
+    """Hash two numbers of 64 bits with a seed; the upper bits of the hash are the good ones.
 
-    So nobody can write a text whose words all collide. The seed differs between runs. It determines
-    the order of the words in a table, never a result. All bits of both numbers influence the upper
-    bits of the hash, but not the lower ones.
+    The seed differs between runs, so nobody can write a text whose words all collide. It determines
+    the order of the words in a table, never a result.
     """
     seed = process_seed() * u64(0x9E3779B97F4A7C15) | u64(1)
     return (low ^ (high * seed)) * seed
@@ -5063,7 +5061,7 @@ def _hash_key(low, high):
 
 @kernel
 def _home_slot(low, high, n_entries):
-    """Return the slot in which the search for a key begins. `n_entries` is a power of two."""
+    """Return the slot in which the search for a key begins."""
     return _hash_key(low, high) >> (u64(64) - count_bits(u64(n_entries - 1)))
 
 
@@ -5146,8 +5144,7 @@ def _find_value(text, start, size, entries, long_words):
 def _store_key(table, entries, long_words, slot, low, high, text, start):
     """Write a key into a free slot, and append the bytes of a long word to the others.
 
-    Both must have room. The arrays are those of the table. The caller passes them, since reading a
-    field would count a reference.
+    Both must have room. The arrays are those of the table; reading a field would count a reference.
     """
     first = table.n_long_bytes
     size = i64(high & ~LONG) * i64(high >= LONG)  # 0 for a short word
@@ -5274,9 +5271,7 @@ def _export_words(table, n_ends, class_of, dropped):
 
 
 class WordCounter:
-    """Count words, and add up counts.
-
-    A pattern that drops pretokens must be the same for all texts.
+    """Count words, and add up counts. A pattern that drops pretokens must be that of all texts.
 
     >>> counter = WordCounter()
     >>> pretokenizer = Pretokenizer(Pattern("gpt2"))
@@ -5297,9 +5292,7 @@ class WordCounter:
     def add_texts(self, texts, pretokenizer, opening=BEGINS):
         """Count the pretokens of texts; returns the numbers of documents and of bytes.
 
-        A special token ends a document.
-
-        opening  how the first text begins; see Pretokenizer.apply
+        A special token ends a document. `opening` is as in Pretokenizer.apply.
         """
         flat, original = pretokenizer.apply(self._scan, texts, opening)
         self.add_flat(flat, pretokenizer.pattern)
@@ -5324,9 +5317,8 @@ class WordCounter:
         )
         text = _with_padding(words.symbols.astype(u8, copy=False))
         n = len(words.counts)
-        # The words come in the order of their hashes, and a table that grows while it takes them
-        # would fill from its beginning, causing long probes: 500,000 words took 6.7 s instead of
-        # 0.13. So reserve the space first.
+        # Words in the order of their hashes would fill a table that grows from its beginning, with
+        # long probes: 500,000 took 6.7 s instead of 0.13. So reserve the space first.
         _reserve_words(self.table, n, 0)
         _add_words(self.table, text, 0, words.offsets[1:], n, words.counts, self._keys)
 
@@ -5341,26 +5333,27 @@ class WordCounter:
     def drop_rarest(self, max_words):
         """Drop the rarest words if there are more than `max_words`; at most half of that are left.
 
-        All words of the same count are dropped, or none. Returns the number of dropped occurrences,
-        their bytes, and the count of the most frequent dropped word; zeros if no word was dropped.
+        All words of the same count are dropped, or none. Returns what happened as fields of
+        CorpusCounts; `max_error` is the count of the most frequent dropped word.
 
         >>> counter = WordCounter()
         >>> counter.add_words(Words.from_counts({b"a": 7, b"b": 5, b"cd": 1, b"e": 1}))
         >>> counter.drop_rarest(3), counter.words().to_counts()
-        ((7, 8, 5), {b'a': 7})
+        ({'n_dropped': 7, 'n_dropped_bytes': 8, 'max_error': 5}, {b'a': 7})
         """
         if _count_unique(self.table) <= max_words:
-            return 0, 0, 0
+            return {}
         words = self.words(u8)
-        n_left = max(max_words // 2, 1)
-        least = np.partition(words.counts, -n_left - 1)[-n_left - 1]
-        is_rare = words.counts <= least
+        n_dropped = len(words.counts) - max(max_words // 2, 1)
+        greatest = np.partition(words.counts, n_dropped - 1)[n_dropped - 1]
+        is_rare = words.counts <= greatest
         rare = words.counts[is_rare]
         n_bytes = np.dot(rare, words.sizes[is_rare])
         self.table = _new_word_table(1 << 16, 1 << 16)
         self._n_ends = 0
         self.add_words(_select_words(words, np.flatnonzero(~is_rare)))
-        return int(rare.sum()), int(n_bytes), int(least)
+        numbers = rare.sum(), n_bytes, greatest
+        return dict(zip(_DROPPED, map(int, numbers), strict=True))
 
 
 def _count_task(source, blocks):
@@ -5407,7 +5400,7 @@ def count(
         source = Source(source, pattern)
     counter = WordCounter()
     special_tokens = Counter()
-    totals = np.zeros(6, i64)  # the other fields of CorpusCounts
+    totals = Counter(dict.fromkeys(_NUMBERS, 0))
     # Tasks are few and large, since the parent adds up alone; but each worker gets several, so that
     # all end together.
     task_bytes = max(min((source.total_bytes or 0) // 16, TASK_BYTES), source.block_bytes)
@@ -5418,20 +5411,12 @@ def count(
         for part, n_bytes in itertools.chain(((part, 0) for part in before), parts):
             counter.add_words(part.words)
             special_tokens.update(part.special_tokens)
-            totals += (
-                part.n_documents,
-                part.n_bytes,
-                part.n_dropped,
-                part.n_dropped_bytes,
-                part.max_error,
-                part.n_bad_lines,
-            )
+            totals.update({name: getattr(part, name) for name in _NUMBERS})
             if max_words:
-                totals[2:5] += counter.drop_rarest(max_words)
+                totals.update(counter.drop_rarest(max_words))
             bar.update(n_bytes)
-    totals[5] += source.n_bad_lines.total()
-    n_documents, n_bytes, *others = totals.tolist()
-    return CorpusCounts(counter.words(), n_documents, n_bytes, special_tokens, *others)
+    totals["n_bad_lines"] += source.n_bad_lines.total()
+    return CorpusCounts(counter.words(), special_tokens=special_tokens, **totals)
 
 
 def compile_pretokenizing(source):
@@ -5453,11 +5438,7 @@ def compile_counting(pattern):
 
 @kernel
 def _hash_words(symbols, offsets, hashes):
-    """Hash each word into the number that is already in `hashes`, in place; returns the hashes.
-
-    symbols, offsets  as in Words
-    hashes            uint64[W]
-    """
+    """Hash each word, as in Words, into its number in `hashes`, uint64[W]; returns the hashes."""
     for w in range(len(hashes)):
         for k in range(offsets[w], offsets[w + 1]):
             hashes[w] = _mix(hashes[w], u64(symbols[k]))
@@ -5478,7 +5459,8 @@ def _in_order(words):
 
     Hashes begin with the sizes of the words: the hash of a symbol 0 alone would be 0.
     """
-    hashes = _hash_words(words.symbols, words.offsets, words.sizes.astype(u64))
+    sizes = words.sizes.astype(u64)
+    hashes = _hash_words(words.symbols, words.offsets, sizes)
     return _select_words(words, np.lexsort((words.counts, hashes)))
 
 
@@ -5490,14 +5472,7 @@ def _read_arrays(path):
 
 
 def save_counts(path, counted, settings):
-    """Write a words file for counts of a Source with these settings. Equal counts make equal files.
-
-    >>> source = Source([TextStream(["to be", "or not to be"])], Pattern("gpt2"))
-    >>> with tempfile.TemporaryDirectory() as folder:
-    ...     save_counts(Path(folder, "words.npz"), count(source), source.settings)
-    ...     load_counts(Path(folder, "words.npz"))[0].words.to_counts()[b" be"]
-    2
-    """
+    """Write a words file for counts of a Source with these settings; equal counts, equal files."""
     words = _in_order(counted.words)
     header = json.dumps({"counted": counted.described, "settings": settings})
     with atomic_write(path) as file:
@@ -5532,7 +5507,6 @@ def load_counts(path: Path) -> tuple[CorpusCounts, dict]:
             and (words.sizes > 0).all()
             and words.sizes.sum() == len(words.symbols)
             and len(words.sizes) == len(words.counts)
-            and (words.counts > 0).all()
             and words.digest == described["words"]
         ):
             raise ValueError("its words do not match their hash")
@@ -5542,9 +5516,9 @@ def load_counts(path: Path) -> tuple[CorpusCounts, dict]:
 # ─── Learning ─────────────────────────────────────────────────────────────────────────────────────
 #
 # Words -> Learned: merge the most frequent pair of adjacent symbols, again and again. A *cell*
-# is the place of one symbol of the alphabet, a *position* is the index of a cell, an *occurrence*
-# of a pair is the position where its left symbol begins, and a *frequency class* consists of all
-# words with the same count.
+# is the place of one symbol of the alphabet, a *width* is a number of cells, a *position* is the
+# index of a cell, an *occurrence* of a pair is the position where its left symbol begins, and a
+# *frequency class* consists of all words with the same count.
 #
 # All words lie in one array of cells, with WORD_END before, between and after them. A symbol that
 # covers w cells is written into the first and the last of them (boundary tags: Knuth, The Art of
@@ -5560,8 +5534,7 @@ def load_counts(path: Path) -> tuple[CorpusCounts, dict]:
 # The second merge makes est, 3 cells wide, at position 4. Its left neighbour is a w, which ends in
 # cell 4 - 1. Its right neighbour would begin in cell 4 + 3, but the word ends there. So the new
 # pair (w, est) occurs at position 4 - 1, since w is 1 cell wide. That position is also in the list
-# of (w, es), as a stale occurrence: cell 3 has w, but cell 3 + 1 does not have es. The count of (w,
-# es) falls by the first count of (w, est), so no pair has to be counted anew.
+# of (w, es), as a stale occurrence: cell 3 has w, but cell 3 + 1 does not have es.
 #
 # `Learner` is the interface, and `_Learner` is its state. `learn` always merges the best pair.
 
@@ -5619,8 +5592,8 @@ class Learned(NamedTuple):
 def _record(**fields):
     """Make the type of the entries of a table: a record of these fields.
 
-    They are attributes in Python as well. A kernel that uses several fields of an entry then loads
-    one cache line. With an array for each field, learning took up to 1.4 times as long.
+    A kernel that uses several fields of an entry then loads one cache line. With an array for each
+    field, learning took up to 1.4 times as long.
     """
     return np.dtype((np.record, list(fields.items())))
 
@@ -5635,7 +5608,8 @@ _SYMBOL = _record(
     count="int64",  # occurrences of this pair in the corpus when it was merged
     n_tokens="int64",  # symbols in the corpus after this merge
     width="int64",  # cells
-    start="int64",  # its bytes are spelled[start :], up to the start of the next symbol
+    start="int64",  # its bytes are spelled[start : start + size]; the next symbol's follow
+    size="int64",
     tie_key="uint64",  # on a tie the smaller key goes first; with equal keys, the greater bytes do
 )
 _PAIR = _record(
@@ -5658,9 +5632,7 @@ _NEIGHBOUR = _record(
 
 @struct
 class _Learner:
-    """The state of the merge loop.
-
-    Kernels modify it in place, and replace arrays that are too short.
+    """The state of the merge loop. Kernels modify it, and replace arrays that are too short.
 
     All occurrences of a pair are created by the merge that makes its newer symbol. So each list of
     occurrences is written once, and a count only falls. When a and b are merged into ab, the count
@@ -5720,14 +5692,6 @@ class _Learner:
     n_linked: int = 0  # the number of pairs that are in the lists; these are the first ones
 
 
-@inline_kernel
-def _size_of_pair(a, b, symbols):
-    """Count the bytes of two symbols."""
-    size_a = symbols[a + 1].start - symbols[a].start
-    size_b = symbols[b + 1].start - symbols[b].start
-    return size_a + size_b
-
-
 @kernel
 def _precedes(pair, other, learner):
     """Tell whether `pair` goes before `other`, of equal count: compare the left symbols first."""
@@ -5743,8 +5707,8 @@ def _precedes(pair, other, learner):
         return symbols[a].tie_key < symbols[b].tie_key
     i = symbols[a].start
     j = symbols[b].start
-    i_end = symbols[a + 1].start
-    j_end = symbols[b + 1].start
+    i_end = i + symbols[a].size
+    j_end = j + symbols[b].size
     while i < i_end and j < j_end and spelled[i] == spelled[j]:
         i += 1
         j += 1
@@ -5760,24 +5724,24 @@ def _score(pair, learner):
         return 0.0
     if learner.by_count:
         return np.float64(pair.count)
-    a = i64(pair.left)
-    b = i64(pair.right)
+    a = pair.left
+    b = pair.right
+    symbols = learner.symbols
     totals = learner.totals
-    size = _size_of_pair(a, b, learner.symbols)
-    n_tokens = learner.symbols[learner.n_symbols[0] - 1].n_tokens
+    size = symbols[a].size + symbols[b].size
+    n_tokens = symbols[learner.n_symbols[0] - 1].n_tokens
     score = learner.score(pair.count, totals[a], totals[b], size, n_tokens)
     return score if score < np.inf else np.inf
 
 
 @inline_kernel
 def _goes_first(score, count, pair, other, learner):
-    """Tell whether a pair goes before a queued one.
-
-    The greater score goes first, then the greater count; then `_precedes` decides.
-    """
+    """Tell whether a pair goes before a queued one: the greater score, then the greater count."""
     if score != other.score:
         return score > other.score
-    return count > other.count if count != other.count else _precedes(pair, other.pair, learner)
+    if count != other.count:
+        return count > other.count
+    return _precedes(pair, other.pair, learner)
 
 
 @kernel
@@ -5892,19 +5856,15 @@ def _reserve_pairs(n, learner):
         size *= 2
     if size > len(learner.slots):
         slots = np.full(size, -1, learner.slots.dtype)
-        for pair in range(learner.n_pairs):
-            left = i64(pairs[pair].left)
-            right = i64(pairs[pair].right)
-            slots[_find_pair(left, right, slots, pairs)] = pair
+        for number in range(learner.n_pairs):
+            pair = pairs[number]
+            slots[_find_pair(i64(pair.left), i64(pair.right), slots, pairs)] = number
         learner.slots = slots
 
 
 @kernel
 def _pair_number(left, right, learner):
-    """Look up a pair, which gets a record if it never occurred.
-
-    Returns its number, since the table may move.
-    """
+    """Return the number of a pair, which gets a record if it never occurred; the table may move."""
     _reserve_pairs(i64(1), learner)
     slots = learner.slots
     slot = _find_pair(left, right, slots, learner.pairs)
@@ -5922,14 +5882,13 @@ def _pair_number(left, right, learner):
 def _list_occurrences(pair, learner):
     """List the positions of a pair, ascending, with stale ones."""
     cells = learner.cells
-    a = i64(pair.left)
-    b = i64(pair.right)
-    start = pair.start
     listed = learner.occurrences
+    if pair.length != OUTDATED:
+        return listed[pair.start : pair.start + pair.length]
+    a = pair.left
+    b = pair.right
     width = learner.symbols[a].width
     n = 0
-    if pair.length != OUTDATED:
-        return listed[start : start + pair.length]
     found = np.empty(len(cells), listed.dtype)
     for position in range(len(cells) - width):
         if cells[position] == a and cells[position + width] == b:
@@ -5951,16 +5910,13 @@ def _count_neighbour(x, count, neighbours, distinct, n_distinct):
 
 @kernel
 def _replace(pair, c, occurrences, learner):
-    """Write c over a pair, drop stale occurrences, and count the neighbours.
+    """Write c over a pair, and count the neighbours: returns the distinct ones, left and right.
 
-    pair         its record
-    occurrences  int32 or int64[…]: its positions, which are overwritten
+    pair         its record; its count and its length become those of c
+    occurrences  int32 or int64[…]: its positions, which become those of c; stale ones are dropped
 
-    Returns how many distinct neighbours there are, left and right.
-
-    Then occurrences[: pair.length] are the positions of c, and pair.count is the count of c. They
-    are read from left to right: in "aaa" the second occurrence of (a, a) is stale when its turn
-    comes. Two adjacent c are counted once, as the right neighbour of the first c; the left
+    They are read from left to right: in "aaa" the second occurrence of (a, a) is stale when its
+    turn comes. Two adjacent c are counted once, as the right neighbour of the first c; the left
     neighbour of the second one counts as WORD_END.
     """
     cells = learner.cells
@@ -5970,8 +5926,7 @@ def _replace(pair, c, occurrences, learner):
     b = pair.right
     width_a = learner.symbols[a].width
     width = learner.symbols[c].width
-    # These views are made outside the loop: inside it they would take a tenth of the time of
-    # learning.
+    # made in the loop, these views would take a tenth of the time of learning
     at_left = learner.neighbours[LEFT]
     at_right = learner.neighbours[RIGHT]
     distinct_left = learner.distinct[LEFT]
@@ -5983,8 +5938,9 @@ def _replace(pair, c, occurrences, learner):
     for k in range(len(occurrences)):
         # load both ends early; learning would take 1.4 times as long otherwise
         if k + 16 < len(occurrences):
-            prefetch(cells, occurrences[k + 16] - 1)
-            prefetch(cells, min(occurrences[k + 16] + width, len(cells) - 1))
+            ahead = occurrences[k + 16]
+            prefetch(cells, ahead - 1)
+            prefetch(cells, min(ahead + width, len(cells) - 1))
         position = occurrences[k]
         middle = position + width_a
         after = position + width
@@ -6025,11 +5981,10 @@ def _left_to_right(x, side, symbol):
 
 @kernel
 def _add_new_pairs(side, c, n_distinct, positions, learner):
-    """Add the pairs of symbol c and its neighbours on one side, which are already counted.
+    """Add the pairs of symbol c and its `n_distinct` neighbours on one side, already counted.
 
-    side        LEFT or RIGHT
-    n_distinct  the number of distinct neighbours
-    positions   int32 or int64[…]: where c is
+    side       LEFT or RIGHT
+    positions  int32 or int64[…]: where c is
     """
     _reserve_pairs(n_distinct, learner)
     symbols = learner.symbols
@@ -6044,16 +5999,19 @@ def _add_new_pairs(side, c, n_distinct, positions, learner):
     part = i64(symbols[c].left if side == LEFT else symbols[c].right)
     for k in range(n_distinct):
         x = i64(distinct[k])
-        pair = learner.n_pairs
-        learner.n_pairs += 1
-        new = pairs[pair]
         neighbour = neighbours[x]
-        # x before the merge; a second c is on the right
+        # Before the merge the neighbour was x or, if it is a second c on the right, the left of c.
+        # The pair of both loses these occurrences.
         before = i64(symbols[c].left) if x == c else x
         left, right = _left_to_right(before, side, part)
-        pairs[slots[_find_pair(left, right, slots, pairs)]].count -= neighbour.count
-        new.left, new.right = _left_to_right(x, side, c)
-        slots[_find_pair(i64(new.left), i64(new.right), slots, pairs)] = pair
+        loser = slots[_find_pair(left, right, slots, pairs)]
+        pairs[loser].count -= neighbour.count
+        left, right = _left_to_right(x, side, c)
+        slots[_find_pair(left, right, slots, pairs)] = learner.n_pairs
+        new = pairs[learner.n_pairs]
+        learner.n_pairs += 1
+        new.left = left
+        new.right = right
         new.count = neighbour.count
         new.start = stop
         new.length = neighbour.n_occurrences
@@ -6080,10 +6038,10 @@ def _reserve_memory(learner):
     If NumPy allocated so large arrays, it would request huge pages for them. Much of this memory is
     never written, and the first learning of a process would take 1.3 times as long.
     """
-    n_cells = len(learner.cells)
-    learner.pairs = _reserve(learner.pairs, n_cells // 4 + 65536)
-    learner.occurrences = _reserve(learner.occurrences, 3 * n_cells)
-    learner.beside = np.empty((2, n_cells // 2), np.int32)
+    n = len(learner.cells)
+    learner.occurrences = _reserve(learner.occurrences, 3 * n)
+    learner.beside = np.empty((2, n // 2), np.int32)
+    learner.pairs = _reserve(learner.pairs, n // 4 + 65536)
     _reserve_pairs(i64(1 << 16), learner)
 
 
@@ -6109,13 +6067,15 @@ def _add_first_pairs(learner):
             pair = _pair_number(left, right, learner)
             pairs = learner.pairs
             slots = learner.slots
-        pairs[pair].count += classes[class_number].count
-        pairs[pair].length += 1
+        record = pairs[pair]
+        record.count += classes[class_number].count
+        record.length += 1
         pair_of[position] = pair
     for pair in range(learner.n_pairs):
-        pairs[pair].start = stop
-        stop += pairs[pair].length
-        pairs[pair].length = 0
+        record = pairs[pair]
+        record.start = stop
+        stop += record.length
+        record.length = 0
     for position in range(len(cells)):
         if pair_of[position] >= 0:
             record = pairs[pair_of[position]]
@@ -6129,22 +6089,24 @@ def _new_symbol(a, b, learner):
     """Add the symbol that joins a and b; returns its number."""
     symbols = learner.symbols
     c = learner.n_symbols[0]
-    end = symbols[c].start
-    learner.spelled = _reserve(learner.spelled, end + _size_of_pair(a, b, symbols) + PADDING)
     learner.n_symbols[0] += 1
-    spelled = learner.spelled
-    key = u64(0)
-    for symbol in (a, b):
-        end = _copy_bytes(spelled, symbols[symbol].start, symbols[symbol + 1].start, spelled, end)
-    for k in range(symbols[c].start, symbols[c].start + 8):
-        key = key << u64(8)
-        if k < end:
-            key = key | u64(spelled[k])
     new = symbols[c]
     new.left = a
     new.right = b
     new.width = symbols[a].width + symbols[b].width
-    new.tie_key = ~key if learner.by_bytes else u64(c)
+    new.size = symbols[a].size + symbols[b].size
+    new.tie_key = u64(c)
+    if learner.by_bytes:
+        key = ~symbols[a].tie_key  # the first 8 bytes, as those of the alphabet
+        if symbols[a].size < 8:
+            key = key | ~symbols[b].tie_key >> u64(8 * symbols[a].size)
+        new.tie_key = ~key
+    end = new.start
+    learner.spelled = _reserve(learner.spelled, end + new.size + PADDING)
+    spelled = learner.spelled
+    for symbol in (a, b):
+        start = symbols[symbol].start
+        end = _copy_bytes(spelled, start, start + symbols[symbol].size, spelled, end)
     symbols[c + 1].start = end
     return c
 
@@ -6187,10 +6149,7 @@ def _push_again(symbol, learner):
 
 @kernel
 def _apply_merge(number, learner):
-    """Merge a pair everywhere.
-
-    Its record must not be used after new pairs were added, as the table may have moved.
-    """
+    """Merge a pair everywhere. Its record is not used after new pairs: the table may have moved."""
     symbols = learner.symbols
     pair = learner.pairs[number]
     totals = learner.totals
@@ -6237,23 +6196,23 @@ def _merge_until(goal, learner):
                 if learner.threshold > LEAST_SCORE:  # the score is random: try again
                     continue
                 return -1, -1, 0, 0.0
-        best = learner.heap[0].pair
-        queued = learner.heap[0].score
-        count = learner.heap[0].count
-        pair = learner.pairs[best]
+        queued = learner.heap[0]
+        number = queued.pair
+        pair = learner.pairs[number]
         score = _score(pair, learner)
         if score != _score(pair, learner):  # it is not a function of its arguments
-            score = queued = np.inf
-        if learner.threshold <= score <= queued and (score < queued or pair.count < count):
-            _sift_down(best, score, pair.count, learner)
-        elif score != queued:
+            score = queued.score = np.inf
+        is_less = score < queued.score or (score == queued.score and pair.count < queued.count)
+        if is_less and score >= learner.threshold:
+            _sift_down(number, score, pair.count, learner)
+        elif score != queued.score:
             # merged, forbidden, below the threshold, or also in the heap with a greater score
             _pop(learner)
         elif learner.n_symbols[0] >= goal or score == np.inf:
             return int(pair.left), int(pair.right), int(pair.count), float(score)
         else:
             _pop(learner)
-            _apply_merge(best, learner)
+            _apply_merge(number, learner)
 
 
 @kernel
@@ -6273,14 +6232,8 @@ def _merge_pair(left, right, learner):
 
 
 @kernel
-def _forbid_pair(left, right, learner):
-    """Exclude a pair for good, even if it occurs only after a split."""
-    learner.pairs[_pair_number(left, right, learner)].start = FORBIDDEN
-
-
-@kernel
 def _list_pairs(learner):
-    """Return all pairs, _PAIR[P], and all lists of their occurrences."""
+    """Return all pairs, _PAIR[P], and all lists of their occurrences; views, not copies."""
     return learner.pairs[: learner.n_pairs], learner.occurrences[: learner.n_occurrences]
 
 
@@ -6296,8 +6249,10 @@ def _score_pairs(pairs, learner):
 @kernel
 def _count_pair(left, right, learner):
     """Return how often a pair occurs in the corpus."""
-    pair = learner.slots[_find_pair(left, right, learner.slots, learner.pairs)]
-    return int(max(learner.pairs[pair].count, 0)) if pair >= 0 else 0
+    slots = learner.slots
+    pairs = learner.pairs
+    pair = slots[_find_pair(left, right, slots, pairs)]
+    return int(max(pairs[pair].count, 0)) if pair >= 0 else 0
 
 
 @kernel
@@ -6360,12 +6315,7 @@ def _split_symbol(symbol, parts, learner):
 
 @kernel
 def _copy_words(symbols, offsets, order, cells):
-    """Copy words into the cells, each after a WORD_END.
-
-    symbols, offsets  as in Words
-    order             int64[W]: the numbers of the words
-    cells             int32[C]: full of WORD_END
-    """
+    """Copy words in an order, int64[W], into cells full of WORD_END, which stay between words."""
     position = 1
     for word in order:
         for n in range(offsets[word], offsets[word + 1]):
@@ -6375,21 +6325,19 @@ def _copy_words(symbols, offsets, order, cells):
 
 
 def _make_cells(words, index_dtype):
-    """Sort the words by count, and write them into cells.
-
-    Returns the fields `cells`, `class_of` and `classes` of the state.
-    """
+    """Write the words into cells: returns the fields `cells`, `class_of` and `classes`."""
     order = np.argsort(-words.counts, kind="stable")
     cells = np.full(1 + len(words.symbols) + len(order), WORD_END, np.int32)
     _copy_words(words.symbols, words.offsets, order, cells)
     counts = words.counts[order]
-    # the last word of each class
-    last = np.append(np.flatnonzero(np.diff(counts)), len(counts) - 1)
+    stops = np.cumsum(words.sizes[order] + 1) + 1
+    last = np.flatnonzero(np.diff(counts, append=0))  # the last word of each class
     classes = np.empty(len(last), _CLASS)
-    classes["stop"] = np.cumsum(words.sizes[order] + 1)[last] + 1
+    classes["stop"] = stops[last]
     classes["count"] = counts[last]
-    class_of = np.searchsorted(classes["stop"], np.arange(0, len(cells), 64), "right")
-    return {"cells": cells, "class_of": class_of.astype(index_dtype), "classes": classes}
+    positions = np.arange(0, len(cells), 64)
+    class_of = np.searchsorted(classes["stop"], positions, "right").astype(index_dtype)
+    return {"cells": cells, "class_of": class_of, "classes": classes}
 
 
 def _make_symbols(words, n_symbols, tie_break):
@@ -6397,26 +6345,23 @@ def _make_symbols(words, n_symbols, tie_break):
     alphabet = words.alphabet
     a = len(alphabet)
     symbols = np.zeros(n_symbols + 1, _SYMBOL)
-    symbols["width"][:a] = 1
-    symbols["start"][1 : a + 1] = np.cumsum([*map(len, alphabet)])
-    # before the first merge
-    symbols["n_tokens"][a - 1] = np.dot(words.sizes, words.counts)
+    letters = symbols[:a]
+    letters["width"] = 1
+    letters["size"] = [len(token) for token in alphabet]
+    symbols["start"][1 : a + 1] = np.cumsum(letters["size"])
+    letters["n_tokens"][-1] = np.dot(words.sizes, words.counts)  # before the first merge
     if tie_break == "bytes":
-        symbols["tie_key"][:a] = ~np.array(alphabet, "S8").view(">u8")
+        letters["tie_key"] = ~np.array(alphabet, "S8").view(">u8")
     else:
         order = BYTE_ORDER if tuple(alphabet) == BYTES else range(a)
-        symbols["tie_key"][order] = range(a)
+        letters["tie_key"][order] = range(a)
     return symbols
 
 
 def _check_words(words, n_symbols):
-    """Return the numbers of symbols in the words and in their alphabet.
-
-    Raises InputError for unusable words.
-    """
-    n = len(words.symbols)
+    """Raise InputError for words that cannot be learnt from, or too few symbols."""
     a = len(words.alphabet)
-    require(n > 0, "there are no words to learn from")
+    require(len(words.symbols), "there are no words to learn from")
     fits = 0 <= words.symbols.min() <= words.symbols.max() < a
     require(fits, f"the symbols of words must be 0 to {a - 1}, their alphabet")
     require(
@@ -6424,7 +6369,6 @@ def _check_words(words, n_symbols):
         f"the alphabet has {a:,} symbols, but the vocabulary has room for {max(n_symbols, 0):,}: "
         "ask for more symbols or, if they are characters, for a lower `coverage`",
     )
-    return n, a
 
 
 def _likelihood(count, left, right, size, n_tokens=0):
@@ -6438,10 +6382,9 @@ _SCORE_TYPE = "float64(int64, int64, int64, int64, int64)"
 
 @functools.cache
 def _compile_score(score):
-    """Compile a score to a function that kernels call by its address.
+    """Compile a score to a function of five numbers that kernels call by its address.
 
-    The function takes all five arguments, and returns inf if the score raises an error. Also
-    returns the number of arguments that the score takes.
+    It returns inf if the score raises an error. Also returns how many numbers the score takes.
     """
     if score is _likelihood and COMPILES:
         with contextlib.suppress(RuntimeError):  # no folder for the cache is writable
@@ -6565,13 +6508,13 @@ class Learner:
             require_known("`score`", score, SCORES)
             score = SCORES[score]
         require(tie_break in ("bytes", "ids"), f"tie_break is 'bytes' or 'ids', not {tie_break!r}")
-        n, a = _check_words(words, n_symbols)
+        _check_words(words, n_symbols)
         self.alphabet = words.alphabet
         self.has_split = False
         self._score = score
         self._tokens = list(words.alphabet)
         self._counts = words.counts
-        index_dtype = np.int32 if n < INT32_SYMBOLS else i64
+        index_dtype = np.int32 if len(words.symbols) < INT32_SYMBOLS else i64
         totals = np.zeros(n_symbols + 1, i64)
         if score:
             np.add.at(totals, words.symbols, np.repeat(words.counts, words.sizes))
@@ -6579,7 +6522,7 @@ class Learner:
             **_make_cells(words, index_dtype),
             symbols=_make_symbols(words, n_symbols, tie_break),
             totals=totals,
-            n_symbols=np.array([a]),
+            n_symbols=np.array([len(words.alphabet)]),
             by_count=score is None,
             by_bytes=tie_break == "bytes",
             min_frequency=min(max(min_frequency, 1), MAX_COUNT),
@@ -6591,10 +6534,10 @@ class Learner:
         """Make the state for the kernels, with these pairs and the lists of their occurrences."""
         score, n_arguments = _compile_score(self._score or _likelihood)
         n = len(self._fields.symbols)
-        self.token(0)  # completes self._tokens
+        needs_lists = self._score and n_arguments > 2
         self._state = _Learner(
             **vars(self._fields),
-            spelled=np.frombuffer(b"".join(self._tokens), u8).copy(),
+            spelled=np.frombuffer(b"".join(self._all_tokens()), u8).copy(),
             pairs=pairs,
             slots=np.full(2, -1, occurrences.dtype),
             heap=np.empty(65536, _QUEUED),
@@ -6602,7 +6545,7 @@ class Learner:
             neighbours=np.zeros((2, n), _NEIGHBOUR),
             beside=np.empty((2, 0), np.int32),
             distinct=np.empty((2, n), np.int32),
-            heads=np.full(n * bool(self._score and n_arguments > 2), -1),
+            heads=np.full(n if needs_lists else 0, -1),
             links=np.empty(0, i64),
             score=score,
             by_tokens=n_arguments == 5,
@@ -6623,6 +6566,8 @@ class Learner:
         """
         return copy.copy(self)
 
+    # The pairs and the lists of their occurrences take the place of the state, which Python cannot
+    # copy.
     def __getstate__(self):
         return copy.deepcopy(vars(self) | {"_state": self._run(_list_pairs)})
 
@@ -6642,11 +6587,7 @@ class Learner:
 
     def token(self, symbol: int) -> bytes:
         """Return the bytes of a symbol."""
-        symbol = self._check_symbol(symbol)
-        tokens = self._tokens
-        for new in self._fields.symbols[len(tokens) : self.n_symbols]:
-            tokens.append(tokens[new["left"]] + tokens[new["right"]])
-        return tokens[symbol]
+        return self._all_tokens()[self._check_symbol(symbol)]
 
     def best(self) -> Pair | None:
         """Find the pair of the greatest score, or None if no pair has a score above 0.
@@ -6687,7 +6628,9 @@ class Learner:
 
     def forbid(self, left: int, right: int) -> None:
         """Exclude a pair for good: it is never the best, and cannot merge."""
-        self._run_on_pair(_forbid_pair, left, right)
+        number = self._run_on_pair(_pair_number, left, right)
+        pairs, _ = self._run(_list_pairs)
+        pairs["start"][number] = FORBIDDEN
 
     def count(self, left: int, right: int) -> int:
         """Count a pair in the corpus.
@@ -6724,8 +6667,9 @@ class Learner:
         parts = np.array(parts, i64)
         widths = self._fields.symbols["width"]
         has_width = widths[parts].sum() == widths[symbol]
-        fits = has_width and b"".join(tokens) == token
-        if not fits or symbol in parts or symbol < len(self.alphabet):
+        has_bytes = b"".join(tokens) == token
+        is_letter = symbol < len(self.alphabet)
+        if is_letter or symbol in parts or not has_width or not has_bytes:
             raise InputError(f"the symbol {symbol}, {token}, cannot be split into {tokens}")
         self.has_split = True
         return self._run(_split_symbol, int(symbol), parts)
@@ -6735,15 +6679,16 @@ class Learner:
 
         The most frequent word is the first.
         """
-        self.token(0)  # completes self._tokens
-        # Without INTERIOR, each symbol of two cells or more has two, and only the first is kept.
-        marked = self._fields.cells[self._fields.cells != INTERIOR]
-        is_wide = self._fields.symbols["width"][marked] > 1
-        kept = marked[~is_wide | (np.cumsum(is_wide) % 2 == 1)]
-        ends = np.flatnonzero(kept == WORD_END)
-        offsets = ends - np.arange(len(ends))
+        cells = self._fields.cells
+        cells = cells[cells != INTERIOR]
+        # a symbol of two cells or more is in two of these, and only the first is kept
+        is_wide = self._fields.symbols["width"][cells] > 1
+        is_second = is_wide & (np.cumsum(is_wide) % 2 == 0)
+        kept = cells[~is_second]
+        is_symbol = kept != WORD_END
+        offsets = np.cumsum(is_symbol)[~is_symbol]
         counts = -np.sort(-self._counts)
-        return Words(kept[kept >= 0], offsets, counts, list(self._tokens))
+        return Words(kept[is_symbol], offsets, counts, list(self._all_tokens()))
 
     def learned(self) -> Learned:
         """Return the merges, with their counts.
@@ -6754,8 +6699,7 @@ class Learner:
         n = self.n_symbols
         new = self._fields.symbols[a:n]
         pairs = np.stack([new["left"], new["right"]], axis=1)
-        self.token(0)  # completes self._tokens
-        tokens = list(self._tokens)
+        tokens = list(self._all_tokens())
         return Learned(
             tokens,
             self.alphabet,
@@ -6775,6 +6719,13 @@ class Learner:
                 "when it is computed again"
             )
         return pair if pair.left >= 0 else None
+
+    def _all_tokens(self):
+        """Return the bytes of all symbols, after those of new symbols are added to the list."""
+        tokens = self._tokens
+        for new in self._fields.symbols[len(tokens) : self.n_symbols]:
+            tokens.append(tokens[new["left"]] + tokens[new["right"]])
+        return tokens
 
     def _check_room(self, n_symbols):
         """Check that there may be so many symbols."""
@@ -6864,8 +6815,9 @@ Ids = dict[str, int]  # the name of a token in a file, or the text of a special 
 SpecialTokens = Iterable[str] | Mapping[str, int] | None  # texts, or {text: id}
 _ID_RANGE = f"an id is a whole number from 0 to {MAX_ID - 1:,}"
 
-# the 188 visible bytes keep their characters; the other 68 get the next ones
-_BYTES_TO_UNICODE = dict(zip(BYTE_ORDER, [*BYTE_ORDER[:188], *range(256, 324)], strict=True))
+# byte -> code point: the 188 visible bytes keep their characters; the other 68 get the next ones
+_BYTES_TO_UNICODE = {byte: byte for byte in BYTE_ORDER[:188]}
+_BYTES_TO_UNICODE |= zip(BYTE_ORDER[188:], range(256, 324), strict=True)
 # A character that names no byte has the entry -1. The last entry is for all later characters.
 _UNICODE_TO_BYTES = np.full(0x145, -1)
 _UNICODE_TO_BYTES[list(_BYTES_TO_UNICODE.values())] = list(_BYTES_TO_UNICODE)
@@ -6905,13 +6857,10 @@ def _printable(char):
 
 
 def _read_names(names, alphabet="bytes"):
-    """Read the names of tokens, which are UTF-8 or have one character for each byte.
-
-    Reading all at once is faster.
-    """
+    """Read the names of tokens, which are UTF-8 or have one character for each byte."""
     if alphabet == "characters":
         return [name.encode("utf-8", "surrogatepass") for name in names]
-    names = list(names)
+    names = list(names)  # all are read at once, which is faster
     codes = np.frombuffer("".join(names).encode("utf-32-le", "surrogatepass"), "<u4")
     values = _UNICODE_TO_BYTES.take(codes, mode="clip")
     invalid = codes[values < 0]
@@ -6939,8 +6888,7 @@ def _cls_and_sep(cls, sep, **_):
     return [cls[1]], [sep[1]]
 
 
-# The function that lists the ids before and after a text, by the type of a step of a
-# post_processor; its parameters are the other fields.
+# type of a step of a post_processor -> the function that reads its other fields
 _POST_PROCESSORS = {
     "BertProcessing": _cls_and_sep,
     "RobertaProcessing": _cls_and_sep,
@@ -7066,17 +7014,17 @@ class Model:
         were added with `special: false`.
         """
         end = self.added_from if self.scores is None else len(self.scores)
-        texts = {self.vocab[token_id] for token_id in self.special_ids}
-        n_ids = Counter(filter(texts.__contains__, self.vocab.values()))
+        tokens = {token_id: self.vocab[token_id] for token_id in self.special_ids}
+        n_ids = Counter(filter(set(tokens.values()).__contains__, self.vocab.values()))
         special = {
-            self.vocab[token_id]: token_id
-            for token_id in self.special_ids
-            if token_id < end and n_ids[self.vocab[token_id]] == 1
+            token: token_id
+            for token_id, token in tokens.items()
+            if token_id < end and n_ids[token] == 1
         }
         if self.kind in ("bpe", "trimmed"):
-            letters = _letters(special, self.alphabet).values()
             merged = special.keys() & map(b"".join, self.merges or ())
-            return {special[token] for token in merged}.union(letters)
+            letters = _letters(special, self.alphabet).values()
+            return {*map(special.get, merged), *letters}
         return {
             token_id
             for token, token_id in special.items()
@@ -7124,10 +7072,7 @@ class Model:
 
     @functools.cached_property
     def added_ids(self) -> tuple[list[int], list[int]]:
-        """The ids that the post_processor puts before and after one text.
-
-        Raises InputError if it does more.
-        """
+        """The ids that the post_processor puts before and after one text, if it does no more."""
         sides = [
             _call_step("post_processor", _POST_PROCESSORS, step)
             for step in _flattened(self.post_processor or [], "processors")
@@ -7175,7 +7120,7 @@ class Model:
         )
         scores = self.scores
         if scores is not None:
-            scores = (scores.dtype.str, scores.tolist())
+            scores = scores.dtype.str, scores.tolist()
         flags = sorted((text, tuple(flags)) for text, flags in self.flags.items())
         text = repr((plain, tables, scores, flags))
         return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
@@ -7198,7 +7143,7 @@ def _is_id(token_id):
 
 
 def _validate_vocab(vocab):
-    """Check the types and ranges of ids and tokens, and return a copy of the vocabulary."""
+    """Check the types and ranges of ids and tokens; returns a copy of the vocabulary."""
     for token_id, token in vocab.items():
         if not _is_id(token_id):
             raise InputError(f"the token {token!r} has the id {token_id!r}: {_ID_RANGE}")
@@ -7236,7 +7181,8 @@ def _assign_special_ids(model):
 def _validate_special_tokens(model):
     """Check that no control token is a single byte, and warn if text can become one by merges."""
     for text, token_id in model.special_tokens.items():
-        if token_id in model.merged_special_ids and model.flags.get(text, NO_FLAGS).special:
+        is_control = model.flags.get(text, NO_FLAGS).special
+        if is_control and token_id in model.merged_special_ids:
             forged = f"the special token {text!r} can be produced from ordinary text"
             require(len(model.vocab[token_id]) > 1, f"{forged}: it is a single byte")
             note(f"{forged}: merges make it from its letters")
@@ -7244,8 +7190,8 @@ def _validate_special_tokens(model):
 
 def _validate_distinct(model):
     """Check that no two ordinary tokens have the same bytes."""
-    tokens = [*map(model.vocab.get, model.ordinary)]
-    if len({*tokens}) < len(tokens):
+    tokens = [model.vocab[token_id] for token_id in model.ordinary]
+    if len(set(tokens)) < len(tokens):
         token = _repeated(tokens)
         ids = [token_id for token_id in model.ordinary if model.vocab[token_id] == token]
         raise InputError(f"the ids {ids} have the same bytes, {readable(token)!r}")
@@ -7253,8 +7199,7 @@ def _validate_distinct(model):
 
 def _repeated(items):
     """Find an item that appears twice."""
-    (item, _), *_ = Counter(items).most_common(1)
-    return item
+    return Counter(items).most_common(1)[0][0]
 
 
 ALPHABETS = ("bytes", "characters")
@@ -7273,7 +7218,9 @@ def _validate_scores(model):
         scores.dtype in (np.float32, np.float64),
         f"scores are of type float32 or float64, not {scores.dtype}",
     )
-    for token_id in np.flatnonzero(~(scores < np.inf)).tolist():  # a token of -inf is never chosen
+    is_number = scores < np.inf  # a token of -inf is never chosen
+    if not is_number.all():
+        token_id = int(np.argmin(is_number))
         raise InputError(
             f"the score of {model.vocab.get(token_id)!r}, id {token_id}, is {scores[token_id]}, "
             "which is not a number"
@@ -7337,11 +7284,13 @@ def build_vocabulary(learned, special_tokens, special_tokens_at="first", byte_to
 
     Two ways to make the same bytes, such as a + bc and ab + c, make one token.
     """
+    alphabet = learned.alphabet
     tokens = [*dict.fromkeys(learned.tokens)]
-    n_letters = len(learned.alphabet)
-    order = BYTE_ORDER if tuple(learned.alphabet) == BYTES else range(n_letters)
-    alphabet = [*map(str.encode, byte_tokens), *map(tokens.__getitem__, order)]
-    parts = [alphabet, tokens[n_letters:]]
+    letters = tokens[: len(alphabet)]
+    if tuple(alphabet) == BYTES:
+        letters = [tokens[byte] for byte in BYTE_ORDER]
+    letters = itertools.chain(map(str.encode, byte_tokens), letters)
+    parts = [letters, tokens[len(alphabet) :]]
     parts.insert(SPECIAL_TOKENS_AT.index(special_tokens_at), map(str.encode, special_tokens))
     return dict(enumerate(itertools.chain(*parts)))
 
@@ -8536,7 +8485,7 @@ def _mark_continuing(words):
     """
     a = len(words.alphabet)
     marked = words.symbols + a
-    marked[words.offsets[:-1][words.sizes > 0]] -= a
+    marked[words.offsets[:-1]] -= a
     present = np.zeros(2 * a, bool)
     present[marked] = present[marked % a] = True
     symbols = (np.cumsum(present) - 1)[marked].astype(np.int32)
@@ -8609,12 +8558,12 @@ def learn_wordpiece(words, n_symbols, *, score="likelihood", min_frequency=1, pr
 #
 #     longest    2    1    0            shorter of 2    0        of 0 and 1    -1
 
-# These four have the values of SentencePiece.
+# These five have the values of SentencePiece.
 MAX_TOKEN_CHARS = 16
 SEED_SIZE = 1_000_000
 SUB_ITERATIONS = 2
 SHRINKING_FACTOR = 0.75
-LEAST_EXPECTED = 0.5  # occurrences; tokens with fewer are dropped, as in SentencePiece
+LEAST_EXPECTED = 0.5  # occurrences; tokens with fewer are dropped
 LATTICE_PARTS = 8  # for threads; the number is fixed, since sums of floats depend on it
 # Probabilities below TINY are scaled up by HUGE, so that words may have any length.
 TINY = 2.0**-100
@@ -8663,38 +8612,36 @@ def _list_substrings(words, longest):
     only if they occur twice.
     """
     n = len(words.alphabet)
-    starts = np.arange(len(words.symbols))
+    # of each position
+    longest_at = words.symbols.copy()
     counts = np.repeat(words.counts, words.sizes)
     ends = np.repeat(words.offsets[1:], words.sizes)
-    tokens_at = words.symbols.copy()
+    starts = np.arange(len(words.symbols))
     totals = np.bincount(words.symbols, counts, n)
-    # of the tokens of each size: the next shorter ones, a place of each, and their counts
-    levels = [(np.full(n, -1), np.zeros(n, i64), totals)]
+    # of the tokens of each size: their sizes, the next shorter ones, places, and counts
+    levels = [(np.ones(n, i64), np.full(n, -1), np.zeros(n, i64), totals)]
     for size in range(1, longest + 1):
         starts = starts[starts + size < ends[starts]]
-        numbers = _number_keys(tokens_at[starts].astype(i64) << 32 | words.symbols[starts + size])
+        keys = longest_at[starts].astype(i64) << 32 | words.symbols[starts + size]
+        numbers = _number_keys(keys)
         totals = np.bincount(numbers, counts[starts])
         is_token = totals > 1
-        repeated = is_token[numbers]
-        starts = starts[repeated]
-        ids = (np.cumsum(is_token) - 1)[numbers[repeated]]
+        new_ids = np.cumsum(is_token) - 1
+        is_repeated = is_token[numbers]
+        starts = starts[is_repeated]
+        ids = new_ids[numbers[is_repeated]]
         totals = totals[is_token]
         places = np.empty(len(totals), i64)
         places[ids] = starts
-        levels.append((tokens_at[places], places, totals))
-        tokens_at[starts] = n + ids
+        levels.append((np.full(len(totals), size + 1), longest_at[places], places, totals))
+        longest_at[starts] = n + ids
         n += len(totals)
-    shorter, places, totals = map(np.concatenate, zip(*levels, strict=True))
+    sizes, shorter, places, totals = map(np.concatenate, zip(*levels, strict=True))
     longer = np.zeros(n + 1)
     np.maximum.at(longer, shorter, totals)
-    sizes = np.repeat(
-        np.arange(len(levels), dtype=np.int32) + 1, [len(level[0]) for level in levels]
-    )
-    return (
-        _Lattice(tokens_at, shorter.astype(np.int32), sizes, places, *words[1:3]),
-        totals,
-        longer[:n],
-    )
+    tables = shorter.astype(np.int32), sizes.astype(np.int32), places
+    lattice = _Lattice(longest_at, *tables, words.offsets, words.counts)
+    return lattice, totals, longer[:n]
 
 
 @kernel
@@ -8705,8 +8652,8 @@ def _expect(lattice, first, stop, probabilities):
     probabilities   float64[V], of the tokens
 
     This is the forward-backward algorithm. `backward` includes the count of the word divided by its
-    probability, so an edge adds forward * probability * backward. A value below TINY is scaled up,
-    with the later nodes that were reached; the backward pass scales at the same nodes.
+    probability, so an edge adds forward * probability * backward. If a value is below TINY, all
+    nodes that are reached are scaled up; the backward pass does so at the same nodes.
     """
     longest, shorter, sizes, _, offsets, counts = lattice
     # in one cache line: probability and expectation
@@ -8714,7 +8661,7 @@ def _expect(lattice, first, stop, probabilities):
     table[:, 0] = probabilities
     reach = sizes.max()
     likelihood = 0.0
-    n_nodes = (offsets[1:] - offsets[:-1]).max() + 1
+    n_nodes = (offsets[1:] - offsets[:-1]).max() + 1 + reach  # scaling goes on behind the last
     forward = np.empty(n_nodes)
     backward = np.empty(n_nodes)
     scaled = np.empty(n_nodes, np.bool_)
@@ -8722,14 +8669,13 @@ def _expect(lattice, first, stop, probabilities):
         start = offsets[w]
         n = offsets[w + 1] - offsets[w]
         n_scaled = 0
-        for k in range(n + 1):
-            forward[k] = 0.0
+        forward[: n + 1] = 0.0
         forward[0] = 1.0
         for k in range(n):
             scaled[k] = forward[k] < TINY
             if scaled[k]:
                 n_scaled += 1
-                for i in range(k, min(k + reach, n + 1)):
+                for i in range(k, k + reach):
                     forward[i] *= HUGE
             token = longest[start + k]
             while token >= 0:
@@ -8746,7 +8692,7 @@ def _expect(lattice, first, stop, probabilities):
                 table[token, 1] += forward[k] * onward
                 token = shorter[token]
             if scaled[k]:
-                for i in range(k, min(k + reach, n + 1)):
+                for i in range(k, k + reach):
                     backward[i] *= HUGE
     return table[:, 1].copy(), likelihood
 
@@ -8755,8 +8701,7 @@ def _expect(lattice, first, stop, probabilities):
 def _losses(lattice, n_alphabet, scores, expected):
     """Estimate the loss of log probability of the corpus without each token, as SentencePiece does.
 
-    scores, expected   float64[V]: the logarithms of the tokens' probabilities, and their expected
-                       counts
+    scores, expected   float64[V]: of the tokens
 
     Returns float64[V]. All expected occurrences of a token become the tokens into which its own
     characters are best cut without it (Viterbi). The loss is -inf for a token that is never
@@ -8809,26 +8754,13 @@ def _digamma(x):
     return series - sum(1 / (x + k) for k in range(7))
 
 
-@kernel
-def _fall_back(new_ids, shorter):
-    """Replace each new id -1 by that of the longest shorter token that has one, in place.
-
-    new_ids   int32[V + 1], by id; the last one is -1, and is that of `shorter` -1
-    shorter   int32[V], as in a _Lattice
-    """
-    for token in range(len(shorter)):
-        if new_ids[token] < 0:
-            new_ids[token] = new_ids[shorter[token]]
-
-
 class _UnigramLearner:
     """The remaining tokens, their probabilities, and the lattices of the words."""
 
     def __init__(self, words, seed_size, longest, engine=None):
-        """Begin with the alphabet and `seed_size` substrings.
+        """Begin with the alphabet, and the substrings of most occurrences times length.
 
-        They have the greatest products of length and occurrences. A substring is left out if a
-        longer one that begins with it is equally frequent.
+        A substring is left out if a longer one that begins with it is equally frequent.
         """
         self.engine = engine or Engine()
         self.words = _in_order(words)  # rounding depends on it
@@ -8836,7 +8768,8 @@ class _UnigramLearner:
         self.lattice, totals, longer = _list_substrings(self.words, longest)
         sizes = self.lattice.sizes
         a = self.n_alphabet
-        weights = np.where((totals > longer) & (sizes <= longest), sizes * totals, -np.inf)
+        is_seed = (totals > longer) & (sizes <= longest)
+        weights = np.where(is_seed, sizes * totals, -np.inf)
         weights[:a] = np.maximum(totals[:a], LEAST_EXPECTED)
         self.probabilities = weights
         self.keep(self.best(weights, a + seed_size))
@@ -8853,65 +8786,74 @@ class _UnigramLearner:
 
     def best(self, values, n):
         """List n tokens in ascending order: the alphabet, and those of the greatest values."""
-        values = np.append(np.full(self.n_alphabet, np.inf), values[self.n_alphabet :])
-        return np.sort(_best_first(values, n))
+        values = values.copy()
+        values[: self.n_alphabet] = np.inf
+        return np.sort(_best_first(values)[:n])
 
     def keep(self, ids):
         """Forget all tokens except these, which are in ascending order and include the alphabet."""
-        longest, shorter, sizes, places, *_ = self.lattice
-        # index -1 is for tokens without a shorter one
-        new_ids = np.full(len(sizes) + 1, -1, np.int32)
+        lattice = self.lattice
+        shorter = lattice.shorter
+        new_ids = np.full(len(shorter) + 1, -1, np.int32)  # the last is that of no token, -1
         new_ids[ids] = np.arange(len(ids))
-        _fall_back(new_ids, shorter)
-        arrays = new_ids[longest], new_ids[shorter[ids]], sizes[ids], places[ids]
-        self.lattice = _Lattice(*arrays, *self.lattice[4:])
+        forgotten = np.flatnonzero(new_ids[:-1] < 0)
+        while len(forgotten):  # each gets the new id of the longest shorter token that is kept
+            new_ids[forgotten] = new_ids[shorter[forgotten]]
+            forgotten = forgotten[new_ids[forgotten] < 0]
+        self.lattice = lattice._replace(
+            longest=new_ids[lattice.longest],
+            shorter=new_ids[shorter[ids]],
+            sizes=lattice.sizes[ids],
+            places=lattice.places[ids],
+        )
         self.probabilities = self.probabilities[ids]
 
     def expect(self):
         """Compute the expected count of each token, and the log probability of the corpus."""
-        bounds = np.linspace(0, len(self.words.counts), LATTICE_PARTS + 1).astype(i64).tolist()
-        parts = itertools.pairwise(bounds)
-        sums = self.engine.map(
-            lambda part: _expect(self.lattice, *part, self.probabilities), parts, threads=True
-        )
-        expected, likelihoods = zip(*sums, strict=True)
+
+        def work(part):
+            return _expect(self.lattice, *part, self.probabilities)
+
+        bounds = np.linspace(0, len(self.words.counts), LATTICE_PARTS + 1).astype(i64)
+        parts = itertools.pairwise(bounds.tolist())
+        expected, likelihoods = zip(*self.engine.map(work, parts, threads=True), strict=True)
         return sum(expected), sum(likelihoods)
 
     def maximize(self):
-        """Make one step of expectation maximization.
+        """Make a step of expectation maximization: returns the log probability of before.
 
-        Returns the log probability of the corpus before the step. As in SentencePiece, the digamma
-        function replaces the logarithm, which favours fewer tokens (Liang and Klein 2007,
-        "Structured Bayesian Nonparametric Models with Variational Inference").
+        As in SentencePiece, the digamma function replaces the logarithm, which favours fewer tokens
+        (Liang and Klein 2007, "Structured Bayesian Nonparametric Models with Variational
+        Inference").
         """
         self.expected, likelihood = self.expect()
         letters = self.expected[: self.n_alphabet]
         np.maximum(letters, LEAST_EXPECTED, out=letters)
         self.expected[self.expected < LEAST_EXPECTED] = 0.0  # digamma(0) is -inf
         with np.errstate(divide="ignore"):
-            self.probabilities = np.exp(_digamma(self.expected) - _digamma(self.expected.sum()))
+            logs = _digamma(self.expected) - _digamma(self.expected.sum())
+        self.probabilities = np.exp(logs)
         return likelihood
 
     def spell(self, token):
         """Return the bytes of a token."""
-        alphabet = self.words.alphabet
         if token < self.n_alphabet:
-            return alphabet[token]
+            return self.words.alphabet[token]
         start = self.lattice.places[token]
         symbols = self.words.symbols[start : start + self.lattice.sizes[token]]
-        return b"".join(map(alphabet.__getitem__, symbols.tolist()))
+        return b"".join(self.words.alphabet[symbol] for symbol in symbols.tolist())
 
 
 def learn_unigram(words, n_symbols, *, workers=None, progress=False):
     """Learn `n_symbols` tokens, including the alphabet, and their probabilities (Kudo 2018).
 
     Learning begins with the SEED_SIZE substrings of up to MAX_TOKEN_CHARS symbols that cover the
-    most of the corpus. Each round fits the probabilities in SUB_ITERATIONS steps of expectation
-    maximization. It then keeps the fraction SHRINKING_FACTOR of the tokens: the alphabet, and the
-    tokens whose removal would cost the most probability. The last tenth of the tokens is removed by
-    probability. SentencePiece does the same, but takes its seeds from the text before it is cut
-    into words. The result is smaller if the words have fewer substrings. Also workers and progress,
-    as in an Engine. Raises InputError if there are no words.
+    most of the corpus; there may be fewer. Each round fits the probabilities in SUB_ITERATIONS
+    steps of expectation maximization. It then keeps the fraction SHRINKING_FACTOR of the tokens:
+    the alphabet, and the tokens whose removal would cost the most probability. The last tenth of
+    the tokens is removed by probability. SentencePiece does the same, but takes its seeds from the
+    text before it is cut into words. `workers` and `progress` are as in an Engine. Raises
+    InputError if there are no words.
 
     >>> words = Words.from_counts({b"low": 5, b"lower": 2, b"newest": 6, b"widest": 3})
     >>> learned = learn_unigram(words, 260)
@@ -8921,7 +8863,7 @@ def learn_unigram(words, n_symbols, *, workers=None, progress=False):
     >>> learned.tokens[:2], learned.scores[:2].round(2).tolist(), learned.merges
     ([b'abab', b'ab'], [-2.88, -3.27], None)
     """
-    _, a = _check_words(words, n_symbols)
+    _check_words(words, n_symbols)
     engine = Engine(workers, progress)
     learner = _UnigramLearner(words, SEED_SIZE, MAX_TOKEN_CHARS, engine)
     goal = n_symbols * 11 // 10
@@ -8936,11 +8878,11 @@ def learn_unigram(words, n_symbols, *, workers=None, progress=False):
             n = learner.n_tokens
             if n <= goal:
                 break
-            losses = _losses(learner.lattice, a, learner.scores, learner.expected)
+            losses = _losses(learner.lattice, learner.n_alphabet, learner.scores, learner.expected)
             learner.keep(learner.best(losses, max(goal, int(SHRINKING_FACTOR * n))))
     scores = learner.scores
     chosen = learner.best(scores, n_symbols)
-    chosen = chosen[_best_first(scores[chosen], n_symbols)]
+    chosen = chosen[_best_first(scores[chosen])]
     return Learned(
         [*map(learner.spell, chosen.tolist())],
         words.alphabet,
@@ -8948,6 +8890,9 @@ def learn_unigram(words, n_symbols, *, workers=None, progress=False):
         likelihoods=likelihoods,
     )
 
+
+# Segmenting. Scores of float64 are summed in float64, as in Hugging Face, and scores of float32 in
+# float32, as in SentencePiece.
 
 UNKNOWN_PENALTY = 10.0  # the score of an unknown character is that of the worst token minus this
 # In SentencePiece, a sum that is further from 0 than this is subtracted from all later sums.
@@ -8995,13 +8940,7 @@ def _as_parsed(score):
 
 
 def unigram_tables(model: Model) -> UnigramTables:
-    """Make the tables of `segment_unigram` for a model.
-
-    A token with the score -inf is never chosen. Raises InputError if all scores are -inf.
-
-    Scores of float64 are summed in float64, as in Hugging Face, and scores of float32 in float32,
-    as in SentencePiece.
-    """
+    """Make the tables of `segment_unigram`; raises InputError if all scores are -inf."""
     ids = np.array(model.ordinary, i64)
     scores = model.scores
     chosen = ids[scores[ids] > -np.inf]
@@ -9017,10 +8956,11 @@ def unigram_tables(model: Model) -> UnigramTables:
     scores = np.append(scores.astype(np.float64), unknown)
     if unk_id not in tokens:
         scores[unk_id] = unknown
+    byte_ids = [fallback_ids.get(token, -1) for token in _FALLBACK_TOKENS]
     return UnigramTables(
         trie=make_trie(tokens),
         scores=scores,
-        byte_ids=np.array([fallback_ids.get(name, -1) for name in _FALLBACK_TOKENS], np.int32),
+        byte_ids=np.array(byte_ids, np.int32),
         longest=max(map(len, tokens.values())),
         unk_id=unk_id,
         fuse_unk=model.fuse_unk,
@@ -9064,11 +9004,12 @@ def _best_path(word, tables, total):
     """Find the best path of a word, uint8[N] (Viterbi); `total` is the sum before the word.
 
     The nodes are the offsets from 0 to N. Of paths with equal sums, the best is the one with the
-    longest last edge.
+    longest last edge. Returns
 
-    Returns `path`, int64[2, N + 1], which has for each node the start and the token of the last
-    edge on the best path to it; the sum after the word; and whether this path is the best one after
-    any other sum, too. In single precision, it is so if no other path is nearly as good.
+    - `path`, int64[2, N + 1]: of each node, the start and the token of the last edge on its path;
+    - the sum after the word;
+    - whether this path is the best one after any other sum, too. In single precision, it is so if
+      no other path is nearly as good.
     """
     edges = tables.trie.edges
     values = tables.trie.values
@@ -9117,7 +9058,7 @@ def _best_path(word, tables, total):
 
 @kernel
 def _write_path(word, tables, path, ids, at):
-    """Write the ids of a word, uint8[N], from its path, as in `_best_path`; returns their number.
+    """Write the ids of a word from the path of `_best_path`; returns their number.
 
     With `fuse_unk`, consecutive unknown characters, and unknown tokens that are written in the
     text, become one token. Unknown characters become the tokens of their bytes if all of these
@@ -9161,9 +9102,9 @@ def _write_path(word, tables, path, ids, at):
 def sample_unigram(text, start, size, tables, alpha, state, ids, at):
     """Cut a word at random: a path has a probability proportional to exp(alpha * score).
 
-    The kernel sums the probabilities of all paths to each node, and each new edge replaces the last
-    one with the probability of its share in the sum (Chao 1982, "A general purpose unequal
-    probability sampling plan"). All else is as in `segment_unigram`.
+    At each node, the probabilities of all paths to it are summed, and each new edge replaces the
+    last one with the probability of its share in the sum (Chao 1982, "A general purpose unequal
+    probability sampling plan").
     """
     word = text[start : start + size]
     edges = tables.trie.edges
@@ -9198,10 +9139,8 @@ def begin_unigram(text, start, is_new, tables, scratch, ids, at):
     In SentencePiece, the sum of a text is in single precision. Rounding decides between paths with
     nearly equal sums, such as "9" + "99" and "99" + "9", so it depends on the text before them.
     Words in which it may decide are not cached. For cached words, the scores of their ids are added
-    here, before another word is cut. If MAX_SUM may be reached, the best path through these words
-    is found again.
-
-    scratch  a RunningSum
+    here, to the RunningSum `scratch`, before another word is cut. If MAX_SUM may be reached, the
+    best path through these words is found again.
     """
     total = scratch.total
     is_near = True
@@ -9220,10 +9159,7 @@ def begin_unigram(text, start, is_new, tables, scratch, ids, at):
 
 @kernel
 def segment_unigram(text, start, size, tables, scratch, ids, at):
-    """Cut the word text[start : start + size] into the ids of its best path, ids[at :].
-
-    Returns their number, as said in Kind. `scratch` is a RunningSum.
-    """
+    """Cut a word into the ids of its best path, as said in Kind; `scratch` is a RunningSum."""
     word = text[start : start + size]
     total = 0.0
     if tables.in_single:
