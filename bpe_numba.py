@@ -4332,10 +4332,7 @@ def _plain_name(path):
 
 
 def _is_stream(path):
-    """Whether a file can be read only once, or only by this process.
-
-    For example, /dev/stdin means another file in each process.
-    """
+    """Whether a file can be read only once, or is another one in other processes (/dev/stdin)."""
     if isinstance(path, TextStream) or not path.is_file():
         return True
     return path.absolute().parent in (Path("/dev"), Path("/dev/fd"))
@@ -4638,10 +4635,7 @@ class Source:
             note(f"{path}: {doubt}")
 
     def _check_unchanged(self):
-        """Raise InputError if a file changed while it was read: text may be lost or read twice.
-
-        A file that has only grown, such as a log, was read up to its former end.
-        """
+        """Raise InputError if a file changed while it was read, except for one that only grew."""
         state = attrgetter("st_ino", "st_size", "st_mtime_ns")
         for path, before in self._states.items():
             now = path.stat()
@@ -4796,7 +4790,8 @@ class Words(NamedTuple):
         for word, n in counts.items():
             if not isinstance(word, bytes):
                 raise InputError(f"words are bytes, not {type(word).__name__}: {word!r}")
-            if not isinstance(n, (int, np.integer)) or n < 0:
+            is_whole = isinstance(n, (int, np.integer))
+            if not is_whole or n < 0:
                 raise InputError(
                     f"the count of {word!r} is {n!r}: it must be a whole number, 0 or more"
                 )
@@ -4840,7 +4835,8 @@ class Words(NamedTuple):
             require(isinstance(words, Words), f"only Words can be added up, not {words!r:.80}")
             with np.errstate(invalid="ignore"):
                 counts = np.round(words.counts * weight).astype(i64)
-            require(counts.min(initial=0) >= 0, f"the weight {weight!r} is below 0 or too large")
+            is_valid = counts.min(initial=0) >= 0
+            require(is_valid, f"the weight {weight!r} is below 0 or too large")
             counter.add_words(words._replace(counts=counts))
         return counter.words()
 
@@ -4929,9 +4925,9 @@ def _decode_words(words):
     """
     data = words.symbols.astype(u8)
     data[data == END] = INVALID_BYTE
-    text = np.insert(data, words.offsets[1:], END).tobytes()
-    decoded = text.decode("utf-8", "surrogateescape").encode("utf-32-le", "surrogatepass")
-    code_points = np.frombuffer(decoded, "<u4")
+    ended = np.insert(data, words.offsets[1:], END)
+    text = ended.tobytes().decode("utf-8", "surrogateescape")
+    code_points = np.frombuffer(text.encode("utf-32-le", "surrogatepass"), "<u4")
     is_end = code_points == 0xDC00 + END
     sizes = np.diff(np.flatnonzero(is_end), prepend=-1) - 1
     return code_points[~is_end], _add_up(sizes)
@@ -5142,10 +5138,7 @@ def _find_value(text, start, size, entries, long_words):
 
 @inline_kernel
 def _store_key(table, entries, long_words, slot, low, high, text, start):
-    """Write a key into a free slot, and append the bytes of a long word to the others.
-
-    Both must have room. The arrays are those of the table; reading a field would count a reference.
-    """
+    """Write a key into a free slot, and append the bytes of a long word; both must have room."""
     first = table.n_long_bytes
     size = i64(high & ~LONG) * i64(high >= LONG)  # 0 for a short word
     entries[slot, 0] = low
@@ -5232,10 +5225,10 @@ def _count_text(table, text, scanned, scan_table, lanes, marks, keys):
 def _export_words(table, n_ends, class_of, dropped):
     """Copy the words of a table, in its order, except those that the pattern drops.
 
-    Returns their bytes, uint8[N], offsets, int64[W + 1], and counts, int64[W].
-
     n_ends             how often END was counted, which is a word of the table
     class_of, dropped  as in a ScanTable
+
+    Returns their bytes, uint8[N], offsets, int64[W + 1], and counts, int64[W].
     """
     entries = table.entries
     long_words = table.long_words
@@ -5297,7 +5290,8 @@ class WordCounter:
         flat, original = pretokenizer.apply(self._scan, texts, opening)
         self.add_flat(flat, pretokenizer.pattern)
         meanings = original.meanings
-        self.special_ids.update(meanings[meanings >= 0].tolist())
+        ids = meanings[meanings >= 0]
+        self.special_ids.update(ids.tolist())
         n_bytes = len(original.text) - PADDING - len(meanings)
         return _count_parts(original.scanned), n_bytes
 
@@ -5323,10 +5317,7 @@ class WordCounter:
         _add_words(self.table, text, 0, words.offsets[1:], n, words.counts, self._keys)
 
     def words(self, dtype=np.int32):
-        """Return the words so far, in no particular order.
-
-        With the type uint8 the symbols are not copied; such Words are for `add_words` alone.
-        """
+        """Return the words so far, in no particular order; those of uint8 are for `add_words`."""
         text, offsets, counts = _export_words(self.table, self._n_ends, *self._dropped)
         return Words(text.astype(dtype, copy=False), offsets, counts)
 
@@ -5349,11 +5340,12 @@ class WordCounter:
         is_rare = words.counts <= greatest
         rare = words.counts[is_rare]
         n_bytes = np.dot(rare, words.sizes[is_rare])
+        frequent = np.flatnonzero(~is_rare)
         self.table = _new_word_table(1 << 16, 1 << 16)
         self._n_ends = 0
-        self.add_words(_select_words(words, np.flatnonzero(~is_rare)))
-        numbers = rare.sum(), n_bytes, greatest
-        return dict(zip(_DROPPED, map(int, numbers), strict=True))
+        self.add_words(_select_words(words, frequent))
+        dropped = map(int, (rare.sum(), n_bytes, greatest))
+        return dict(zip(_DROPPED, dropped, strict=True))
 
 
 def _count_task(source, blocks):
@@ -5361,13 +5353,15 @@ def _count_task(source, blocks):
     counter = WordCounter()
     n_documents = 0
     n_bytes = 0
+    n_read = 0
     for block in blocks:
-        n, size = counter.add_texts(source.texts(block), source.pretokenizer, block.opening)
+        texts = source.texts(block)
+        n, size = counter.add_texts(texts, source.pretokenizer, block.opening)
         n_documents += n - (block.next_opening == CONTINUES)
         n_bytes += size
+        n_read += block.n_bytes
     special = {source.special_tokens[number]: n for number, n in counter.special_ids.items()}
-    counted = CorpusCounts(counter.words(u8), n_documents, n_bytes, special)
-    return counted, sum(block.n_bytes for block in blocks)
+    return CorpusCounts(counter.words(u8), n_documents, n_bytes, special), n_read
 
 
 @checked
@@ -5450,16 +5444,14 @@ def _select_words(words, numbers):
     sizes = words.sizes[numbers]
     offsets = _add_up(sizes)
     shifts = words.offsets[numbers] - offsets[:-1]
-    places = np.arange(offsets[-1]) + np.repeat(shifts, sizes)
+    places = np.arange(offsets[-1])
+    places += np.repeat(shifts, sizes)
     return Words(words.symbols[places], offsets, words.counts[numbers], words.alphabet)
 
 
 def _in_order(words):
-    """Sort words by their hashes and counts, since the order in a table differs between processes.
-
-    Hashes begin with the sizes of the words: the hash of a symbol 0 alone would be 0.
-    """
-    sizes = words.sizes.astype(u64)
+    """Sort words by their hashes and counts; their order in a table differs between processes."""
+    sizes = words.sizes.astype(u64)  # hashes begin with them: that of a symbol 0 would be 0
     hashes = _hash_words(words.symbols, words.offsets, sizes)
     return _select_words(words, np.lexsort((words.counts, hashes)))
 
@@ -5565,9 +5557,9 @@ INT32_SYMBOLS = 1 << 29
 class Learned(NamedTuple):
     """Tokens, and how they were learnt; None for a field that the family does not have.
 
-    If tokens are made by merges, symbols 0 to A - 1 are the alphabet, merge k makes symbol A + k,
-    and the tokens are those of the symbols in order. A Unigram has its best tokens first. A
-    WordPiece has pairs, but no merges, since a word is not cut by them.
+    If tokens are made by merges, they are in the order of the symbols: first the alphabet, then one
+    for each merge. A Unigram has its best tokens first. A WordPiece has pairs, but no merges, since
+    a word is not cut by them.
 
     >>> learned = learn(Words.from_counts({b"aaab": 3, b"ab": 1}), 258)
     >>> learned.merges, learned.tokens[-2:]
@@ -5579,10 +5571,8 @@ class Learned(NamedTuple):
     merges: list[Merge] | None = None  # pairs of bytes
     scores: np.ndarray | None = None  # float64[V]   logarithms of the tokens' probabilities
     pairs: np.ndarray | None = None  # int32[M, 2]   the two symbols that merged
-    # int64[M]  occurrences of the pair in the corpus when it was merged
-    counts: np.ndarray | None = None
-    # int64[M + 1]  symbols in the corpus before the first merge, and after each
-    n_tokens: np.ndarray | None = None
+    counts: np.ndarray | None = None  # int64[M]  occurrences of the pair when it was merged
+    n_tokens: np.ndarray | None = None  # int64[M + 1]  of the corpus, at first and after each merge
     # the log probability of the corpus in each round of a Unigram, before tokens were removed
     likelihoods: Sequence[float] = ()
 
@@ -5590,10 +5580,9 @@ class Learned(NamedTuple):
 
 
 def _record(**fields):
-    """Make the type of the entries of a table: a record of these fields.
+    """Make the type of a table of records, which loads one cache line for all fields of an entry.
 
-    A kernel that uses several fields of an entry then loads one cache line. With an array for each
-    field, learning took up to 1.4 times as long.
+    With an array for each field, learning took up to 1.4 times as long.
     """
     return np.dtype((np.record, list(fields.items())))
 
@@ -5623,8 +5612,7 @@ _PAIR = _record(
 _QUEUED = _record(score="float64", count="int64", pair="int64")
 _NEIGHBOUR = _record(
     n_occurrences="int64",  # in all words, next to one symbol on one side; 0 when not in use
-    # in the corpus: the occurrences times the counts of their words; 0 when not in use
-    count="int64",
+    count="int64",  # in the corpus: occurrences times counts of words; 0 when not in use
     write_at="int64",  # where to write the next occurrence of the pair with this neighbour
     offset="int64",  # from the position of the symbol back to that of the pair
 )
@@ -5640,45 +5628,35 @@ class _Learner:
     of (ab, y). So counts are exact at the price of one look-up for each new pair, and a list is
     read once, when its pair is merged.
 
-    The heap is not updated when a count falls: a pair that reaches the top with an outdated count
-    moves down. A score that depends on the totals of the two symbols may rise as well. A merge
-    changes the counts and the totals only of pairs that have one of the two merged symbols. So all
-    of these are pushed again. Entries with too low a score are dropped when they reach the top.
+    Most pairs are rare, so the heap has only those whose score is at least a threshold: some ten
+    thousand pairs, not millions. It is not updated when a count falls: a pair that reaches the top
+    with an outdated count moves down. A score that depends on the totals of the two symbols may
+    rise as well. A merge changes the counts and the totals only of pairs that have one of the two
+    merged symbols. So all of these are pushed again. Entries with too low a score are dropped when
+    they reach the top.
 
     After a split a pair may gain occurrences. It is then pushed again, and its list is outdated:
     when the pair merges, its occurrences are searched for in all cells.
-
-    Proof that, if each merged pair occurs and none is split, no merge makes an older string.
-    Between two ends of symbols, the symbols depend on the string alone: a merge across such an end
-    would have removed it; and a run of equal symbols is merged from the left, so that an end inside
-    the run, if it still exists, has an even number of them before it. Thus when a symbol is made,
-    its string is that one pair of symbols wherever it lies between two ends of symbols, and is
-    merged there.
     """
 
-    # int32[C]  all words, the most frequent first, as the comment above shows
-    cells: np.ndarray
+    cells: np.ndarray  # int32[C]  all words, the most frequent first; see above
     class_of: np.ndarray  # int32 or int64[C / 64]  the frequency class of every 64th cell
     classes: np.ndarray  # _CLASS[F]
     symbols: np.ndarray  # _SYMBOL[V + 1]
     spelled: np.ndarray  # uint8[…]        the bytes of all symbols, and PADDING
     pairs: np.ndarray  # _PAIR[P]
-    # int32 or int64[…]  a hash table of the pairs, by their symbols; -1 in a free slot
-    slots: np.ndarray
-    # _QUEUED[H]  the pairs whose score is at least the threshold, the best one first
-    heap: np.ndarray
-    # int32 or int64[3 C]  a merge adds at most two for each symbol that it removes; splits add more
-    occurrences: np.ndarray
+    slots: np.ndarray  # int32 or int64[…]  a hash table of pairs, by symbols; -1 in a free slot
+    heap: np.ndarray  # _QUEUED[H]  the best pair is the first
+    # a merge adds at most two for each symbol that it removes; splits add more
+    occurrences: np.ndarray  # int32 or int64[3 C]
+    # of one symbol, left and right: each neighbour, those at its occurrences, and each one once
     neighbours: np.ndarray  # _NEIGHBOUR[2, V]
-    # int32[2, C / 2]  the neighbours at each occurrence of one symbol, left and right
-    beside: np.ndarray
-    distinct: np.ndarray  # int32[2, V]    the neighbours, each once
-    # int64[V + 1]  the counts of symbols; not valid if the score does not need them
-    totals: np.ndarray
-    # int64[V + 1]  symbol -> first entry in the list of its pairs, or -1; empty if not needed
-    heads: np.ndarray
-    # int64[2 P]  entry -> next one or -1; 2 k + side is pair k, by its left or right symbol
-    links: np.ndarray
+    beside: np.ndarray  # int32[2, C / 2]
+    distinct: np.ndarray  # int32[2, V]
+    totals: np.ndarray  # int64[V + 1]  the counts of symbols; not valid if the score needs none
+    # lists of the pairs of a symbol, if the score needs them. Entry 2 k + side is pair k
+    heads: np.ndarray  # int64[V + 1]   symbol -> its first entry, or -1
+    links: np.ndarray  # int64[2 P]     entry -> the next one, or -1
     n_symbols: np.ndarray  # int64[1]      an array, since Python reads it, too
     score: Callable  # a cfunc: all of them have one type, so the kernels are compiled once
     by_count: bool  # the score of a pair is its count
@@ -5758,9 +5736,10 @@ def _push(pair, score, learner):
             break
         heap[child] = heap[parent]
         child = parent
-    heap[child].score = score
-    heap[child].count = count
-    heap[child].pair = pair
+    entry = heap[child]
+    entry.score = score
+    entry.count = count
+    entry.pair = pair
 
 
 @inline_kernel
@@ -5787,17 +5766,10 @@ def _sift_down(pair, score, count, learner):
         heap[parent] = heap[child]
         parent = child
         child = 2 * child + 1
-    heap[parent].score = score
-    heap[parent].count = count
-    heap[parent].pair = pair
-
-
-@kernel
-def _pop(learner):
-    """Remove the first pair of the heap; the last one takes its place and moves down."""
-    learner.heap_size -= 1
-    last = learner.heap[learner.heap_size]
-    _sift_down(last.pair, last.score, last.count, learner)
+    entry = heap[parent]
+    entry.score = score
+    entry.count = count
+    entry.pair = pair
 
 
 @kernel
@@ -5814,10 +5786,7 @@ def _push_due_pairs(first, learner):
 
 @kernel
 def _refill_heap(learner):
-    """Set the threshold to half of the greatest score, and make the heap of the pairs above it.
-
-    Most pairs are rare and never enter the heap: it has some ten thousand pairs, not millions.
-    """
+    """Set the threshold to half of the greatest score, and make the heap of the pairs above it."""
     pairs = learner.pairs
     greatest = 0.0
     for pair in range(learner.n_pairs):
@@ -6035,8 +6004,7 @@ def _add_new_pairs(side, c, n_distinct, positions, learner):
 def _reserve_memory(learner):
     """Make room for the pairs, their occurrences, and the neighbours at these.
 
-    If NumPy allocated so large arrays, it would request huge pages for them. Much of this memory is
-    never written, and the first learning of a process would take 1.3 times as long.
+    NumPy would request huge pages, and the first learning of a process take 1.3 times as long.
     """
     n = len(learner.cells)
     learner.occurrences = _reserve(learner.occurrences, 3 * n)
@@ -6186,7 +6154,7 @@ def _apply_merge(number, learner):
 def _merge_until(goal, learner):
     """Merge the best pair until there are `goal` symbols, no pair is left, or its score is inf.
 
-    Returns the next pair: its symbols, its count and its score; -1, -1, 0, 0 if there is none.
+    Returns the fields of the next Pair; -1, -1, 0, 0 if there is none.
     """
     while True:
         # a heap this large is mostly outdated
@@ -6196,31 +6164,32 @@ def _merge_until(goal, learner):
                 if learner.threshold > LEAST_SCORE:  # the score is random: try again
                     continue
                 return -1, -1, 0, 0.0
-        queued = learner.heap[0]
-        number = queued.pair
+        first = learner.heap[0]
+        queued = first.score
+        number = first.pair
         pair = learner.pairs[number]
         score = _score(pair, learner)
         if score != _score(pair, learner):  # it is not a function of its arguments
-            score = queued.score = np.inf
-        is_less = score < queued.score or (score == queued.score and pair.count < queued.count)
-        if is_less and score >= learner.threshold:
+            score = queued = np.inf
+        is_outdated = score < queued or (score == queued and pair.count < first.count)
+        if is_outdated and score >= learner.threshold:
             _sift_down(number, score, pair.count, learner)
-        elif score != queued.score:
-            # merged, forbidden, below the threshold, or also in the heap with a greater score
-            _pop(learner)
-        elif learner.n_symbols[0] >= goal or score == np.inf:
+            continue
+        # or merged, forbidden, below the threshold, or also in the heap with a greater score
+        is_best = score == queued
+        if is_best and (learner.n_symbols[0] >= goal or score == np.inf):
             return int(pair.left), int(pair.right), int(pair.count), float(score)
-        else:
-            _pop(learner)
+        # take it out of the heap: the last pair gets its place, and moves down
+        learner.heap_size -= 1
+        last = learner.heap[learner.heap_size]
+        _sift_down(last.pair, last.score, last.count, learner)
+        if is_best:
             _apply_merge(number, learner)
 
 
 @kernel
 def _merge_pair(left, right, learner):
-    """Merge two symbols wherever they are adjacent, which may be nowhere.
-
-    Returns the new symbol, or FORBIDDEN, MERGED or TOO_LONG if nothing was changed.
-    """
+    """Merge two symbols: returns the new one, or FORBIDDEN, MERGED or TOO_LONG."""
     symbols = learner.symbols
     if symbols[left].width + symbols[right].width > LONGEST_LEARNT:
         return TOO_LONG
@@ -6274,10 +6243,7 @@ def _change_count(left, right, change, learner):
 
 @kernel
 def _split_symbol(symbol, parts, learner):
-    """Write parts over a symbol wherever it is; returns how often it was in the corpus.
-
-    parts  int64[…]: symbols, not that one itself
-    """
+    """Write other symbols, int64[…], over a symbol; returns how often it was in the corpus."""
     cells = learner.cells
     symbols = learner.symbols
     totals = learner.totals
@@ -6382,9 +6348,9 @@ _SCORE_TYPE = "float64(int64, int64, int64, int64, int64)"
 
 @functools.cache
 def _compile_score(score):
-    """Compile a score to a function of five numbers that kernels call by its address.
+    """Compile a score to a function that kernels call by its address; also counts its parameters.
 
-    It returns inf if the score raises an error. Also returns how many numbers the score takes.
+    The function takes all five numbers, and returns inf if the score raises an error.
     """
     if score is _likelihood and COMPILES:
         with contextlib.suppress(RuntimeError):  # no folder for the cache is writable
@@ -6439,27 +6405,22 @@ class Learner:
                    occurrences; "likelihood" is count(ab) / (count(a) * count(b)) in float64; or a
                    function of two or four numbers, see below
     tie_break      the order of pairs with equal scores and counts. "bytes": the greatest left bytes
-                   first, then the greatest right bytes (the rule of Stanford's CS336); of two
-                   left symbols with the same bytes, the one with the smaller id. "ids": the
-                   smallest left id first, then the smallest right id (the rule of Hugging Face,
-                   which numbers the bytes in BYTE_ORDER; other alphabets keep their order)
+                   first, then the greatest right bytes (the rule of Stanford's CS336); of equal
+                   bytes the smaller id. "ids": the smallest left id first, then the smallest right
+                   id (the rule of Hugging Face, which numbers the bytes in BYTE_ORDER)
     min_frequency  a pair that occurs less often in the corpus has the score 0
 
     A score of your own is a Python function that Numba can compile, with these parameters, whatever
     their names are, and perhaps others that have defaults:
 
-        score(count, size)               the occurrences of the pair in the corpus, and the bytes of
-                                         both symbols. The score must not fall when the count rises.
-                                         Such a score costs almost nothing
-        score(count, left, right, size)  also the occurrences of the two symbols. The score may rise
-                                         and fall with each number. Each merge computes the scores
-                                         of all pairs with the two symbols, so learning takes 7 to
-                                         16 times as long
-        score(count, left, right, size, n_tokens)
-                                         also the tokens of the whole corpus, as for an entropy or a
-                                         description length. Each merge computes the scores of
-                                         all pairs: 1,000 merges on 3 MB of text take 0.5 s, not
-                                         0.02
+    score(count, size)  the occurrences of the pair in the corpus, and the bytes of both symbols.
+                   The score must not fall when the count rises. It costs almost nothing
+    score(count, left, right, size)  also the occurrences of the two symbols. The score may rise and
+                   fall with each number. Each merge computes the scores of all pairs with the two
+                   symbols, so learning takes 7 to 16 times as long
+    score(count, left, right, size, n_tokens)  also the tokens of the whole corpus, as for an
+                   entropy. Each merge computes the scores of all pairs: 1,000 merges on 3 MB of
+                   text take 0.5 s, not 0.02
 
     The score is a function of its arguments alone: a random number is none, and a global variable
     keeps the value that it had when the score was first used. A pair whose score is 0 or less is
@@ -6467,17 +6428,15 @@ class Learner:
     raises an error, or differs when it is computed again, then `best` and `merge_best` raise
     InputError instead of choosing a pair.
 
-    A learner is for one thread at a time.
-
-    Any pair may merge at any time, even where it does not occur. So learners of several corpora
-    stay in step if each merge is made in all of them: a symbol then has one number in all. Merges
-    that were made, with or without splits, can be made again on other words.
+    A learner is for one thread at a time. Any pair may merge at any time, even where it does not
+    occur. So learners of several corpora stay in step if each merge is made in all of them: a
+    symbol then has one number in all. Merges and splits can be made again on other words.
 
     Wrong arguments raise InputError and change nothing: a symbol that does not exist, a pair that
     is forbidden, that is merged already, or that is longer than LONGEST_LEARNT, and more symbols
-    than `n_symbols`. After an interrupt (KeyboardInterrupt) the learner can be used, and
-    `n_symbols` tells how many merges it made. If it is damaged (by a lack of memory, or by an
-    interrupt of kernels that are not compiled), `best`, `count` and all changes raise InputError.
+    than `n_symbols`. After an interrupt the learner can be used, and `n_symbols` tells how many
+    merges it made. If it is damaged (by a lack of memory, or by an interrupt of kernels that are
+    not compiled), `best`, `count` and all changes raise InputError.
 
     In this BPE, no token has a byte after a "b":
 
@@ -6633,10 +6592,7 @@ class Learner:
         pairs["start"][number] = FORBIDDEN
 
     def count(self, left: int, right: int) -> int:
-        """Count a pair in the corpus.
-
-        In "aaa" the pair "a", "a" occurs twice. A pair that is too long to merge counts as 0.
-        """
+        """Count a pair in the corpus, 2 for "a", "a" in "aaa"; 0 if it is too long to merge."""
         return self._run_on_pair(_count_pair, left, right)
 
     def merge_best(self, n_symbols: int, *, progress: bool = False) -> None:
@@ -6675,10 +6631,7 @@ class Learner:
         return self._run(_split_symbol, int(symbol), parts)
 
     def words(self) -> Words:
-        """Return the words as they are now, over the alphabet of all symbols.
-
-        The most frequent word is the first.
-        """
+        """Return the words as they are now, over all symbols, the most frequent word first."""
         cells = self._fields.cells
         cells = cells[cells != INTERIOR]
         # a symbol of two cells or more is in two of these, and only the first is kept
@@ -6691,10 +6644,7 @@ class Learner:
         return Words(kept[is_symbol], offsets, counts, list(self._all_tokens()))
 
     def learned(self) -> Learned:
-        """Return the merges, with their counts.
-
-        After a split the merges alone do not cut words as this learner has cut them.
-        """
+        """Return the merges and their counts; after a split, they do not cut words as it does."""
         a = len(self.alphabet)
         n = self.n_symbols
         new = self._fields.symbols[a:n]
@@ -6765,13 +6715,11 @@ def learn(
     min_frequency: int = 1,
     progress: bool = False,
 ) -> Learned:
-    """Merge the best pair again and again, until there are `n_symbols` symbols.
+    """Merge the best pair until there are `n_symbols` symbols, which include the alphabet.
 
-    The alphabet is included. The options are those of `Learner`; by default the most frequent
-    pair merges.
-
-    The time of a merge is proportional to the occurrences of its pair, not to the length of all
-    words. Raises InputError if there are no words, or if a symbol is not in the alphabet.
+    The options are those of `Learner`. The time of a merge is proportional to the occurrences of
+    its pair, not to the length of all words. Raises InputError if there are no words, or if a
+    symbol is not in the alphabet.
 
     >>> learned = learn(Words.from_counts({b"aaab": 3, b"ab": 1}), 258)
     >>> learned.pairs.tolist(), learned.counts.tolist(), learned.n_tokens.tolist()
@@ -7059,11 +7007,8 @@ class Model:
 
     @property
     def decoder_steps(self) -> list[dict]:
-        """The steps of the decoder, without any Sequence.
-
-        There are none if tokens are made of bytes, since ByteLevel only reads their names.
-        """
-        if self.alphabet == "bytes":
+        """The steps of the decoder, without any Sequence."""
+        if self.alphabet == "bytes":  # ByteLevel only reads their names
             return []
         if self.decoder == (None,):
             # tokens are joined by spaces, like those of a WordPiece that all begin a word
@@ -8439,10 +8384,10 @@ def wordpiece_tables(model):
 
 @kernel
 def segment_wordpiece(text, start, size, tables, scratch, ids, at):
-    """Cut the word text[start : start + size] into ids[at :].
+    """Cut a word into its longest tokens, as said in Kind.
 
-    Returns the number of ids, or -1 if the word has none. Tokens of characters are whole ones, so
-    words are cut only between them, and a word with invalid bytes is unknown.
+    Tokens of characters are UTF-8, so words are cut only between characters, and a word with
+    invalid bytes is unknown.
     """
     position = start
     stop = start + size
@@ -8478,10 +8423,9 @@ PREFIX = b"##"  # of the tokens that continue a word
 
 
 def _mark_continuing(words):
-    """Number the symbols that continue words separately, after those that begin words.
+    """Number the symbols that continue words after those that begin words, which all characters do.
 
-    Returns words, and the number of symbols that begin words. All characters may begin words, as in
-    Hugging Face's trainer.
+    Returns words, and the number of symbols that begin words.
     """
     a = len(words.alphabet)
     marked = words.symbols + a
@@ -8573,8 +8517,7 @@ HUGE = 2.0**100
 class _Lattice(NamedTuple):
     """The lattices of words; see above. A token has a greater number than the next shorter one."""
 
-    # int32[N]  position in the symbols -> the longest token that begins there
-    longest: np.ndarray
+    longest: np.ndarray  # int32[N]      position -> the longest token that begins there
     shorter: np.ndarray  # int32[V]      token -> the next shorter one, or -1
     sizes: np.ndarray  # int32[V]        token -> its number of characters
     places: np.ndarray  # int64[V]       token -> a position where it begins
@@ -8744,10 +8687,8 @@ def _losses(lattice, n_alphabet, scores, expected):
 
 
 def _digamma(x):
-    """Compute the digamma function, the derivative of log gamma.
-
-    Its recurrence leads to a number that is large enough for its asymptotic series.
-    """
+    """Compute the digamma function, the derivative of log gamma."""
+    # its recurrence leads to a number that is large enough for its asymptotic series
     y = x + 6.5
     z = 1 / (y * y)
     series = np.log(y) + z * (1 / 24 - z * (7 / 960 - z * (31 / 8064 - z * 127 / 30720)))
@@ -8758,16 +8699,14 @@ class _UnigramLearner:
     """The remaining tokens, their probabilities, and the lattices of the words."""
 
     def __init__(self, words, seed_size, longest, engine=None):
-        """Begin with the alphabet, and the substrings of most occurrences times length.
-
-        A substring is left out if a longer one that begins with it is equally frequent.
-        """
+        """Begin with the alphabet, and the substrings of most occurrences times length."""
         self.engine = engine or Engine()
         self.words = _in_order(words)  # rounding depends on it
         self.n_alphabet = len(words.alphabet)
         self.lattice, totals, longer = _list_substrings(self.words, longest)
         sizes = self.lattice.sizes
         a = self.n_alphabet
+        # without those that one character always follows
         is_seed = (totals > longer) & (sizes <= longest)
         weights = np.where(is_seed, sizes * totals, -np.inf)
         weights[:a] = np.maximum(totals[:a], LEAST_EXPECTED)
@@ -8928,9 +8867,7 @@ class RunningSum:
 
 
 def _as_parsed(score):
-    """Round a score as Hugging Face does when it reads it from a tokenizer.json.
-
-    It divides the decimal digits by a power of ten, which may differ in the last place.
+    """Round a score as Hugging Face reads it: decimal digits, divided by a power of ten.
 
     >>> _as_parsed(-3.8403830528259277)
     -3.840383052825928
@@ -8983,12 +8920,8 @@ def _following(word, node, tables):
 def _next_edge(child, byte, is_character, edges, values, unknown):
     """Go on from `child`, a node of the trie of the tokens, by a byte.
 
-    is_character   whether the edge up to this byte is one character
-    edges, values  the arrays of the trie
-    unknown        stands for a character that is not a token
-
     Returns the next node of the trie, or NO_CHILD; and the token of the edge in the lattice that
-    ends here, or -1 if there is none.
+    ends here, or -1 if there is none. An edge that is one character, but no token, is `unknown`.
     """
     child = trie_child(child, byte, edges)
     token_id = i64(-1)
