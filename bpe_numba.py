@@ -4232,8 +4232,7 @@ STANDARD_STREAM = Path("-")
 
 Files = PathName | Iterable[PathName]  # files, folders, globs, or - for standard input
 
-# The first bytes of files that are not text. Packed files are unpacked, Parquet is read, all others
-# are refused.
+# the first bytes of files that are not text; those that are neither packed nor Parquet are refused
 _SIGNS = {
     "gzip": rb"\x1f\x8b",
     "xz": rb"\xfd7zXZ\x00",
@@ -4393,7 +4392,6 @@ def _read_part(path, start, n_bytes):
 
 
 def _record_text(record, text_field):
-    """Take the text of a record from its field."""
     if isinstance(record, dict) and isinstance(record.get(text_field), str):
         return _text_bytes(record[text_field])
     raise InputError(f"no text in the field {text_field!r} (`text_field` names another)")
@@ -4462,7 +4460,6 @@ def _read_lines(block, text_field, skip_bad_lines):
 
 
 def _read_rows(block, text_field, _):
-    """Read the texts of a row group of a Parquet file."""
     with expecting_whole("Parquet file", f"{block.path}, row group {block.n_before}"):
         with import_optional("pyarrow.parquet").ParquetFile(block.path) as file:
             names = file.schema_arrow.names
@@ -4759,9 +4756,7 @@ def _batched_by_size(items, size_of, limit):
 # learn.
 
 Merge = tuple[bytes, bytes]  # the two tokens that became one
-# The bytes of a task, unless a block is longer. Tasks are large, because only the parent merges
-# counts.
-TASK_BYTES = 1 << 24
+TASK_BYTES = 1 << 24  # text that a worker counts at once, unless a block is longer
 MAX_WORDS = 40_000_000  # counting so many words and learning from them takes 8 GB
 
 
@@ -5094,8 +5089,7 @@ def _word_keys(text, start, ends, n, entries, keys):
 
     text     uint8[…]: the first word begins at `start`
     ends     int64[n]: where each word ends
-    entries  uint64[H, 4]: those of the table; they are prefetched. The look-up then takes 8 ns a
-             word in 40 MB of English
+    entries  uint64[H, 4]: are prefetched; a look-up then takes 8 ns in 40 MB of English
     keys     uint64[4 KEYS]: the two halves of a key, the slot, and a free place for each word
     """
     k = u64(0)
@@ -5184,12 +5178,10 @@ def _count_unique(table):
 
 @kernel
 def _add_words(table, text, start, ends, n, weights, keys):
-    """Add the weights of n words that lie end to end in a text.
+    """Add the weights of n words that lie end to end in a text, as for `_word_keys`.
 
-    text, ends, keys  as for `_word_keys`
-    weights           int64[n], or int64[1]: one for all words
-
-    END is a word, too, with the same key as a real byte 0xFE; see `_export_words`.
+    `weights` is int64[n], or int64[1], one for all. END is a word, too, with the same key as a real
+    byte 0xFE; see `_export_words`.
     """
     for first in range(0, n, KEYS):
         last = min(first + KEYS, n)
@@ -5379,9 +5371,8 @@ def count(
     before     earlier counts with equal `Source.settings`, which are added to the new ones
     max_words  if there are more words than this, the rarest are dropped; 0: no word is dropped
 
-    Words are dropped after each task, and the tasks depend on the files and on `block_bytes` alone.
-    For the bound on the error see Manku and Motwani (2002), "Approximate Frequency Counts over Data
-    Streams".
+    Words are dropped after each task, and the tasks depend on the files and on `block_bytes` alone;
+    on the error see Manku and Motwani (2002), "Approximate Frequency Counts over Data Streams".
 
     >>> with tempfile.NamedTemporaryFile(suffix=".txt") as file:
     ...     _ = file.write(b"one two two"), file.flush()
@@ -5395,8 +5386,7 @@ def count(
     counter = WordCounter()
     special_tokens = Counter()
     totals = Counter(dict.fromkeys(_NUMBERS, 0))
-    # Tasks are few and large, since the parent adds up alone; but each worker gets several, so that
-    # all end together.
+    # few and large, since the parent adds up alone; but several for each worker
     task_bytes = max(min((source.total_bytes or 0) // 16, TASK_BYTES), source.block_bytes)
     with (
         engine.progress_bar("scan", source.total_bytes, "B") as bar,
@@ -5534,13 +5524,11 @@ def load_counts(path: Path) -> tuple[CorpusCounts, dict]:
 # with a visible character in Latin-1, then the others.
 BYTE_ORDER = sorted(range(256), key=lambda byte: byte == 0x20 or not chr(byte).isprintable())
 
-# in cells: between two words; inside a symbol of three cells or more, not at its ends
-WORD_END = -1
-INTERIOR = -2
+WORD_END = -1  # in cells, between two words
+INTERIOR = -2  # in cells, inside a symbol of three cells or more, not at its ends
 LEFT = i64(0)
 RIGHT = i64(1)
-# why a pair cannot merge; the first two are also values of its `start`
-FORBIDDEN = -1
+FORBIDDEN = -1  # why a pair cannot merge; the first two are also values of its `start`
 MERGED = -2
 TOO_LONG = -3
 _REFUSALS = {FORBIDDEN: "is forbidden", MERGED: "is merged already", TOO_LONG: "is too long"}
@@ -5548,10 +5536,8 @@ OUTDATED = -1  # the length of a list that lacks occurrences, which a split has 
 LEAST_SCORE = 5e-324  # the least number above 0
 MERGES_PER_ROUND = 256  # between rounds the progress bar moves, and Ctrl-C takes effect
 MAX_COUNT = 2**63 - 1
-# symbols of a token; without a limit, a text of one letter gives tokens half as long as it is
-LONGEST_LEARNT = 1 << 16
-# with fewer symbols in all words, int32 holds any position, and is faster
-INT32_SYMBOLS = 1 << 29
+LONGEST_LEARNT = 1 << 16  # cells; or a text of one letter would give tokens half as long as it is
+INT32_SYMBOLS = 1 << 29  # with fewer in all words, int32 holds any position, and is faster
 
 
 class Learned(NamedTuple):
@@ -5950,11 +5936,7 @@ def _left_to_right(x, side, symbol):
 
 @kernel
 def _add_new_pairs(side, c, n_distinct, positions, learner):
-    """Add the pairs of symbol c and its `n_distinct` neighbours on one side, already counted.
-
-    side       LEFT or RIGHT
-    positions  int32 or int64[…]: where c is
-    """
+    """Add the pairs of symbol c, at these positions, and its counted neighbours on one side."""
     _reserve_pairs(n_distinct, learner)
     symbols = learner.symbols
     pairs = learner.pairs
@@ -6133,9 +6115,8 @@ def _apply_merge(number, learner):
     totals[a] -= pair.count
     totals[b] -= pair.count
     pair.start = MERGED
-    # makes the array longer only after splits
-    n_occurrences = learner.n_occurrences + 2 * len(positions)
-    learner.occurrences = _reserve(learner.occurrences, n_occurrences)
+    most = learner.n_occurrences + 2 * len(positions)  # more than there is room for after splits
+    learner.occurrences = _reserve(learner.occurrences, most)
     first_new = learner.n_pairs
     _add_new_pairs(LEFT, c, n_left, positions, learner)
     _add_new_pairs(RIGHT, c, n_right, positions, learner)
@@ -6146,8 +6127,8 @@ def _apply_merge(number, learner):
         _push_again(a, learner)
         if a != b:
             _push_again(b, learner)
-    if learner.by_tokens:  # all scores have changed: make the heap again
-        learner.heap_size = 0
+    if learner.by_tokens:
+        learner.heap_size = 0  # all scores have changed
 
 
 @kernel
@@ -6756,8 +6737,7 @@ def learn(
 # Files name tokens in characters: GPT-2's bytes_to_unicode writes a visible byte as itself, and
 # each other byte as one of the 68 characters from U+0100 on.
 
-# All ids are smaller. Tables grow with the largest id, and no vocabulary has a tenth of this size.
-MAX_ID = 1 << 24
+MAX_ID = 1 << 24  # tables grow with the largest id; no vocabulary has a tenth of this size
 Vocab = dict[int, bytes]  # id -> token
 Ids = dict[str, int]  # the name of a token in a file, or the text of a special token -> its id
 SpecialTokens = Iterable[str] | Mapping[str, int] | None  # texts, or {text: id}
@@ -6766,8 +6746,7 @@ _ID_RANGE = f"an id is a whole number from 0 to {MAX_ID - 1:,}"
 # byte -> code point: the 188 visible bytes keep their characters; the other 68 get the next ones
 _BYTES_TO_UNICODE = {byte: byte for byte in BYTE_ORDER[:188]}
 _BYTES_TO_UNICODE |= zip(BYTE_ORDER[188:], range(256, 324), strict=True)
-# A character that names no byte has the entry -1. The last entry is for all later characters.
-_UNICODE_TO_BYTES = np.full(0x145, -1)
+_UNICODE_TO_BYTES = np.full(0x145, -1)  # the last entry is for all later characters
 _UNICODE_TO_BYTES[list(_BYTES_TO_UNICODE.values())] = list(_BYTES_TO_UNICODE)
 _BYTE_NAMES = frozenset(map(chr, _BYTES_TO_UNICODE.values()))
 
@@ -6862,18 +6841,16 @@ class Model:
     scores          float32[V] or float64[V], by id: logarithms of probabilities (Unigram); for a
                     BPE without merges, the highest score merges first
     normalizer      steps of a Normalizer, as in a tokenizer.json
-    decoder         steps from tokens to text, as in a tokenizer.json, in which None says that there
-                    are none; empty if the bytes of tokens are only joined
+    decoder         steps from tokens to text, as in a tokenizer.json; (None,) if that has none,
+                    empty if the bytes of tokens are only joined
     unk_token       the token of unknown characters or words, or None
     byte_fallback   unknown characters become tokens of their bytes, <0x00> to <0xFF>
     fuse_unk        consecutive unknown characters become one token
     drops_unknown   a BPE without unk_token leaves out letters that have no token; otherwise it
                     refuses text with them
-    word_suffix     the suffix that the last letter of each word has in a BPE, and the tokens that
-                    end words
+    word_suffix     the suffix of the last letter of a word in a BPE, and of tokens that end words
     subword_prefix  the prefix of tokens of a WordPiece that continue a word
-    max_word_chars  words of more characters, or bytes if tokens are made of bytes, are unknown to a
-                    WordPiece
+    max_word_chars  longer words are unknown to a WordPiece; bytes if tokens are made of bytes
     config          the content of tokenizer_config.json
     post_processor  the post_processor of tokenizer.json; see `added_ids`
     batching        its truncation and padding, which are only kept for other tools
