@@ -4133,8 +4133,8 @@ class Pretokenizer:
 #
 # Files -> blocks of about 4 MB that can be scanned independently. The parent searches for the ends
 # of blocks: each is the first position after 4 MB where a cut changes no pretoken. A block of a
-# plain file has no bytes yet, only positions in the file; the worker that scans it reads its bytes.
-# The only block of a file with the text "to be":
+# plain file has only positions in the file; the worker that scans it reads its bytes. The only
+# block of a file with the text "to be":
 #
 #     Block(path, start=0, stop=5, data=None)   ->  a worker  ->   [b"to be"]
 #
@@ -4152,8 +4152,7 @@ STANDARD_STREAM = Path("-")
 
 Files = PathName | Iterable[PathName]  # files, folders, globs, or - for standard input
 
-# The first bytes of files that are not text. Packed files are unpacked, Parquet is read, all others
-# are refused.
+# the first bytes of files that are not text; those that are neither packed nor Parquet are refused
 _SIGNS = {
     "gzip": rb"\x1f\x8b",
     "xz": rb"\xfd7zXZ\x00",
@@ -4205,12 +4204,7 @@ def find_files(inputs: Files) -> list[Path]:
     for path in map(as_path, inputs):
         name = str(path)
         if os.path.isdir(name):
-            group = sorted(
-                file
-                for folder, _, names in os.walk(path, onerror=_fail)
-                for file in map(Path(folder).joinpath, names)
-                if _is_corpus(file.relative_to(path)) and file.is_file()
-            )
+            group = sorted(_corpus_files(path))
             require(group, f"{name}: no text in this folder: no name ends in {', '.join(SUFFIXES)}")
         elif name == "-" or os.path.exists(name):  # False for a text that cannot be a path
             group = [path]
@@ -4225,10 +4219,7 @@ def find_files(inputs: Files) -> list[Path]:
 
 
 def as_path(name):
-    """Make a Path; raises InputError for other types, and for an empty name.
-
-    Python takes an empty name for the current folder.
-    """
+    """Make a Path; raises InputError for an empty name, which Python takes for this folder."""
     require(
         isinstance(name, PathName),
         f"a file is named by a string or a path, not {reprlib.repr(name)}",
@@ -4237,17 +4228,19 @@ def as_path(name):
     return Path(name)
 
 
-def _fail(error):
-    """Raise the error for a folder that cannot be read, which `os.walk` would leave out."""
-    raise error
+def _corpus_files(folder):
+    """List the files of a folder that are text by their names, and not parts of a model."""
 
+    def fail(error):  # or `os.walk` would leave out a folder that cannot be read
+        raise error
 
-def _is_corpus(path):
-    """Whether a file in a folder is text by its name, and not a part of a model."""
-    if path.name in ("vocab.txt", "merges.txt"):
-        return False
-    is_hidden = any(part.startswith(".") for part in path.parts)
-    return _plain_name(path).endswith(SUFFIXES) and not is_hidden
+    for parent, _, names in os.walk(folder, onerror=fail):
+        for path in map(Path(parent).joinpath, names):
+            is_hidden = any(part.startswith(".") for part in path.relative_to(folder).parts)
+            is_text = _plain_name(path).endswith(SUFFIXES)
+            is_of_model = path.name in ("vocab.txt", "merges.txt")
+            if is_text and not is_hidden and not is_of_model and path.is_file():
+                yield path
 
 
 def _plain_name(path):
@@ -4258,10 +4251,7 @@ def _plain_name(path):
 
 
 def _is_stream(path):
-    """Whether a file can be read only once, or only by this process.
-
-    For example, /dev/stdin means another file in each process.
-    """
+    """Whether a file can be read only once, or is another one in other processes (/dev/stdin)."""
     if isinstance(path, TextStream) or not path.is_file():
         return True
     return path.absolute().parent in (Path("/dev"), Path("/dev/fd"))
@@ -4298,10 +4288,7 @@ def expecting_whole(kind, where):
 
 
 def _read_chunks(path, size):
-    """Read and unpack a file in chunks of up to `size` bytes.
-
-    Yields each chunk, and the position on the disk after it.
-    """
+    """Read and unpack a file: yields chunks of up to `size` bytes, and the position after each."""
     with contextlib.ExitStack() as stack:
         raw = sys.stdin.buffer
         if path != STANDARD_STREAM:
@@ -4325,7 +4312,6 @@ def _read_part(path, start, n_bytes):
 
 
 def _record_text(record, text_field):
-    """Take the text of a record from its field."""
     if isinstance(record, dict) and isinstance(record.get(text_field), str):
         return _text_bytes(record[text_field])
     raise InputError(f"no text in the field {text_field!r} (`text_field` names another)")
@@ -4336,8 +4322,7 @@ class Block(NamedTuple):
 
     `opening` tells how the block begins, and `next_opening` how the next one does: with another
     text (BEGINS); with another document of the same text, after a special token (INSIDE); or within
-    the same document (CONTINUES). Without `data`, a worker reads the bytes from the file. Without
-    `read_texts`, they are one text, or a list of texts.
+    the same document (CONTINUES).
     """
 
     path: Path
@@ -4345,10 +4330,11 @@ class Block(NamedTuple):
     stop: int
     opening: int = BEGINS
     next_opening: int = BEGINS
-    data: bytes | list[bytes] | None = None
+    data: bytes | list[bytes] | None = None  # a text, or several; None: a worker reads the file
     n_before: int = 0  # lines before it in a stream; row groups before it in a Parquet file
     read_texts: Callable | None = None  # (block, text_field, skip_bad_lines) -> texts
-    # (path, message) for each line that `read_texts` has skipped; the message of later ones is ""
+    # (path, message) of each line that `read_texts` skips: an empty list at first. The first
+    # MAX_NAMED_LINES have a message
     bad_lines: Sequence = ()
     number: int = 0  # of all blocks before it
 
@@ -4358,7 +4344,6 @@ class Block(NamedTuple):
         return self.stop - self.start
 
     def read(self):
-        """Return the bytes, which are read from the file if they are not in memory."""
         if self.data is None:
             return _read_part(self.path, self.start, self.n_bytes)
         return self.data
@@ -4395,7 +4380,6 @@ def _read_lines(block, text_field, skip_bad_lines):
 
 
 def _read_rows(block, text_field, _):
-    """Read the texts of a row group of a Parquet file."""
     with expecting_whole("Parquet file", f"{block.path}, row group {block.n_before}"):
         with import_optional("pyarrow.parquet").ParquetFile(block.path) as file:
             names = file.schema_arrow.names
@@ -4467,10 +4451,7 @@ class Source:
 
     @property
     def settings(self) -> dict:
-        """All that decides how a text becomes words, as plain JSON.
-
-        Counts of equal settings can be added up.
-        """
+        """All that decides how a text becomes words, as JSON. Counts of equal settings add up."""
         pattern = [
             step if isinstance(step, str) else [type(step).__name__, *step]
             for step in self.pattern.steps
@@ -4497,12 +4478,11 @@ class Source:
         return self.text_field is not None and _is_stream(path)
 
     def suits_threads(self, engine: Engine) -> bool:
-        """Return whether threads are better than processes, as they are if kernels do the work.
+        """Return whether threads are better than processes.
 
         Threads send nothing through pipes: two count 1.5 to 1.9 times as fast as two processes.
-        Kernels release Python's lock. But JSON and patterns of the `regex` package hold it, and so
-        does the rest of the work if there are many threads. And a slow pattern can be stopped only
-        with its process.
+        But JSON and patterns of the `regex` package hold Python's lock, and so does the rest of the
+        work if there are many threads. And a slow pattern can be stopped only with its process.
         """
         return (
             engine.n_workers <= 8
@@ -4520,32 +4500,33 @@ class Source:
     def blocks(self) -> Iterator[Block]:
         """Cut all files into blocks of about `block_bytes` that can be processed in any order."""
         # All files are examined first, so a bad file fails before hours of work.
-        examined = [(path, self._examine(path)) for path in self.files]
-        blocks = itertools.chain.from_iterable(cut(path) for path, cut in examined)
-        for number, block in enumerate(blocks):
-            yield block._replace(number=number)
+        blocks_of_files = [self._examine(path) for path in self.files]
+        for number, block in enumerate(itertools.chain.from_iterable(blocks_of_files)):
+            yield block._replace(number=number, bad_lines=[])
 
     def _examine(self, path):
-        """Check the head of a file, if it can be read twice; returns what cuts it into blocks."""
+        """Check the head of a file, if it can be read twice; returns an iterator of its blocks."""
         if isinstance(path, TextStream):
-            return self._text_blocks
+            return self._text_blocks(path)
         if _is_stream(path):
-            return self._stream_blocks
+            return self._stream_blocks(path)
         self._states.setdefault(path, path.stat())
         file_type = _recognize(_read_part(path, 0, HEAD_BYTES))
-        is_packed = file_type or path.suffix not in PACKED_SUFFIXES
-        require(is_packed, f"{path}: is not packed, as its name says: rename it")
+        is_named_packed = path.suffix in PACKED_SUFFIXES
+        require(
+            file_type or not is_named_packed, f"{path}: is not packed, as its name says: rename it"
+        )
         if file_type == "Parquet":
             with expecting_whole("Parquet file", path):
                 import_optional("pyarrow.parquet")
-            return _row_groups
+            return _row_groups(path)
         # Python ignores an interrupt while it closes a generator by itself
         with contextlib.closing(_read_chunks(path, HEAD_BYTES)) as chunks:
             head, _ = next(chunks, (b"", 0))
         self._check_head(path, head)
         if file_type:
-            return self._stream_blocks
-        return self._file_blocks
+            return self._stream_blocks(path)
+        return self._file_blocks(path)
 
     def _check_head(self, path, head):
         """Raise InputError for a file that is not text; warn of the first that may not be text."""
@@ -4571,11 +4552,7 @@ class Source:
             note(f"{path}: {doubt}")
 
     def _check_unchanged(self):
-        """Raise InputError if a file changed while it was read: text may be lost or read twice.
-
-        A file that has only grown, such as a log, was read up to its former end, and a warning says
-        so.
-        """
+        """Raise InputError if a file changed while it was read, except for one that only grew."""
         state = attrgetter("st_ino", "st_size", "st_mtime_ns")
         for path, before in self._states.items():
             now = path.stat()
@@ -4631,7 +4608,7 @@ class Source:
         for start, stop, *openings in parts:
             if start >= size:  # the file has grown
                 break
-            yield Block(path, start, min(stop, size), *openings, None, 0, read_texts, [])
+            yield Block(path, start, min(stop, size), *openings, read_texts=read_texts)
 
     def _stream_blocks(self, path):
         """Read a file that can be read only from its beginning; its text is put into the blocks."""
@@ -4651,7 +4628,7 @@ class Source:
 
         parts = self.pretokenizer.cut(read(), self.block_bytes, is_json, path)
         for data, *openings in parts:
-            yield Block(path, start, stop, *openings, data, n_lines, read_texts, [])
+            yield Block(path, start, stop, *openings, data, n_lines, read_texts)
             start = stop
             n_lines += data.count(b"\n")
 
@@ -4699,9 +4676,7 @@ def _batched_by_size(items, size_of, limit):
 # learn.
 
 Merge = tuple[bytes, bytes]  # the two tokens that became one
-# The bytes of a task, unless a block is longer. Tasks are large, because only the parent merges
-# counts.
-TASK_BYTES = 1 << 24
+TASK_BYTES = 1 << 24  # text that a worker counts at once, unless a block is longer
 MAX_WORDS = 40_000_000  # counting so many words and learning from them takes 8 GB
 
 
@@ -4730,18 +4705,19 @@ class Words(NamedTuple):
         for word, n in counts.items():
             if not isinstance(word, bytes):
                 raise InputError(f"words are bytes, not {type(word).__name__}: {word!r}")
-            if not isinstance(n, (int, np.integer)) or n < 0:
+            is_whole = isinstance(n, (int, np.integer))
+            if not is_whole or n < 0:
                 raise InputError(
                     f"the count of {word!r} is {n!r}: it must be a whole number, 0 or more"
                 )
-        n_bytes = sum(len(word) * int(n) for word, n in counts.items())
+        nonzero = {word: int(n) for word, n in counts.items() if word and n}
+        n_bytes = sum(len(word) * n for word, n in nonzero.items())
         require(
             n_bytes < 2**63, "the counts add up to 2**63 bytes or more, which 64 bits cannot hold"
         )
-        nonzero = {word: n for word, n in counts.items() if word and n}
-        offsets = _add_up([*map(len, nonzero)])
+        sizes = [len(word) for word in nonzero]
         symbols = np.frombuffer(b"".join(nonzero), u8).astype(np.int32)
-        return cls(symbols, offsets, np.fromiter(nonzero.values(), i64, len(nonzero)))
+        return cls(symbols, _add_up(sizes), np.array([*nonzero.values()], i64))
 
     @classmethod
     def load(cls, path: PathName) -> Words:
@@ -4774,7 +4750,8 @@ class Words(NamedTuple):
             require(isinstance(words, Words), f"only Words can be added up, not {words!r:.80}")
             with np.errstate(invalid="ignore"):
                 counts = np.round(words.counts * weight).astype(i64)
-            require(counts.min(initial=0) >= 0, f"the weight {weight!r} is below 0 or too large")
+            is_valid = counts.min(initial=0) >= 0
+            require(is_valid, f"the weight {weight!r} is below 0 or too large")
             counter.add_words(words._replace(counts=counts))
         return counter.words()
 
@@ -4788,10 +4765,9 @@ class Words(NamedTuple):
     @property
     def texts(self) -> list[bytes]:
         """The words as bytes."""
-        text = b"".join(map(self.alphabet.__getitem__, self.symbols.tolist()))
-        sizes = np.array([*map(len, self.alphabet)], i64)
-        bounds = _add_up(sizes[self.symbols])[self.offsets]
-        return [text[start:end] for start, end in itertools.pairwise(bounds.tolist())]
+        tokens = [self.alphabet[symbol] for symbol in self.symbols.tolist()]
+        offsets = self.offsets.tolist()
+        return [b"".join(tokens[start:end]) for start, end in itertools.pairwise(offsets)]
 
     @property
     def sizes(self) -> np.ndarray:
@@ -4802,7 +4778,8 @@ class Words(NamedTuple):
     @interruptible
     def digest(self) -> str:
         """The SHA-256 of the words and their counts, in hexadecimal, whatever their order."""
-        hashes = np.sort(_hash_words(self.symbols, self.offsets, self.counts.astype(u64)))
+        counts = self.counts.astype(u64)
+        hashes = np.sort(_hash_words(self.symbols, self.offsets, counts))
         return hashlib.sha256(hashes.astype("<u8").data).hexdigest()
 
     @interruptible
@@ -4830,12 +4807,15 @@ class Words(NamedTuple):
         code_points, offsets = _decode_words(self)
         if metaspace:
             code_points, offsets = _with_marks(code_points, offsets, metaspace)
-        totals = np.bincount(code_points, np.repeat(self.counts, np.diff(offsets)), N_CODE_POINTS)
+        counts = np.repeat(self.counts, np.diff(offsets))
+        totals = np.bincount(code_points, counts, N_CODE_POINTS)
         totals[0xD800:0xE000] = 0  # invalid bytes
-        frequent = _best_first(totals, N_CODE_POINTS, 0)
-        before = np.cumsum(totals[frequent]) - totals[frequent]
-        is_kept = before < coverage * totals.sum()
-        letters = np.sort(frequent[is_kept | (coverage == 1)])
+        letters = _best_first(totals, 0)
+        if coverage < 1:
+            # a character is left out if those before it suffice
+            before = np.cumsum(totals[letters]) - totals[letters]
+            letters = letters[before < coverage * totals.sum()]
+        letters.sort()
         symbol_of = np.full(N_CODE_POINTS, -1, np.int32)
         symbol_of[letters] = np.arange(len(letters))
         alphabet = [chr(code_point).encode() for code_point in letters.tolist()]
@@ -4847,52 +4827,47 @@ def _add_up(sizes):
     return np.append(0, np.cumsum(sizes, dtype=i64))
 
 
-def _best_first(values, n, least=-np.inf):
-    """Find the indices of the n greatest values above `least`, the greatest first.
-
-    Ties keep their order.
-    """
-    n = min(n, np.count_nonzero(values > least))
+def _best_first(values, least=-np.inf):
+    """List the indices of the values above `least`, the greatest first; ties keep their order."""
+    n = np.count_nonzero(values > least)
     return np.argsort(-values, kind="stable")[:n]
 
 
 def _decode_words(words):
     """Decode words over the single bytes: returns code points, and the offsets of words in them.
 
-    Invalid bytes become lone surrogates. An END after each word separates it from the next one.
+    An invalid byte becomes a lone surrogate, and so does the END that is put after each word.
     """
     data = words.symbols.astype(u8)
     data[data == END] = INVALID_BYTE
-    text = np.insert(data, words.offsets[1:], END).tobytes()
-    decoded = text.decode("utf-8", "surrogateescape").encode("utf-32-le", "surrogatepass")
-    code_points = np.frombuffer(decoded, "<u4")
+    ended = np.insert(data, words.offsets[1:], END)
+    text = ended.tobytes().decode("utf-8", "surrogateescape")
+    code_points = np.frombuffer(text.encode("utf-32-le", "surrogatepass"), "<u4")
     is_end = code_points == 0xDC00 + END
-    ends = np.flatnonzero(is_end) - np.arange(len(words.counts))
-    return code_points[~is_end], np.append(0, ends)
+    sizes = np.diff(np.flatnonzero(is_end), prepend=-1) - 1
+    return code_points[~is_end], _add_up(sizes)
 
 
 def _with_marks(code_points, offsets, step):
-    """Apply a Metaspace to words of characters, as if none began a text.
-
-    Returns code points and offsets.
-    """
+    """Apply a Metaspace to words, as if none began a text; returns code points and offsets."""
     mark = ord(step.replacement)
-    marked = np.where(code_points == 0x20, mark, code_points)
+    code_points = np.where(code_points == ord(" "), mark, code_points)
+    if step.prepend_scheme != "always":
+        return code_points, offsets
     starts = offsets[:-1]
-    lacks_mark = (marked[starts] != mark) & (step.prepend_scheme == "always")
-    return np.insert(marked, starts[lacks_mark], mark), offsets + _add_up(lacks_mark)
+    lacks_mark = code_points[starts] != mark
+    marked = np.insert(code_points, starts[lacks_mark], mark)
+    return marked, offsets + _add_up(lacks_mark)
 
 
 def _split_at_unknown(symbols, offsets, counts, alphabet):
-    """Split words at unknown symbols, which are -1.
-
-    Returns the parts, each with the count of its word. Equal parts are not joined.
-    """
+    """Split words at unknown symbols, -1; each part has the count of its word, and is a word."""
     is_known = symbols >= 0
-    may_begin = ~np.append(False, is_known)  # after an unknown symbol, or where a word begins
-    may_begin[offsets[:-1]] = True
+    n_known = _add_up(is_known)  # before each symbol, and in all
+    may_begin = np.append(True, ~is_known)  # after an unknown symbol, or where a word begins
+    may_begin[offsets] = True
     starts = np.flatnonzero(is_known & may_begin[:-1])
-    part_offsets = np.append(np.cumsum(is_known)[starts] - 1, np.count_nonzero(is_known))
+    part_offsets = np.append(n_known[starts], n_known[-1])
     words = np.searchsorted(offsets, starts, "right") - 1
     return Words(symbols[is_known], part_offsets, counts[words], alphabet)
 
@@ -4914,9 +4889,8 @@ class CorpusCounts(NamedTuple):
     @property
     def n_read(self):
         """The number of bytes that were read, including special tokens."""
-        return self.n_bytes + sum(
-            len(token.encode()) * n for token, n in self.special_tokens.items()
-        )
+        sizes = (len(token.encode()) * n for token, n in self.special_tokens.items())
+        return self.n_bytes + sum(sizes)
 
     @property
     def n_pretokens(self):
@@ -4931,10 +4905,13 @@ class CorpusCounts(NamedTuple):
         }
 
 
+_DROPPED = ("n_dropped", "n_dropped_bytes", "max_error")
+_NUMBERS = ("n_documents", "n_bytes", "n_bad_lines", *_DROPPED)  # fields that are added up
+
 # The table of words uses linear probing, and is at most half full; the cache of encoding is such a
-# table, too, up to three quarters full. A slot is the place of an entry. Here are 8 of them. "the"
-# (home slot 2) was counted 5 times, " cat" (home 2, which is taken, so slot 3) twice,
-# "internationalization" (home 6) once:
+# table, too, up to three quarters full. An entry is four numbers of 64 bits, and a slot is its
+# place. In a table of 8 entries "the" (home slot 2) was counted 5 times, " cat" (home 2, which is
+# taken, so slot 3) twice, "internationalization" (home 6) once:
 #
 #     slot    key: 8 bytes        7 bytes and size            value   more
 #     0, 1    -                   0: free
@@ -4942,14 +4919,13 @@ class CorpusCounts(NamedTuple):
 #     3       " cat"              "", 4                       2       0
 #     6       its hash            LONG | 20                   1       0: its place in long_words
 #
-# So a word of up to INLINE_BYTES is compared by two numbers of 64 bits in the entry itself. Only
-# longer words, which are rare, need a look at their bytes; `more` of other words does not matter.
-# The value is a count, the id of a token, or the ids of a pretoken.
+# So a word of up to INLINE_BYTES is equal to another if their keys are equal. Only longer words,
+# which are rare, need a look at their bytes; `more` of other words does not matter. The value is a
+# count, the id of a token, or the ids of a pretoken.
 INLINE_BYTES = 15
 LONG = u64(0xFF) << u64(56)
 END_KEY = u64(1) << u64(56)  # the second half of the key of a word of one byte, as END is
-# the bits of `more` with the position of a long word; the encoder uses the upper ones
-IN_LONG_WORDS = u64(2**48 - 1)
+IN_LONG_WORDS = u64(2**48 - 1)  # the place of a long word; the encoder uses the upper bits of more
 # columns of the entries
 VALUE = 2
 MORE = 3
@@ -4959,7 +4935,7 @@ MORE = 3
 class _WordTable:
     """A hash table of byte strings; see above."""
 
-    entries: np.ndarray  # uint64[H, 4]
+    entries: np.ndarray  # uint64[H, 4]  H is a power of two
     long_words: np.ndarray  # uint8[…]   end to end, and PADDING
     n_words: int = 0
     n_long_bytes: int = 0
@@ -4985,11 +4961,10 @@ def _mix(low, high):
 
 @kernel
 def _hash_key(low, high):
-    """Hash two numbers of 64 bits with a seed.
+    """Hash two numbers of 64 bits with a seed; the upper bits of the hash are the good ones.
 
-    So nobody can write a text whose words all collide. The seed differs between runs. It determines
-    the order of the words in a table, never a result. All bits of both numbers influence the upper
-    bits of the hash, but not the lower ones.
+    The seed differs between runs, so nobody can write a text whose words all collide. It determines
+    the order of the words in a table, never a result.
     """
     seed = process_seed() * u64(0x9E3779B97F4A7C15) | u64(1)
     return (low ^ (high * seed)) * seed
@@ -4997,7 +4972,7 @@ def _hash_key(low, high):
 
 @kernel
 def _home_slot(low, high, n_entries):
-    """Return the slot in which the search for a key begins. `n_entries` is a power of two."""
+    """Return the slot in which the search for a key begins."""
     return _hash_key(low, high) >> (u64(64) - count_bits(u64(n_entries - 1)))
 
 
@@ -5034,8 +5009,7 @@ def _word_keys(text, start, ends, n, entries, keys):
 
     text     uint8[…]: the first word begins at `start`
     ends     int64[n]: where each word ends
-    entries  uint64[H, 4]: those of the table; they are prefetched. The look-up then takes 8 ns a
-             word in 40 MB of English
+    entries  uint64[H, 4]: are prefetched; a look-up then takes 8 ns in 40 MB of English
     keys     uint64[4 KEYS]: the two halves of a key, the slot, and a free place for each word
     """
     k = u64(0)
@@ -5078,11 +5052,7 @@ def _find_value(text, start, size, entries, long_words):
 
 @inline_kernel
 def _store_key(table, entries, long_words, slot, low, high, text, start):
-    """Write a key into a free slot, and append the bytes of a long word to the others.
-
-    Both must have room. The arrays are those of the table. The caller passes them, since reading a
-    field would count a reference.
-    """
+    """Write a key into a free slot, and append the bytes of a long word; both must have room."""
     first = table.n_long_bytes
     size = i64(high & ~LONG) * i64(high >= LONG)  # 0 for a short word
     entries[slot, 0] = low
@@ -5128,12 +5098,10 @@ def _count_unique(table):
 
 @kernel
 def _add_words(table, text, start, ends, n, weights, keys):
-    """Add the weights of n words that lie end to end in a text.
+    """Add the weights of n words that lie end to end in a text, as for `_word_keys`.
 
-    text, ends, keys  as for `_word_keys`
-    weights           int64[n], or int64[1]: one for all words
-
-    END is a word, too, with the same key as a real byte 0xFE; see `_export_words`.
+    `weights` is int64[n], or int64[1], one for all. END is a word, too, with the same key as a real
+    byte 0xFE; see `_export_words`.
     """
     for first in range(0, n, KEYS):
         last = min(first + KEYS, n)
@@ -5169,10 +5137,10 @@ def _count_text(table, text, scanned, scan_table, lanes, marks, keys):
 def _export_words(table, n_ends, class_of, dropped):
     """Copy the words of a table, in its order, except those that the pattern drops.
 
-    Returns their bytes, uint8[N], offsets, int64[W + 1], and counts, int64[W].
-
     n_ends             how often END was counted, which is a word of the table
     class_of, dropped  as in a ScanTable
+
+    Returns their bytes, uint8[N], offsets, int64[W + 1], and counts, int64[W].
     """
     entries = table.entries
     long_words = table.long_words
@@ -5208,9 +5176,7 @@ def _export_words(table, n_ends, class_of, dropped):
 
 
 class WordCounter:
-    """Count words, and add up counts.
-
-    A pattern that drops pretokens must be the same for all texts.
+    """Count words, and add up counts. A pattern that drops pretokens must be that of all texts.
 
     >>> counter = WordCounter()
     >>> pretokenizer = Pretokenizer(Pattern("gpt2"))
@@ -5231,14 +5197,13 @@ class WordCounter:
     def add_texts(self, texts, pretokenizer, opening=BEGINS):
         """Count the pretokens of texts; returns the numbers of documents and of bytes.
 
-        A special token ends a document.
-
-        opening  how the first text begins; see Pretokenizer.apply
+        A special token ends a document. `opening` is as in Pretokenizer.apply.
         """
         flat, original = pretokenizer.apply(self._scan, texts, opening)
         self.add_flat(flat, pretokenizer.pattern)
         meanings = original.meanings
-        self.special_ids.update(meanings[meanings >= 0].tolist())
+        ids = meanings[meanings >= 0]
+        self.special_ids.update(ids.tolist())
         n_bytes = len(original.text) - PADDING - len(meanings)
         return _count_parts(original.scanned), n_bytes
 
@@ -5258,43 +5223,41 @@ class WordCounter:
         )
         text = _with_padding(words.symbols.astype(u8, copy=False))
         n = len(words.counts)
-        # The words come in the order of their hashes, and a table that grows while it takes them
-        # would fill from its beginning, causing long probes: 500,000 words took 6.7 s instead of
-        # 0.13. So reserve the space first.
+        # Words in the order of their hashes would fill a table that grows from its beginning, with
+        # long probes: 500,000 took 6.7 s instead of 0.13. So reserve the space first.
         _reserve_words(self.table, n, 0)
         _add_words(self.table, text, 0, words.offsets[1:], n, words.counts, self._keys)
 
     def words(self, dtype=np.int32):
-        """Return the words so far, in no particular order.
-
-        With the type uint8 the symbols are not copied; such Words are for `add_words` alone.
-        """
+        """Return the words so far, in no particular order; those of uint8 are for `add_words`."""
         text, offsets, counts = _export_words(self.table, self._n_ends, *self._dropped)
         return Words(text.astype(dtype, copy=False), offsets, counts)
 
     def drop_rarest(self, max_words):
         """Drop the rarest words if there are more than `max_words`; at most half of that are left.
 
-        All words of the same count are dropped, or none. Returns the number of dropped occurrences,
-        their bytes, and the count of the most frequent dropped word; zeros if no word was dropped.
+        All words of the same count are dropped, or none. Returns what happened as fields of
+        CorpusCounts; `max_error` is the count of the most frequent dropped word.
 
         >>> counter = WordCounter()
         >>> counter.add_words(Words.from_counts({b"a": 7, b"b": 5, b"cd": 1, b"e": 1}))
         >>> counter.drop_rarest(3), counter.words().to_counts()
-        ((7, 8, 5), {b'a': 7})
+        ({'n_dropped': 7, 'n_dropped_bytes': 8, 'max_error': 5}, {b'a': 7})
         """
         if _count_unique(self.table) <= max_words:
-            return 0, 0, 0
+            return {}
         words = self.words(u8)
-        n_left = max(max_words // 2, 1)
-        least = np.partition(words.counts, -n_left - 1)[-n_left - 1]
-        is_rare = words.counts <= least
+        n_dropped = len(words.counts) - max(max_words // 2, 1)
+        greatest = np.partition(words.counts, n_dropped - 1)[n_dropped - 1]
+        is_rare = words.counts <= greatest
         rare = words.counts[is_rare]
         n_bytes = np.dot(rare, words.sizes[is_rare])
+        frequent = np.flatnonzero(~is_rare)
         self.table = _new_word_table(1 << 16, 1 << 16)
         self._n_ends = 0
-        self.add_words(_select_words(words, np.flatnonzero(~is_rare)))
-        return int(rare.sum()), int(n_bytes), int(least)
+        self.add_words(_select_words(words, frequent))
+        dropped = map(int, (rare.sum(), n_bytes, greatest))
+        return dict(zip(_DROPPED, dropped, strict=True))
 
 
 def _count_task(source, blocks):
@@ -5302,13 +5265,15 @@ def _count_task(source, blocks):
     counter = WordCounter()
     n_documents = 0
     n_bytes = 0
+    n_read = 0
     for block in blocks:
-        n, size = counter.add_texts(source.texts(block), source.pretokenizer, block.opening)
+        texts = source.texts(block)
+        n, size = counter.add_texts(texts, source.pretokenizer, block.opening)
         n_documents += n - (block.next_opening == CONTINUES)
         n_bytes += size
+        n_read += block.n_bytes
     special = {source.special_tokens[number]: n for number, n in counter.special_ids.items()}
-    counted = CorpusCounts(counter.words(u8), n_documents, n_bytes, special)
-    return counted, sum(block.n_bytes for block in blocks)
+    return CorpusCounts(counter.words(u8), n_documents, n_bytes, special), n_read
 
 
 @checked
@@ -5326,9 +5291,8 @@ def count(
     before     earlier counts with equal `Source.settings`, which are added to the new ones
     max_words  if there are more words than this, the rarest are dropped; 0: no word is dropped
 
-    Words are dropped after each task, and the tasks depend on the files and on `block_bytes` alone.
-    For the bound on the error see Manku and Motwani (2002), "Approximate Frequency Counts over Data
-    Streams".
+    Words are dropped after each task, and the tasks depend on the files and on `block_bytes` alone;
+    on the error see Manku and Motwani (2002), "Approximate Frequency Counts over Data Streams".
 
     >>> with tempfile.NamedTemporaryFile(suffix=".txt") as file:
     ...     _ = file.write(b"one two two"), file.flush()
@@ -5341,9 +5305,8 @@ def count(
         source = Source(source, pattern)
     counter = WordCounter()
     special_tokens = Counter()
-    totals = np.zeros(6, i64)  # the other fields of CorpusCounts
-    # Tasks are few and large, since the parent adds up alone; but each worker gets several, so that
-    # all end together.
+    totals = Counter(dict.fromkeys(_NUMBERS, 0))
+    # few and large, since the parent adds up alone; but several for each worker
     task_bytes = max(min((source.total_bytes or 0) // 16, TASK_BYTES), source.block_bytes)
     with (
         engine.progress_bar("scan", source.total_bytes, "B") as bar,
@@ -5352,20 +5315,12 @@ def count(
         for part, n_bytes in itertools.chain(((part, 0) for part in before), parts):
             counter.add_words(part.words)
             special_tokens.update(part.special_tokens)
-            totals += (
-                part.n_documents,
-                part.n_bytes,
-                part.n_dropped,
-                part.n_dropped_bytes,
-                part.max_error,
-                part.n_bad_lines,
-            )
+            totals.update({name: getattr(part, name) for name in _NUMBERS})
             if max_words:
-                totals[2:5] += counter.drop_rarest(max_words)
+                totals.update(counter.drop_rarest(max_words))
             bar.update(n_bytes)
-    totals[5] += source.n_bad_lines.total()
-    n_documents, n_bytes, *others = totals.tolist()
-    return CorpusCounts(counter.words(), n_documents, n_bytes, special_tokens, *others)
+    totals["n_bad_lines"] += source.n_bad_lines.total()
+    return CorpusCounts(counter.words(), special_tokens=special_tokens, **totals)
 
 
 def compile_pretokenizing(source):
@@ -5387,11 +5342,7 @@ def compile_counting(pattern):
 
 @kernel
 def _hash_words(symbols, offsets, hashes):
-    """Hash each word into the number that is already in `hashes`, in place; returns the hashes.
-
-    symbols, offsets  as in Words
-    hashes            uint64[W]
-    """
+    """Hash each word, as in Words, into its number in `hashes`, uint64[W]; returns the hashes."""
     for w in range(len(hashes)):
         for k in range(offsets[w], offsets[w + 1]):
             hashes[w] = _mix(hashes[w], u64(symbols[k]))
@@ -5403,16 +5354,15 @@ def _select_words(words, numbers):
     sizes = words.sizes[numbers]
     offsets = _add_up(sizes)
     shifts = words.offsets[numbers] - offsets[:-1]
-    places = np.arange(offsets[-1]) + np.repeat(shifts, sizes)
+    places = np.arange(offsets[-1])
+    places += np.repeat(shifts, sizes)
     return Words(words.symbols[places], offsets, words.counts[numbers], words.alphabet)
 
 
 def _in_order(words):
-    """Sort words by their hashes and counts, since the order in a table differs between processes.
-
-    Hashes begin with the sizes of the words: the hash of a symbol 0 alone would be 0.
-    """
-    hashes = _hash_words(words.symbols, words.offsets, words.sizes.astype(u64))
+    """Sort words by their hashes and counts; their order in a table differs between processes."""
+    sizes = words.sizes.astype(u64)  # hashes begin with them: that of a symbol 0 would be 0
+    hashes = _hash_words(words.symbols, words.offsets, sizes)
     return _select_words(words, np.lexsort((words.counts, hashes)))
 
 
@@ -5424,14 +5374,7 @@ def _read_arrays(path):
 
 
 def save_counts(path, counted, settings):
-    """Write a words file for counts of a Source with these settings. Equal counts make equal files.
-
-    >>> source = Source([TextStream(["to be", "or not to be"])], Pattern("gpt2"))
-    >>> with tempfile.TemporaryDirectory() as folder:
-    ...     save_counts(Path(folder, "words.npz"), count(source), source.settings)
-    ...     load_counts(Path(folder, "words.npz"))[0].words.to_counts()[b" be"]
-    2
-    """
+    """Write a words file for counts of a Source with these settings; equal counts, equal files."""
     words = _in_order(counted.words)
     header = json.dumps({"counted": counted.described, "settings": settings})
     with atomic_write(path) as file:
@@ -5466,7 +5409,6 @@ def load_counts(path: Path) -> tuple[CorpusCounts, dict]:
             and (words.sizes > 0).all()
             and words.sizes.sum() == len(words.symbols)
             and len(words.sizes) == len(words.counts)
-            and (words.counts > 0).all()
             and words.digest == described["words"]
         ):
             raise ValueError("its words do not match their hash")
@@ -5476,9 +5418,9 @@ def load_counts(path: Path) -> tuple[CorpusCounts, dict]:
 # ─── Learning ─────────────────────────────────────────────────────────────────────────────────────
 #
 # Words -> Learned: merge the most frequent pair of adjacent symbols, again and again. A *cell*
-# is the place of one symbol of the alphabet, a *position* is the index of a cell, an *occurrence*
-# of a pair is the position where its left symbol begins, and a *frequency class* consists of all
-# words with the same count.
+# is the place of one symbol of the alphabet, a *width* is a number of cells, a *position* is the
+# index of a cell, an *occurrence* of a pair is the position where its left symbol begins, and a
+# *frequency class* consists of all words with the same count.
 #
 # All words lie in one array of cells, with WORD_END before, between and after them. A symbol that
 # covers w cells is written into the first and the last of them (boundary tags: Knuth, The Art of
@@ -5494,8 +5436,7 @@ def load_counts(path: Path) -> tuple[CorpusCounts, dict]:
 # The second merge makes est, 3 cells wide, at position 4. Its left neighbour is a w, which ends in
 # cell 4 - 1. Its right neighbour would begin in cell 4 + 3, but the word ends there. So the new
 # pair (w, est) occurs at position 4 - 1, since w is 1 cell wide. That position is also in the list
-# of (w, es), as a stale occurrence: cell 3 has w, but cell 3 + 1 does not have es. The count of (w,
-# es) falls by the first count of (w, est), so no pair has to be counted anew.
+# of (w, es), as a stale occurrence: cell 3 has w, but cell 3 + 1 does not have es.
 #
 # `Learner` is the interface, and `_Learner` is its state. `learn` always merges the best pair.
 
@@ -5503,13 +5444,11 @@ def load_counts(path: Path) -> tuple[CorpusCounts, dict]:
 # with a visible character in Latin-1, then the others.
 BYTE_ORDER = sorted(range(256), key=lambda byte: byte == 0x20 or not chr(byte).isprintable())
 
-# in cells: between two words; inside a symbol of three cells or more, not at its ends
-WORD_END = -1
-INTERIOR = -2
+WORD_END = -1  # in cells, between two words
+INTERIOR = -2  # in cells, inside a symbol of three cells or more, not at its ends
 LEFT = i64(0)
 RIGHT = i64(1)
-# why a pair cannot merge; the first two are also values of its `start`
-FORBIDDEN = -1
+FORBIDDEN = -1  # why a pair cannot merge; the first two are also values of its `start`
 MERGED = -2
 TOO_LONG = -3
 _REFUSALS = {FORBIDDEN: "is forbidden", MERGED: "is merged already", TOO_LONG: "is too long"}
@@ -5517,18 +5456,16 @@ OUTDATED = -1  # the length of a list that lacks occurrences, which a split has 
 LEAST_SCORE = 5e-324  # the least number above 0
 MERGES_PER_ROUND = 256  # between rounds the progress bar moves, and Ctrl-C takes effect
 MAX_COUNT = 2**63 - 1
-# symbols of a token; without a limit, a text of one letter gives tokens half as long as it is
-LONGEST_LEARNT = 1 << 16
-# with fewer symbols in all words, int32 holds any position, and is faster
-INT32_SYMBOLS = 1 << 29
+LONGEST_LEARNT = 1 << 16  # cells; or a text of one letter would give tokens half as long as it is
+INT32_SYMBOLS = 1 << 29  # with fewer in all words, int32 holds any position, and is faster
 
 
 class Learned(NamedTuple):
     """Tokens, and how they were learnt; None for a field that the family does not have.
 
-    If tokens are made by merges, symbols 0 to A - 1 are the alphabet, merge k makes symbol A + k,
-    and the tokens are those of the symbols in order. A Unigram has its best tokens first. A
-    WordPiece has pairs, but no merges, since a word is not cut by them.
+    If tokens are made by merges, they are in the order of the symbols: first the alphabet, then one
+    for each merge. A Unigram has its best tokens first. A WordPiece has pairs, but no merges, since
+    a word is not cut by them.
 
     >>> learned = learn(Words.from_counts({b"aaab": 3, b"ab": 1}), 258)
     >>> learned.merges, learned.tokens[-2:]
@@ -5540,10 +5477,8 @@ class Learned(NamedTuple):
     merges: list[Merge] | None = None  # pairs of bytes
     scores: np.ndarray | None = None  # float64[V]   logarithms of the tokens' probabilities
     pairs: np.ndarray | None = None  # int32[M, 2]   the two symbols that merged
-    # int64[M]  occurrences of the pair in the corpus when it was merged
-    counts: np.ndarray | None = None
-    # int64[M + 1]  symbols in the corpus before the first merge, and after each
-    n_tokens: np.ndarray | None = None
+    counts: np.ndarray | None = None  # int64[M]  occurrences of the pair when it was merged
+    n_tokens: np.ndarray | None = None  # int64[M + 1]  of the corpus, at first and after each merge
     # the log probability of the corpus in each round of a Unigram, before tokens were removed
     likelihoods: Sequence[float] = ()
 
@@ -5551,10 +5486,9 @@ class Learned(NamedTuple):
 
 
 def _record(**fields):
-    """Make the type of the entries of a table: a record of these fields.
+    """Make the type of a table of records, which loads one cache line for all fields of an entry.
 
-    They are attributes in Python as well. A kernel that uses several fields of an entry then loads
-    one cache line. With an array for each field, learning took up to 1.4 times as long.
+    With an array for each field, learning took up to 1.4 times as long.
     """
     return np.dtype((np.record, list(fields.items())))
 
@@ -5569,7 +5503,8 @@ _SYMBOL = _record(
     count="int64",  # occurrences of this pair in the corpus when it was merged
     n_tokens="int64",  # symbols in the corpus after this merge
     width="int64",  # cells
-    start="int64",  # its bytes are spelled[start :], up to the start of the next symbol
+    start="int64",  # its bytes are spelled[start : start + size]; the next symbol's follow
+    size="int64",
     tie_key="uint64",  # on a tie the smaller key goes first; with equal keys, the greater bytes do
 )
 _PAIR = _record(
@@ -5583,8 +5518,7 @@ _PAIR = _record(
 _QUEUED = _record(score="float64", count="int64", pair="int64")
 _NEIGHBOUR = _record(
     n_occurrences="int64",  # in all words, next to one symbol on one side; 0 when not in use
-    # in the corpus: the occurrences times the counts of their words; 0 when not in use
-    count="int64",
+    count="int64",  # in the corpus: occurrences times counts of words; 0 when not in use
     write_at="int64",  # where to write the next occurrence of the pair with this neighbour
     offset="int64",  # from the position of the symbol back to that of the pair
 )
@@ -5592,9 +5526,7 @@ _NEIGHBOUR = _record(
 
 @struct
 class _Learner:
-    """The state of the merge loop.
-
-    Kernels modify it in place, and replace arrays that are too short.
+    """The state of the merge loop. Kernels modify it, and replace arrays that are too short.
 
     All occurrences of a pair are created by the merge that makes its newer symbol. So each list of
     occurrences is written once, and a count only falls. When a and b are merged into ab, the count
@@ -5602,45 +5534,35 @@ class _Learner:
     of (ab, y). So counts are exact at the price of one look-up for each new pair, and a list is
     read once, when its pair is merged.
 
-    The heap is not updated when a count falls: a pair that reaches the top with an outdated count
-    moves down. A score that depends on the totals of the two symbols may rise as well. A merge
-    changes the counts and the totals only of pairs that have one of the two merged symbols. So all
-    of these are pushed again. Entries with too low a score are dropped when they reach the top.
+    Most pairs are rare, so the heap has only those whose score is at least a threshold: some ten
+    thousand pairs, not millions. It is not updated when a count falls: a pair that reaches the top
+    with an outdated count moves down. A score that depends on the totals of the two symbols may
+    rise as well. A merge changes the counts and the totals only of pairs that have one of the two
+    merged symbols. So all of these are pushed again. Entries with too low a score are dropped when
+    they reach the top.
 
     After a split a pair may gain occurrences. It is then pushed again, and its list is outdated:
     when the pair merges, its occurrences are searched for in all cells.
-
-    Proof that, if each merged pair occurs and none is split, no merge makes an older string.
-    Between two ends of symbols, the symbols depend on the string alone: a merge across such an end
-    would have removed it; and a run of equal symbols is merged from the left, so that an end inside
-    the run, if it still exists, has an even number of them before it. Thus when a symbol is made,
-    its string is that one pair of symbols wherever it lies between two ends of symbols, and is
-    merged there.
     """
 
-    # int32[C]  all words, the most frequent first, as the comment above shows
-    cells: np.ndarray
+    cells: np.ndarray  # int32[C]  all words, the most frequent first; see above
     class_of: np.ndarray  # int32 or int64[C / 64]  the frequency class of every 64th cell
     classes: np.ndarray  # _CLASS[F]
     symbols: np.ndarray  # _SYMBOL[V + 1]
     spelled: np.ndarray  # uint8[…]        the bytes of all symbols, and PADDING
     pairs: np.ndarray  # _PAIR[P]
-    # int32 or int64[…]  a hash table of the pairs, by their symbols; -1 in a free slot
-    slots: np.ndarray
-    # _QUEUED[H]  the pairs whose score is at least the threshold, the best one first
-    heap: np.ndarray
-    # int32 or int64[3 C]  a merge adds at most two for each symbol that it removes; splits add more
-    occurrences: np.ndarray
+    slots: np.ndarray  # int32 or int64[…]  a hash table of pairs, by symbols; -1 in a free slot
+    heap: np.ndarray  # _QUEUED[H]  the best pair is the first
+    # a merge adds at most two for each symbol that it removes; splits add more
+    occurrences: np.ndarray  # int32 or int64[3 C]
+    # of one symbol, left and right: each neighbour, those at its occurrences, and each one once
     neighbours: np.ndarray  # _NEIGHBOUR[2, V]
-    # int32[2, C / 2]  the neighbours at each occurrence of one symbol, left and right
-    beside: np.ndarray
-    distinct: np.ndarray  # int32[2, V]    the neighbours, each once
-    # int64[V + 1]  the counts of symbols; not valid if the score does not need them
-    totals: np.ndarray
-    # int64[V + 1]  symbol -> first entry in the list of its pairs, or -1; empty if not needed
-    heads: np.ndarray
-    # int64[2 P]  entry -> next one or -1; 2 k + side is pair k, by its left or right symbol
-    links: np.ndarray
+    beside: np.ndarray  # int32[2, C / 2]
+    distinct: np.ndarray  # int32[2, V]
+    totals: np.ndarray  # int64[V + 1]  the counts of symbols; not valid if the score needs none
+    # lists of the pairs of a symbol, if the score needs them. Entry 2 k + side is pair k
+    heads: np.ndarray  # int64[V + 1]   symbol -> its first entry, or -1
+    links: np.ndarray  # int64[2 P]     entry -> the next one, or -1
     n_symbols: np.ndarray  # int64[1]      an array, since Python reads it, too
     score: Callable  # a cfunc: all of them have one type, so the kernels are compiled once
     by_count: bool  # the score of a pair is its count
@@ -5652,14 +5574,6 @@ class _Learner:
     threshold: float = np.inf  # the least score of pairs in the heap
     heap_size: int = 0
     n_linked: int = 0  # the number of pairs that are in the lists; these are the first ones
-
-
-@inline_kernel
-def _size_of_pair(a, b, symbols):
-    """Count the bytes of two symbols."""
-    size_a = symbols[a + 1].start - symbols[a].start
-    size_b = symbols[b + 1].start - symbols[b].start
-    return size_a + size_b
 
 
 @kernel
@@ -5677,8 +5591,8 @@ def _precedes(pair, other, learner):
         return symbols[a].tie_key < symbols[b].tie_key
     i = symbols[a].start
     j = symbols[b].start
-    i_end = symbols[a + 1].start
-    j_end = symbols[b + 1].start
+    i_end = i + symbols[a].size
+    j_end = j + symbols[b].size
     while i < i_end and j < j_end and spelled[i] == spelled[j]:
         i += 1
         j += 1
@@ -5694,24 +5608,24 @@ def _score(pair, learner):
         return 0.0
     if learner.by_count:
         return np.float64(pair.count)
-    a = i64(pair.left)
-    b = i64(pair.right)
+    a = pair.left
+    b = pair.right
+    symbols = learner.symbols
     totals = learner.totals
-    size = _size_of_pair(a, b, learner.symbols)
-    n_tokens = learner.symbols[learner.n_symbols[0] - 1].n_tokens
+    size = symbols[a].size + symbols[b].size
+    n_tokens = symbols[learner.n_symbols[0] - 1].n_tokens
     score = learner.score(pair.count, totals[a], totals[b], size, n_tokens)
     return score if score < np.inf else np.inf
 
 
 @inline_kernel
 def _goes_first(score, count, pair, other, learner):
-    """Tell whether a pair goes before a queued one.
-
-    The greater score goes first, then the greater count; then `_precedes` decides.
-    """
+    """Tell whether a pair goes before a queued one: the greater score, then the greater count."""
     if score != other.score:
         return score > other.score
-    return count > other.count if count != other.count else _precedes(pair, other.pair, learner)
+    if count != other.count:
+        return count > other.count
+    return _precedes(pair, other.pair, learner)
 
 
 @kernel
@@ -5728,9 +5642,10 @@ def _push(pair, score, learner):
             break
         heap[child] = heap[parent]
         child = parent
-    heap[child].score = score
-    heap[child].count = count
-    heap[child].pair = pair
+    entry = heap[child]
+    entry.score = score
+    entry.count = count
+    entry.pair = pair
 
 
 @inline_kernel
@@ -5757,17 +5672,10 @@ def _sift_down(pair, score, count, learner):
         heap[parent] = heap[child]
         parent = child
         child = 2 * child + 1
-    heap[parent].score = score
-    heap[parent].count = count
-    heap[parent].pair = pair
-
-
-@kernel
-def _pop(learner):
-    """Remove the first pair of the heap; the last one takes its place and moves down."""
-    learner.heap_size -= 1
-    last = learner.heap[learner.heap_size]
-    _sift_down(last.pair, last.score, last.count, learner)
+    entry = heap[parent]
+    entry.score = score
+    entry.count = count
+    entry.pair = pair
 
 
 @kernel
@@ -5784,10 +5692,7 @@ def _push_due_pairs(first, learner):
 
 @kernel
 def _refill_heap(learner):
-    """Set the threshold to half of the greatest score, and make the heap of the pairs above it.
-
-    Most pairs are rare and never enter the heap: it has some ten thousand pairs, not millions.
-    """
+    """Set the threshold to half of the greatest score, and make the heap of the pairs above it."""
     pairs = learner.pairs
     greatest = 0.0
     for pair in range(learner.n_pairs):
@@ -5826,19 +5731,15 @@ def _reserve_pairs(n, learner):
         size *= 2
     if size > len(learner.slots):
         slots = np.full(size, -1, learner.slots.dtype)
-        for pair in range(learner.n_pairs):
-            left = i64(pairs[pair].left)
-            right = i64(pairs[pair].right)
-            slots[_find_pair(left, right, slots, pairs)] = pair
+        for number in range(learner.n_pairs):
+            pair = pairs[number]
+            slots[_find_pair(i64(pair.left), i64(pair.right), slots, pairs)] = number
         learner.slots = slots
 
 
 @kernel
 def _pair_number(left, right, learner):
-    """Look up a pair, which gets a record if it never occurred.
-
-    Returns its number, since the table may move.
-    """
+    """Return the number of a pair, which gets a record if it never occurred; the table may move."""
     _reserve_pairs(i64(1), learner)
     slots = learner.slots
     slot = _find_pair(left, right, slots, learner.pairs)
@@ -5856,14 +5757,13 @@ def _pair_number(left, right, learner):
 def _list_occurrences(pair, learner):
     """List the positions of a pair, ascending, with stale ones."""
     cells = learner.cells
-    a = i64(pair.left)
-    b = i64(pair.right)
-    start = pair.start
     listed = learner.occurrences
+    if pair.length != OUTDATED:
+        return listed[pair.start : pair.start + pair.length]
+    a = pair.left
+    b = pair.right
     width = learner.symbols[a].width
     n = 0
-    if pair.length != OUTDATED:
-        return listed[start : start + pair.length]
     found = np.empty(len(cells), listed.dtype)
     for position in range(len(cells) - width):
         if cells[position] == a and cells[position + width] == b:
@@ -5885,16 +5785,13 @@ def _count_neighbour(x, count, neighbours, distinct, n_distinct):
 
 @kernel
 def _replace(pair, c, occurrences, learner):
-    """Write c over a pair, drop stale occurrences, and count the neighbours.
+    """Write c over a pair, and count the neighbours: returns the distinct ones, left and right.
 
-    pair         its record
-    occurrences  int32 or int64[…]: its positions, which are overwritten
+    pair         its record; its count and its length become those of c
+    occurrences  int32 or int64[…]: its positions, which become those of c; stale ones are dropped
 
-    Returns how many distinct neighbours there are, left and right.
-
-    Then occurrences[: pair.length] are the positions of c, and pair.count is the count of c. They
-    are read from left to right: in "aaa" the second occurrence of (a, a) is stale when its turn
-    comes. Two adjacent c are counted once, as the right neighbour of the first c; the left
+    They are read from left to right: in "aaa" the second occurrence of (a, a) is stale when its
+    turn comes. Two adjacent c are counted once, as the right neighbour of the first c; the left
     neighbour of the second one counts as WORD_END.
     """
     cells = learner.cells
@@ -5904,8 +5801,7 @@ def _replace(pair, c, occurrences, learner):
     b = pair.right
     width_a = learner.symbols[a].width
     width = learner.symbols[c].width
-    # These views are made outside the loop: inside it they would take a tenth of the time of
-    # learning.
+    # made in the loop, these views would take a tenth of the time of learning
     at_left = learner.neighbours[LEFT]
     at_right = learner.neighbours[RIGHT]
     distinct_left = learner.distinct[LEFT]
@@ -5917,8 +5813,9 @@ def _replace(pair, c, occurrences, learner):
     for k in range(len(occurrences)):
         # load both ends early; learning would take 1.4 times as long otherwise
         if k + 16 < len(occurrences):
-            prefetch(cells, occurrences[k + 16] - 1)
-            prefetch(cells, min(occurrences[k + 16] + width, len(cells) - 1))
+            ahead = occurrences[k + 16]
+            prefetch(cells, ahead - 1)
+            prefetch(cells, min(ahead + width, len(cells) - 1))
         position = occurrences[k]
         middle = position + width_a
         after = position + width
@@ -5959,12 +5856,7 @@ def _left_to_right(x, side, symbol):
 
 @kernel
 def _add_new_pairs(side, c, n_distinct, positions, learner):
-    """Add the pairs of symbol c and its neighbours on one side, which are already counted.
-
-    side        LEFT or RIGHT
-    n_distinct  the number of distinct neighbours
-    positions   int32 or int64[…]: where c is
-    """
+    """Add the pairs of symbol c, at these positions, and its counted neighbours on one side."""
     _reserve_pairs(n_distinct, learner)
     symbols = learner.symbols
     pairs = learner.pairs
@@ -5978,16 +5870,19 @@ def _add_new_pairs(side, c, n_distinct, positions, learner):
     part = i64(symbols[c].left if side == LEFT else symbols[c].right)
     for k in range(n_distinct):
         x = i64(distinct[k])
-        pair = learner.n_pairs
-        learner.n_pairs += 1
-        new = pairs[pair]
         neighbour = neighbours[x]
-        # x before the merge; a second c is on the right
+        # Before the merge the neighbour was x or, if it is a second c on the right, the left of c.
+        # The pair of both loses these occurrences.
         before = i64(symbols[c].left) if x == c else x
         left, right = _left_to_right(before, side, part)
-        pairs[slots[_find_pair(left, right, slots, pairs)]].count -= neighbour.count
-        new.left, new.right = _left_to_right(x, side, c)
-        slots[_find_pair(i64(new.left), i64(new.right), slots, pairs)] = pair
+        loser = slots[_find_pair(left, right, slots, pairs)]
+        pairs[loser].count -= neighbour.count
+        left, right = _left_to_right(x, side, c)
+        slots[_find_pair(left, right, slots, pairs)] = learner.n_pairs
+        new = pairs[learner.n_pairs]
+        learner.n_pairs += 1
+        new.left = left
+        new.right = right
         new.count = neighbour.count
         new.start = stop
         new.length = neighbour.n_occurrences
@@ -6011,13 +5906,12 @@ def _add_new_pairs(side, c, n_distinct, positions, learner):
 def _reserve_memory(learner):
     """Make room for the pairs, their occurrences, and the neighbours at these.
 
-    If NumPy allocated so large arrays, it would request huge pages for them. Much of this memory is
-    never written, and the first learning of a process would take 1.3 times as long.
+    NumPy would request huge pages, and the first learning of a process take 1.3 times as long.
     """
-    n_cells = len(learner.cells)
-    learner.pairs = _reserve(learner.pairs, n_cells // 4 + 65536)
-    learner.occurrences = _reserve(learner.occurrences, 3 * n_cells)
-    learner.beside = np.empty((2, n_cells // 2), np.int32)
+    n = len(learner.cells)
+    learner.occurrences = _reserve(learner.occurrences, 3 * n)
+    learner.beside = np.empty((2, n // 2), np.int32)
+    learner.pairs = _reserve(learner.pairs, n // 4 + 65536)
     _reserve_pairs(i64(1 << 16), learner)
 
 
@@ -6043,13 +5937,15 @@ def _add_first_pairs(learner):
             pair = _pair_number(left, right, learner)
             pairs = learner.pairs
             slots = learner.slots
-        pairs[pair].count += classes[class_number].count
-        pairs[pair].length += 1
+        record = pairs[pair]
+        record.count += classes[class_number].count
+        record.length += 1
         pair_of[position] = pair
     for pair in range(learner.n_pairs):
-        pairs[pair].start = stop
-        stop += pairs[pair].length
-        pairs[pair].length = 0
+        record = pairs[pair]
+        record.start = stop
+        stop += record.length
+        record.length = 0
     for position in range(len(cells)):
         if pair_of[position] >= 0:
             record = pairs[pair_of[position]]
@@ -6063,22 +5959,24 @@ def _new_symbol(a, b, learner):
     """Add the symbol that joins a and b; returns its number."""
     symbols = learner.symbols
     c = learner.n_symbols[0]
-    end = symbols[c].start
-    learner.spelled = _reserve(learner.spelled, end + _size_of_pair(a, b, symbols) + PADDING)
     learner.n_symbols[0] += 1
-    spelled = learner.spelled
-    key = u64(0)
-    for symbol in (a, b):
-        end = _copy_bytes(spelled, symbols[symbol].start, symbols[symbol + 1].start, spelled, end)
-    for k in range(symbols[c].start, symbols[c].start + 8):
-        key = key << u64(8)
-        if k < end:
-            key = key | u64(spelled[k])
     new = symbols[c]
     new.left = a
     new.right = b
     new.width = symbols[a].width + symbols[b].width
-    new.tie_key = ~key if learner.by_bytes else u64(c)
+    new.size = symbols[a].size + symbols[b].size
+    new.tie_key = u64(c)
+    if learner.by_bytes:
+        key = ~symbols[a].tie_key  # the first 8 bytes, as those of the alphabet
+        if symbols[a].size < 8:
+            key = key | ~symbols[b].tie_key >> u64(8 * symbols[a].size)
+        new.tie_key = ~key
+    end = new.start
+    learner.spelled = _reserve(learner.spelled, end + new.size + PADDING)
+    spelled = learner.spelled
+    for symbol in (a, b):
+        start = symbols[symbol].start
+        end = _copy_bytes(spelled, start, start + symbols[symbol].size, spelled, end)
     symbols[c + 1].start = end
     return c
 
@@ -6121,10 +6019,7 @@ def _push_again(symbol, learner):
 
 @kernel
 def _apply_merge(number, learner):
-    """Merge a pair everywhere.
-
-    Its record must not be used after new pairs were added, as the table may have moved.
-    """
+    """Merge a pair everywhere. Its record is not used after new pairs: the table may have moved."""
     symbols = learner.symbols
     pair = learner.pairs[number]
     totals = learner.totals
@@ -6140,9 +6035,8 @@ def _apply_merge(number, learner):
     totals[a] -= pair.count
     totals[b] -= pair.count
     pair.start = MERGED
-    # makes the array longer only after splits
-    n_occurrences = learner.n_occurrences + 2 * len(positions)
-    learner.occurrences = _reserve(learner.occurrences, n_occurrences)
+    most = learner.n_occurrences + 2 * len(positions)  # more than there is room for after splits
+    learner.occurrences = _reserve(learner.occurrences, most)
     first_new = learner.n_pairs
     _add_new_pairs(LEFT, c, n_left, positions, learner)
     _add_new_pairs(RIGHT, c, n_right, positions, learner)
@@ -6153,15 +6047,15 @@ def _apply_merge(number, learner):
         _push_again(a, learner)
         if a != b:
             _push_again(b, learner)
-    if learner.by_tokens:  # all scores have changed: make the heap again
-        learner.heap_size = 0
+    if learner.by_tokens:
+        learner.heap_size = 0  # all scores have changed
 
 
 @kernel
 def _merge_until(goal, learner):
     """Merge the best pair until there are `goal` symbols, no pair is left, or its score is inf.
 
-    Returns the next pair: its symbols, its count and its score; -1, -1, 0, 0 if there is none.
+    Returns the fields of the next Pair; -1, -1, 0, 0 if there is none.
     """
     while True:
         # a heap this large is mostly outdated
@@ -6171,31 +6065,32 @@ def _merge_until(goal, learner):
                 if learner.threshold > LEAST_SCORE:  # the score is random: try again
                     continue
                 return -1, -1, 0, 0.0
-        best = learner.heap[0].pair
-        queued = learner.heap[0].score
-        count = learner.heap[0].count
-        pair = learner.pairs[best]
+        first = learner.heap[0]
+        queued = first.score
+        number = first.pair
+        pair = learner.pairs[number]
         score = _score(pair, learner)
         if score != _score(pair, learner):  # it is not a function of its arguments
             score = queued = np.inf
-        if learner.threshold <= score <= queued and (score < queued or pair.count < count):
-            _sift_down(best, score, pair.count, learner)
-        elif score != queued:
-            # merged, forbidden, below the threshold, or also in the heap with a greater score
-            _pop(learner)
-        elif learner.n_symbols[0] >= goal or score == np.inf:
+        is_outdated = score < queued or (score == queued and pair.count < first.count)
+        if is_outdated and score >= learner.threshold:
+            _sift_down(number, score, pair.count, learner)
+            continue
+        # or merged, forbidden, below the threshold, or also in the heap with a greater score
+        is_best = score == queued
+        if is_best and (learner.n_symbols[0] >= goal or score == np.inf):
             return int(pair.left), int(pair.right), int(pair.count), float(score)
-        else:
-            _pop(learner)
-            _apply_merge(best, learner)
+        # take it out of the heap: the last pair gets its place, and moves down
+        learner.heap_size -= 1
+        last = learner.heap[learner.heap_size]
+        _sift_down(last.pair, last.score, last.count, learner)
+        if is_best:
+            _apply_merge(number, learner)
 
 
 @kernel
 def _merge_pair(left, right, learner):
-    """Merge two symbols wherever they are adjacent, which may be nowhere.
-
-    Returns the new symbol, or FORBIDDEN, MERGED or TOO_LONG if nothing was changed.
-    """
+    """Merge two symbols: returns the new one, or FORBIDDEN, MERGED or TOO_LONG."""
     symbols = learner.symbols
     if symbols[left].width + symbols[right].width > LONGEST_LEARNT:
         return TOO_LONG
@@ -6207,14 +6102,8 @@ def _merge_pair(left, right, learner):
 
 
 @kernel
-def _forbid_pair(left, right, learner):
-    """Exclude a pair for good, even if it occurs only after a split."""
-    learner.pairs[_pair_number(left, right, learner)].start = FORBIDDEN
-
-
-@kernel
 def _list_pairs(learner):
-    """Return all pairs, _PAIR[P], and all lists of their occurrences."""
+    """Return all pairs, _PAIR[P], and all lists of their occurrences; views, not copies."""
     return learner.pairs[: learner.n_pairs], learner.occurrences[: learner.n_occurrences]
 
 
@@ -6230,8 +6119,10 @@ def _score_pairs(pairs, learner):
 @kernel
 def _count_pair(left, right, learner):
     """Return how often a pair occurs in the corpus."""
-    pair = learner.slots[_find_pair(left, right, learner.slots, learner.pairs)]
-    return int(max(learner.pairs[pair].count, 0)) if pair >= 0 else 0
+    slots = learner.slots
+    pairs = learner.pairs
+    pair = slots[_find_pair(left, right, slots, pairs)]
+    return int(max(pairs[pair].count, 0)) if pair >= 0 else 0
 
 
 @kernel
@@ -6253,10 +6144,7 @@ def _change_count(left, right, change, learner):
 
 @kernel
 def _split_symbol(symbol, parts, learner):
-    """Write parts over a symbol wherever it is; returns how often it was in the corpus.
-
-    parts  int64[…]: symbols, not that one itself
-    """
+    """Write other symbols, int64[…], over a symbol; returns how often it was in the corpus."""
     cells = learner.cells
     symbols = learner.symbols
     totals = learner.totals
@@ -6294,12 +6182,7 @@ def _split_symbol(symbol, parts, learner):
 
 @kernel
 def _copy_words(symbols, offsets, order, cells):
-    """Copy words into the cells, each after a WORD_END.
-
-    symbols, offsets  as in Words
-    order             int64[W]: the numbers of the words
-    cells             int32[C]: full of WORD_END
-    """
+    """Copy words in an order, int64[W], into cells full of WORD_END, which stay between words."""
     position = 1
     for word in order:
         for n in range(offsets[word], offsets[word + 1]):
@@ -6309,21 +6192,19 @@ def _copy_words(symbols, offsets, order, cells):
 
 
 def _make_cells(words, index_dtype):
-    """Sort the words by count, and write them into cells.
-
-    Returns the fields `cells`, `class_of` and `classes` of the state.
-    """
+    """Write the words into cells: returns the fields `cells`, `class_of` and `classes`."""
     order = np.argsort(-words.counts, kind="stable")
     cells = np.full(1 + len(words.symbols) + len(order), WORD_END, np.int32)
     _copy_words(words.symbols, words.offsets, order, cells)
     counts = words.counts[order]
-    # the last word of each class
-    last = np.append(np.flatnonzero(np.diff(counts)), len(counts) - 1)
+    stops = np.cumsum(words.sizes[order] + 1) + 1
+    last = np.flatnonzero(np.diff(counts, append=0))  # the last word of each class
     classes = np.empty(len(last), _CLASS)
-    classes["stop"] = np.cumsum(words.sizes[order] + 1)[last] + 1
+    classes["stop"] = stops[last]
     classes["count"] = counts[last]
-    class_of = np.searchsorted(classes["stop"], np.arange(0, len(cells), 64), "right")
-    return {"cells": cells, "class_of": class_of.astype(index_dtype), "classes": classes}
+    positions = np.arange(0, len(cells), 64)
+    class_of = np.searchsorted(classes["stop"], positions, "right").astype(index_dtype)
+    return {"cells": cells, "class_of": class_of, "classes": classes}
 
 
 def _make_symbols(words, n_symbols, tie_break):
@@ -6331,26 +6212,23 @@ def _make_symbols(words, n_symbols, tie_break):
     alphabet = words.alphabet
     a = len(alphabet)
     symbols = np.zeros(n_symbols + 1, _SYMBOL)
-    symbols["width"][:a] = 1
-    symbols["start"][1 : a + 1] = np.cumsum([*map(len, alphabet)])
-    # before the first merge
-    symbols["n_tokens"][a - 1] = np.dot(words.sizes, words.counts)
+    letters = symbols[:a]
+    letters["width"] = 1
+    letters["size"] = [len(token) for token in alphabet]
+    symbols["start"][1 : a + 1] = np.cumsum(letters["size"])
+    letters["n_tokens"][-1] = np.dot(words.sizes, words.counts)  # before the first merge
     if tie_break == "bytes":
-        symbols["tie_key"][:a] = ~np.array(alphabet, "S8").view(">u8")
+        letters["tie_key"] = ~np.array(alphabet, "S8").view(">u8")
     else:
         order = BYTE_ORDER if tuple(alphabet) == BYTES else range(a)
-        symbols["tie_key"][order] = range(a)
+        letters["tie_key"][order] = range(a)
     return symbols
 
 
 def _check_words(words, n_symbols):
-    """Return the numbers of symbols in the words and in their alphabet.
-
-    Raises InputError for unusable words.
-    """
-    n = len(words.symbols)
+    """Raise InputError for words that cannot be learnt from, or too few symbols."""
     a = len(words.alphabet)
-    require(n > 0, "there are no words to learn from")
+    require(len(words.symbols), "there are no words to learn from")
     fits = 0 <= words.symbols.min() <= words.symbols.max() < a
     require(fits, f"the symbols of words must be 0 to {a - 1}, their alphabet")
     require(
@@ -6358,7 +6236,6 @@ def _check_words(words, n_symbols):
         f"the alphabet has {a:,} symbols, but the vocabulary has room for {max(n_symbols, 0):,}: "
         "ask for more symbols or, if they are characters, for a lower `coverage`",
     )
-    return n, a
 
 
 def _likelihood(count, left, right, size, n_tokens=0):
@@ -6372,10 +6249,9 @@ _SCORE_TYPE = "float64(int64, int64, int64, int64, int64)"
 
 @functools.cache
 def _compile_score(score):
-    """Compile a score to a function that kernels call by its address.
+    """Compile a score to a function that kernels call by its address; also counts its parameters.
 
-    The function takes all five arguments, and returns inf if the score raises an error. Also
-    returns the number of arguments that the score takes.
+    The function takes all five numbers, and returns inf if the score raises an error.
     """
     if score is _likelihood and COMPILES:
         with contextlib.suppress(RuntimeError):  # no folder for the cache is writable
@@ -6430,27 +6306,22 @@ class Learner:
                    occurrences; "likelihood" is count(ab) / (count(a) * count(b)) in float64; or a
                    function of two or four numbers, see below
     tie_break      the order of pairs with equal scores and counts. "bytes": the greatest left bytes
-                   first, then the greatest right bytes (the rule of Stanford's CS336); of two
-                   left symbols with the same bytes, the one with the smaller id. "ids": the
-                   smallest left id first, then the smallest right id (the rule of Hugging Face,
-                   which numbers the bytes in BYTE_ORDER; other alphabets keep their order)
+                   first, then the greatest right bytes (the rule of Stanford's CS336); of equal
+                   bytes the smaller id. "ids": the smallest left id first, then the smallest right
+                   id (the rule of Hugging Face, which numbers the bytes in BYTE_ORDER)
     min_frequency  a pair that occurs less often in the corpus has the score 0
 
     A score of your own is a Python function that Numba can compile, with these parameters, whatever
     their names are, and perhaps others that have defaults:
 
-        score(count, size)               the occurrences of the pair in the corpus, and the bytes of
-                                         both symbols. The score must not fall when the count rises.
-                                         Such a score costs almost nothing
-        score(count, left, right, size)  also the occurrences of the two symbols. The score may rise
-                                         and fall with each number. Each merge computes the scores
-                                         of all pairs with the two symbols, so learning takes 7 to
-                                         16 times as long
-        score(count, left, right, size, n_tokens)
-                                         also the tokens of the whole corpus, as for an entropy or a
-                                         description length. Each merge computes the scores of
-                                         all pairs: 1,000 merges on 3 MB of text take 0.5 s, not
-                                         0.02
+    score(count, size)  the occurrences of the pair in the corpus, and the bytes of both symbols.
+                   The score must not fall when the count rises. It costs almost nothing
+    score(count, left, right, size)  also the occurrences of the two symbols. The score may rise and
+                   fall with each number. Each merge computes the scores of all pairs with the two
+                   symbols, so learning takes 7 to 16 times as long
+    score(count, left, right, size, n_tokens)  also the tokens of the whole corpus, as for an
+                   entropy. Each merge computes the scores of all pairs: 1,000 merges on 3 MB of
+                   text take 0.5 s, not 0.02
 
     The score is a function of its arguments alone: a random number is none, and a global variable
     keeps the value that it had when the score was first used. A pair whose score is 0 or less is
@@ -6458,17 +6329,15 @@ class Learner:
     raises an error, or differs when it is computed again, then `best` and `merge_best` raise
     InputError instead of choosing a pair.
 
-    A learner is for one thread at a time.
-
-    Any pair may merge at any time, even where it does not occur. So learners of several corpora
-    stay in step if each merge is made in all of them: a symbol then has one number in all. Merges
-    that were made, with or without splits, can be made again on other words.
+    A learner is for one thread at a time. Any pair may merge at any time, even where it does not
+    occur. So learners of several corpora stay in step if each merge is made in all of them: a
+    symbol then has one number in all. Merges and splits can be made again on other words.
 
     Wrong arguments raise InputError and change nothing: a symbol that does not exist, a pair that
     is forbidden, that is merged already, or that is longer than LONGEST_LEARNT, and more symbols
-    than `n_symbols`. After an interrupt (KeyboardInterrupt) the learner can be used, and
-    `n_symbols` tells how many merges it made. If it is damaged (by a lack of memory, or by an
-    interrupt of kernels that are not compiled), `best`, `count` and all changes raise InputError.
+    than `n_symbols`. After an interrupt the learner can be used, and `n_symbols` tells how many
+    merges it made. If it is damaged (by a lack of memory, or by an interrupt of kernels that are
+    not compiled), `best`, `count` and all changes raise InputError.
 
     In this BPE, no token has a byte after a "b":
 
@@ -6499,13 +6368,13 @@ class Learner:
             require_known("`score`", score, SCORES)
             score = SCORES[score]
         require(tie_break in ("bytes", "ids"), f"tie_break is 'bytes' or 'ids', not {tie_break!r}")
-        n, a = _check_words(words, n_symbols)
+        _check_words(words, n_symbols)
         self.alphabet = words.alphabet
         self.has_split = False
         self._score = score
         self._tokens = list(words.alphabet)
         self._counts = words.counts
-        index_dtype = np.int32 if n < INT32_SYMBOLS else i64
+        index_dtype = np.int32 if len(words.symbols) < INT32_SYMBOLS else i64
         totals = np.zeros(n_symbols + 1, i64)
         if score:
             np.add.at(totals, words.symbols, np.repeat(words.counts, words.sizes))
@@ -6513,7 +6382,7 @@ class Learner:
             **_make_cells(words, index_dtype),
             symbols=_make_symbols(words, n_symbols, tie_break),
             totals=totals,
-            n_symbols=np.array([a]),
+            n_symbols=np.array([len(words.alphabet)]),
             by_count=score is None,
             by_bytes=tie_break == "bytes",
             min_frequency=min(max(min_frequency, 1), MAX_COUNT),
@@ -6525,10 +6394,10 @@ class Learner:
         """Make the state for the kernels, with these pairs and the lists of their occurrences."""
         score, n_arguments = _compile_score(self._score or _likelihood)
         n = len(self._fields.symbols)
-        self.token(0)  # completes self._tokens
+        needs_lists = self._score and n_arguments > 2
         self._state = _Learner(
             **vars(self._fields),
-            spelled=np.frombuffer(b"".join(self._tokens), u8).copy(),
+            spelled=np.frombuffer(b"".join(self._all_tokens()), u8).copy(),
             pairs=pairs,
             slots=np.full(2, -1, occurrences.dtype),
             heap=np.empty(65536, _QUEUED),
@@ -6536,7 +6405,7 @@ class Learner:
             neighbours=np.zeros((2, n), _NEIGHBOUR),
             beside=np.empty((2, 0), np.int32),
             distinct=np.empty((2, n), np.int32),
-            heads=np.full(n * bool(self._score and n_arguments > 2), -1),
+            heads=np.full(n if needs_lists else 0, -1),
             links=np.empty(0, i64),
             score=score,
             by_tokens=n_arguments == 5,
@@ -6557,6 +6426,8 @@ class Learner:
         """
         return copy.copy(self)
 
+    # The pairs and the lists of their occurrences take the place of the state, which Python cannot
+    # copy.
     def __getstate__(self):
         return copy.deepcopy(vars(self) | {"_state": self._run(_list_pairs)})
 
@@ -6576,11 +6447,7 @@ class Learner:
 
     def token(self, symbol: int) -> bytes:
         """Return the bytes of a symbol."""
-        symbol = self._check_symbol(symbol)
-        tokens = self._tokens
-        for new in self._fields.symbols[len(tokens) : self.n_symbols]:
-            tokens.append(tokens[new["left"]] + tokens[new["right"]])
-        return tokens[symbol]
+        return self._all_tokens()[self._check_symbol(symbol)]
 
     def best(self) -> Pair | None:
         """Find the pair of the greatest score, or None if no pair has a score above 0.
@@ -6621,13 +6488,12 @@ class Learner:
 
     def forbid(self, left: int, right: int) -> None:
         """Exclude a pair for good: it is never the best, and cannot merge."""
-        self._run_on_pair(_forbid_pair, left, right)
+        number = self._run_on_pair(_pair_number, left, right)
+        pairs, _ = self._run(_list_pairs)
+        pairs["start"][number] = FORBIDDEN
 
     def count(self, left: int, right: int) -> int:
-        """Count a pair in the corpus.
-
-        In "aaa" the pair "a", "a" occurs twice. A pair that is too long to merge counts as 0.
-        """
+        """Count a pair in the corpus, 2 for "a", "a" in "aaa"; 0 if it is too long to merge."""
         return self._run_on_pair(_count_pair, left, right)
 
     def merge_best(self, n_symbols: int, *, progress: bool = False) -> None:
@@ -6658,38 +6524,33 @@ class Learner:
         parts = np.array(parts, i64)
         widths = self._fields.symbols["width"]
         has_width = widths[parts].sum() == widths[symbol]
-        fits = has_width and b"".join(tokens) == token
-        if not fits or symbol in parts or symbol < len(self.alphabet):
+        has_bytes = b"".join(tokens) == token
+        is_letter = symbol < len(self.alphabet)
+        if is_letter or symbol in parts or not has_width or not has_bytes:
             raise InputError(f"the symbol {symbol}, {token}, cannot be split into {tokens}")
         self.has_split = True
         return self._run(_split_symbol, int(symbol), parts)
 
     def words(self) -> Words:
-        """Return the words as they are now, over the alphabet of all symbols.
-
-        The most frequent word is the first.
-        """
-        self.token(0)  # completes self._tokens
-        # Without INTERIOR, each symbol of two cells or more has two, and only the first is kept.
-        marked = self._fields.cells[self._fields.cells != INTERIOR]
-        is_wide = self._fields.symbols["width"][marked] > 1
-        kept = marked[~is_wide | (np.cumsum(is_wide) % 2 == 1)]
-        ends = np.flatnonzero(kept == WORD_END)
-        offsets = ends - np.arange(len(ends))
+        """Return the words as they are now, over all symbols, the most frequent word first."""
+        cells = self._fields.cells
+        cells = cells[cells != INTERIOR]
+        # a symbol of two cells or more is in two of these, and only the first is kept
+        is_wide = self._fields.symbols["width"][cells] > 1
+        is_second = is_wide & (np.cumsum(is_wide) % 2 == 0)
+        kept = cells[~is_second]
+        is_symbol = kept != WORD_END
+        offsets = np.cumsum(is_symbol)[~is_symbol]
         counts = -np.sort(-self._counts)
-        return Words(kept[kept >= 0], offsets, counts, list(self._tokens))
+        return Words(kept[is_symbol], offsets, counts, list(self._all_tokens()))
 
     def learned(self) -> Learned:
-        """Return the merges, with their counts.
-
-        After a split the merges alone do not cut words as this learner has cut them.
-        """
+        """Return the merges and their counts; after a split, they do not cut words as it does."""
         a = len(self.alphabet)
         n = self.n_symbols
         new = self._fields.symbols[a:n]
         pairs = np.stack([new["left"], new["right"]], axis=1)
-        self.token(0)  # completes self._tokens
-        tokens = list(self._tokens)
+        tokens = list(self._all_tokens())
         return Learned(
             tokens,
             self.alphabet,
@@ -6709,6 +6570,13 @@ class Learner:
                 "when it is computed again"
             )
         return pair if pair.left >= 0 else None
+
+    def _all_tokens(self):
+        """Return the bytes of all symbols, after those of new symbols are added to the list."""
+        tokens = self._tokens
+        for new in self._fields.symbols[len(tokens) : self.n_symbols]:
+            tokens.append(tokens[new["left"]] + tokens[new["right"]])
+        return tokens
 
     def _check_room(self, n_symbols):
         """Check that there may be so many symbols."""
@@ -6748,13 +6616,11 @@ def learn(
     min_frequency: int = 1,
     progress: bool = False,
 ) -> Learned:
-    """Merge the best pair again and again, until there are `n_symbols` symbols.
+    """Merge the best pair until there are `n_symbols` symbols, which include the alphabet.
 
-    The alphabet is included. The options are those of `Learner`; by default the most frequent
-    pair merges.
-
-    The time of a merge is proportional to the occurrences of its pair, not to the length of all
-    words. Raises InputError if there are no words, or if a symbol is not in the alphabet.
+    The options are those of `Learner`. The time of a merge is proportional to the occurrences of
+    its pair, not to the length of all words. Raises InputError if there are no words, or if a
+    symbol is not in the alphabet.
 
     >>> learned = learn(Words.from_counts({b"aaab": 3, b"ab": 1}), 258)
     >>> learned.pairs.tolist(), learned.counts.tolist(), learned.n_tokens.tolist()
@@ -6791,17 +6657,16 @@ def learn(
 # Files name tokens in characters: GPT-2's bytes_to_unicode writes a visible byte as itself, and
 # each other byte as one of the 68 characters from U+0100 on.
 
-# All ids are smaller. Tables grow with the largest id, and no vocabulary has a tenth of this size.
-MAX_ID = 1 << 24
+MAX_ID = 1 << 24  # tables grow with the largest id; no vocabulary has a tenth of this size
 Vocab = dict[int, bytes]  # id -> token
 Ids = dict[str, int]  # the name of a token in a file, or the text of a special token -> its id
 SpecialTokens = Iterable[str] | Mapping[str, int] | None  # texts, or {text: id}
 _ID_RANGE = f"an id is a whole number from 0 to {MAX_ID - 1:,}"
 
-# the 188 visible bytes keep their characters; the other 68 get the next ones
-_BYTES_TO_UNICODE = dict(zip(BYTE_ORDER, [*BYTE_ORDER[:188], *range(256, 324)], strict=True))
-# A character that names no byte has the entry -1. The last entry is for all later characters.
-_UNICODE_TO_BYTES = np.full(0x145, -1)
+# byte -> code point: the 188 visible bytes keep their characters; the other 68 get the next ones
+_BYTES_TO_UNICODE = {byte: byte for byte in BYTE_ORDER[:188]}
+_BYTES_TO_UNICODE |= zip(BYTE_ORDER[188:], range(256, 324), strict=True)
+_UNICODE_TO_BYTES = np.full(0x145, -1)  # the last entry is for all later characters
 _UNICODE_TO_BYTES[list(_BYTES_TO_UNICODE.values())] = list(_BYTES_TO_UNICODE)
 _BYTE_NAMES = frozenset(map(chr, _BYTES_TO_UNICODE.values()))
 
@@ -6839,13 +6704,10 @@ def _printable(char):
 
 
 def _read_names(names, alphabet="bytes"):
-    """Read the names of tokens, which are UTF-8 or have one character for each byte.
-
-    Reading all at once is faster.
-    """
+    """Read the names of tokens, which are UTF-8 or have one character for each byte."""
     if alphabet == "characters":
         return [name.encode("utf-8", "surrogatepass") for name in names]
-    names = list(names)
+    names = list(names)  # all are read at once, which is faster
     codes = np.frombuffer("".join(names).encode("utf-32-le", "surrogatepass"), "<u4")
     values = _UNICODE_TO_BYTES.take(codes, mode="clip")
     invalid = codes[values < 0]
@@ -6873,8 +6735,7 @@ def _cls_and_sep(cls, sep, **_):
     return [cls[1]], [sep[1]]
 
 
-# The function that lists the ids before and after a text, by the type of a step of a
-# post_processor; its parameters are the other fields.
+# type of a step of a post_processor -> the function that reads its other fields
 _POST_PROCESSORS = {
     "BertProcessing": _cls_and_sep,
     "RobertaProcessing": _cls_and_sep,
@@ -6900,18 +6761,16 @@ class Model:
     scores          float32[V] or float64[V], by id: logarithms of probabilities (Unigram); for a
                     BPE without merges, the highest score merges first
     normalizer      steps of a Normalizer, as in a tokenizer.json
-    decoder         steps from tokens to text, as in a tokenizer.json, in which None says that there
-                    are none; empty if the bytes of tokens are only joined
+    decoder         steps from tokens to text, as in a tokenizer.json; (None,) if that has none,
+                    empty if the bytes of tokens are only joined
     unk_token       the token of unknown characters or words, or None
     byte_fallback   unknown characters become tokens of their bytes, <0x00> to <0xFF>
     fuse_unk        consecutive unknown characters become one token
     drops_unknown   a BPE without unk_token leaves out letters that have no token; otherwise it
                     refuses text with them
-    word_suffix     the suffix that the last letter of each word has in a BPE, and the tokens that
-                    end words
+    word_suffix     the suffix of the last letter of a word in a BPE, and of tokens that end words
     subword_prefix  the prefix of tokens of a WordPiece that continue a word
-    max_word_chars  words of more characters, or bytes if tokens are made of bytes, are unknown to a
-                    WordPiece
+    max_word_chars  longer words are unknown to a WordPiece; bytes if tokens are made of bytes
     config          the content of tokenizer_config.json
     post_processor  the post_processor of tokenizer.json; see `added_ids`
     batching        its truncation and padding, which are only kept for other tools
@@ -7000,17 +6859,17 @@ class Model:
         were added with `special: false`.
         """
         end = self.added_from if self.scores is None else len(self.scores)
-        texts = {self.vocab[token_id] for token_id in self.special_ids}
-        n_ids = Counter(filter(texts.__contains__, self.vocab.values()))
+        tokens = {token_id: self.vocab[token_id] for token_id in self.special_ids}
+        n_ids = Counter(filter(set(tokens.values()).__contains__, self.vocab.values()))
         special = {
-            self.vocab[token_id]: token_id
-            for token_id in self.special_ids
-            if token_id < end and n_ids[self.vocab[token_id]] == 1
+            token: token_id
+            for token_id, token in tokens.items()
+            if token_id < end and n_ids[token] == 1
         }
         if self.kind in ("bpe", "trimmed"):
-            letters = _letters(special, self.alphabet).values()
             merged = special.keys() & map(b"".join, self.merges or ())
-            return {special[token] for token in merged}.union(letters)
+            letters = _letters(special, self.alphabet).values()
+            return {*map(special.get, merged), *letters}
         return {
             token_id
             for token, token_id in special.items()
@@ -7045,11 +6904,8 @@ class Model:
 
     @property
     def decoder_steps(self) -> list[dict]:
-        """The steps of the decoder, without any Sequence.
-
-        There are none if tokens are made of bytes, since ByteLevel only reads their names.
-        """
-        if self.alphabet == "bytes":
+        """The steps of the decoder, without any Sequence."""
+        if self.alphabet == "bytes":  # ByteLevel only reads their names
             return []
         if self.decoder == (None,):
             # tokens are joined by spaces, like those of a WordPiece that all begin a word
@@ -7058,10 +6914,7 @@ class Model:
 
     @functools.cached_property
     def added_ids(self) -> tuple[list[int], list[int]]:
-        """The ids that the post_processor puts before and after one text.
-
-        Raises InputError if it does more.
-        """
+        """The ids that the post_processor puts before and after one text, if it does no more."""
         sides = [
             _call_step("post_processor", _POST_PROCESSORS, step)
             for step in _flattened(self.post_processor or [], "processors")
@@ -7109,7 +6962,7 @@ class Model:
         )
         scores = self.scores
         if scores is not None:
-            scores = (scores.dtype.str, scores.tolist())
+            scores = scores.dtype.str, scores.tolist()
         flags = sorted((text, tuple(flags)) for text, flags in self.flags.items())
         text = repr((plain, tables, scores, flags))
         return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
@@ -7132,7 +6985,7 @@ def _is_id(token_id):
 
 
 def _validate_vocab(vocab):
-    """Check the types and ranges of ids and tokens, and return a copy of the vocabulary."""
+    """Check the types and ranges of ids and tokens; returns a copy of the vocabulary."""
     for token_id, token in vocab.items():
         if not _is_id(token_id):
             raise InputError(f"the token {token!r} has the id {token_id!r}: {_ID_RANGE}")
@@ -7170,7 +7023,8 @@ def _assign_special_ids(model):
 def _validate_special_tokens(model):
     """Check that no control token is a single byte, and warn if text can become one by merges."""
     for text, token_id in model.special_tokens.items():
-        if token_id in model.merged_special_ids and model.flags.get(text, NO_FLAGS).special:
+        is_control = model.flags.get(text, NO_FLAGS).special
+        if is_control and token_id in model.merged_special_ids:
             forged = f"the special token {text!r} can be produced from ordinary text"
             require(len(model.vocab[token_id]) > 1, f"{forged}: it is a single byte")
             note(f"{forged}: merges make it from its letters")
@@ -7178,8 +7032,8 @@ def _validate_special_tokens(model):
 
 def _validate_distinct(model):
     """Check that no two ordinary tokens have the same bytes."""
-    tokens = [*map(model.vocab.get, model.ordinary)]
-    if len({*tokens}) < len(tokens):
+    tokens = [model.vocab[token_id] for token_id in model.ordinary]
+    if len(set(tokens)) < len(tokens):
         token = _repeated(tokens)
         ids = [token_id for token_id in model.ordinary if model.vocab[token_id] == token]
         raise InputError(f"the ids {ids} have the same bytes, {readable(token)!r}")
@@ -7187,8 +7041,7 @@ def _validate_distinct(model):
 
 def _repeated(items):
     """Find an item that appears twice."""
-    (item, _), *_ = Counter(items).most_common(1)
-    return item
+    return Counter(items).most_common(1)[0][0]
 
 
 ALPHABETS = ("bytes", "characters")
@@ -7207,7 +7060,9 @@ def _validate_scores(model):
         scores.dtype in (np.float32, np.float64),
         f"scores are of type float32 or float64, not {scores.dtype}",
     )
-    for token_id in np.flatnonzero(~(scores < np.inf)).tolist():  # a token of -inf is never chosen
+    is_number = scores < np.inf  # a token of -inf is never chosen
+    if not is_number.all():
+        token_id = int(np.argmin(is_number))
         raise InputError(
             f"the score of {model.vocab.get(token_id)!r}, id {token_id}, is {scores[token_id]}, "
             "which is not a number"
@@ -7271,11 +7126,13 @@ def build_vocabulary(learned, special_tokens, special_tokens_at="first", byte_to
 
     Two ways to make the same bytes, such as a + bc and ab + c, make one token.
     """
+    alphabet = learned.alphabet
     tokens = [*dict.fromkeys(learned.tokens)]
-    n_letters = len(learned.alphabet)
-    order = BYTE_ORDER if tuple(learned.alphabet) == BYTES else range(n_letters)
-    alphabet = [*map(str.encode, byte_tokens), *map(tokens.__getitem__, order)]
-    parts = [alphabet, tokens[n_letters:]]
+    letters = tokens[: len(alphabet)]
+    if tuple(alphabet) == BYTES:
+        letters = [tokens[byte] for byte in BYTE_ORDER]
+    letters = itertools.chain(map(str.encode, byte_tokens), letters)
+    parts = [letters, tokens[len(alphabet) :]]
     parts.insert(SPECIAL_TOKENS_AT.index(special_tokens_at), map(str.encode, special_tokens))
     return dict(enumerate(itertools.chain(*parts)))
 
@@ -8424,10 +8281,10 @@ def wordpiece_tables(model):
 
 @kernel
 def segment_wordpiece(text, start, size, tables, scratch, ids, at):
-    """Cut the word text[start : start + size] into ids[at :].
+    """Cut a word into its longest tokens, as said in Kind.
 
-    Returns the number of ids, or -1 if the word has none. Tokens of characters are whole ones, so
-    words are cut only between them, and a word with invalid bytes is unknown.
+    Tokens of characters are UTF-8, so words are cut only between characters, and a word with
+    invalid bytes is unknown.
     """
     position = start
     stop = start + size
@@ -8463,14 +8320,13 @@ PREFIX = b"##"  # of the tokens that continue a word
 
 
 def _mark_continuing(words):
-    """Number the symbols that continue words separately, after those that begin words.
+    """Number the symbols that continue words after those that begin words, which all characters do.
 
-    Returns words, and the number of symbols that begin words. All characters may begin words, as in
-    Hugging Face's trainer.
+    Returns words, and the number of symbols that begin words.
     """
     a = len(words.alphabet)
     marked = words.symbols + a
-    marked[words.offsets[:-1][words.sizes > 0]] -= a
+    marked[words.offsets[:-1]] -= a
     present = np.zeros(2 * a, bool)
     present[marked] = present[marked % a] = True
     symbols = (np.cumsum(present) - 1)[marked].astype(np.int32)
@@ -8543,12 +8399,12 @@ def learn_wordpiece(words, n_symbols, *, score="likelihood", min_frequency=1, pr
 #
 #     longest    2    1    0            shorter of 2    0        of 0 and 1    -1
 
-# These four have the values of SentencePiece.
+# These five have the values of SentencePiece.
 MAX_TOKEN_CHARS = 16
 SEED_SIZE = 1_000_000
 SUB_ITERATIONS = 2
 SHRINKING_FACTOR = 0.75
-LEAST_EXPECTED = 0.5  # occurrences; tokens with fewer are dropped, as in SentencePiece
+LEAST_EXPECTED = 0.5  # occurrences; tokens with fewer are dropped
 LATTICE_PARTS = 8  # for threads; the number is fixed, since sums of floats depend on it
 # Probabilities below TINY are scaled up by HUGE, so that words may have any length.
 TINY = 2.0**-100
@@ -8558,8 +8414,7 @@ HUGE = 2.0**100
 class _Lattice(NamedTuple):
     """The lattices of words; see above. A token has a greater number than the next shorter one."""
 
-    # int32[N]  position in the symbols -> the longest token that begins there
-    longest: np.ndarray
+    longest: np.ndarray  # int32[N]      position -> the longest token that begins there
     shorter: np.ndarray  # int32[V]      token -> the next shorter one, or -1
     sizes: np.ndarray  # int32[V]        token -> its number of characters
     places: np.ndarray  # int64[V]       token -> a position where it begins
@@ -8597,38 +8452,36 @@ def _list_substrings(words, longest):
     only if they occur twice.
     """
     n = len(words.alphabet)
-    starts = np.arange(len(words.symbols))
+    # of each position
+    longest_at = words.symbols.copy()
     counts = np.repeat(words.counts, words.sizes)
     ends = np.repeat(words.offsets[1:], words.sizes)
-    tokens_at = words.symbols.copy()
+    starts = np.arange(len(words.symbols))
     totals = np.bincount(words.symbols, counts, n)
-    # of the tokens of each size: the next shorter ones, a place of each, and their counts
-    levels = [(np.full(n, -1), np.zeros(n, i64), totals)]
+    # of the tokens of each size: their sizes, the next shorter ones, places, and counts
+    levels = [(np.ones(n, i64), np.full(n, -1), np.zeros(n, i64), totals)]
     for size in range(1, longest + 1):
         starts = starts[starts + size < ends[starts]]
-        numbers = _number_keys(tokens_at[starts].astype(i64) << 32 | words.symbols[starts + size])
+        keys = longest_at[starts].astype(i64) << 32 | words.symbols[starts + size]
+        numbers = _number_keys(keys)
         totals = np.bincount(numbers, counts[starts])
         is_token = totals > 1
-        repeated = is_token[numbers]
-        starts = starts[repeated]
-        ids = (np.cumsum(is_token) - 1)[numbers[repeated]]
+        new_ids = np.cumsum(is_token) - 1
+        is_repeated = is_token[numbers]
+        starts = starts[is_repeated]
+        ids = new_ids[numbers[is_repeated]]
         totals = totals[is_token]
         places = np.empty(len(totals), i64)
         places[ids] = starts
-        levels.append((tokens_at[places], places, totals))
-        tokens_at[starts] = n + ids
+        levels.append((np.full(len(totals), size + 1), longest_at[places], places, totals))
+        longest_at[starts] = n + ids
         n += len(totals)
-    shorter, places, totals = map(np.concatenate, zip(*levels, strict=True))
+    sizes, shorter, places, totals = map(np.concatenate, zip(*levels, strict=True))
     longer = np.zeros(n + 1)
     np.maximum.at(longer, shorter, totals)
-    sizes = np.repeat(
-        np.arange(len(levels), dtype=np.int32) + 1, [len(level[0]) for level in levels]
-    )
-    return (
-        _Lattice(tokens_at, shorter.astype(np.int32), sizes, places, *words[1:3]),
-        totals,
-        longer[:n],
-    )
+    tables = shorter.astype(np.int32), sizes.astype(np.int32), places
+    lattice = _Lattice(longest_at, *tables, words.offsets, words.counts)
+    return lattice, totals, longer[:n]
 
 
 @kernel
@@ -8639,8 +8492,8 @@ def _expect(lattice, first, stop, probabilities):
     probabilities   float64[V], of the tokens
 
     This is the forward-backward algorithm. `backward` includes the count of the word divided by its
-    probability, so an edge adds forward * probability * backward. A value below TINY is scaled up,
-    with the later nodes that were reached; the backward pass scales at the same nodes.
+    probability, so an edge adds forward * probability * backward. If a value is below TINY, all
+    nodes that are reached are scaled up; the backward pass does so at the same nodes.
     """
     longest, shorter, sizes, _, offsets, counts = lattice
     # in one cache line: probability and expectation
@@ -8648,7 +8501,7 @@ def _expect(lattice, first, stop, probabilities):
     table[:, 0] = probabilities
     reach = sizes.max()
     likelihood = 0.0
-    n_nodes = (offsets[1:] - offsets[:-1]).max() + 1
+    n_nodes = (offsets[1:] - offsets[:-1]).max() + 1 + reach  # scaling goes on behind the last
     forward = np.empty(n_nodes)
     backward = np.empty(n_nodes)
     scaled = np.empty(n_nodes, np.bool_)
@@ -8656,14 +8509,13 @@ def _expect(lattice, first, stop, probabilities):
         start = offsets[w]
         n = offsets[w + 1] - offsets[w]
         n_scaled = 0
-        for k in range(n + 1):
-            forward[k] = 0.0
+        forward[: n + 1] = 0.0
         forward[0] = 1.0
         for k in range(n):
             scaled[k] = forward[k] < TINY
             if scaled[k]:
                 n_scaled += 1
-                for i in range(k, min(k + reach, n + 1)):
+                for i in range(k, k + reach):
                     forward[i] *= HUGE
             token = longest[start + k]
             while token >= 0:
@@ -8680,7 +8532,7 @@ def _expect(lattice, first, stop, probabilities):
                 table[token, 1] += forward[k] * onward
                 token = shorter[token]
             if scaled[k]:
-                for i in range(k, min(k + reach, n + 1)):
+                for i in range(k, k + reach):
                     backward[i] *= HUGE
     return table[:, 1].copy(), likelihood
 
@@ -8689,8 +8541,7 @@ def _expect(lattice, first, stop, probabilities):
 def _losses(lattice, n_alphabet, scores, expected):
     """Estimate the loss of log probability of the corpus without each token, as SentencePiece does.
 
-    scores, expected   float64[V]: the logarithms of the tokens' probabilities, and their expected
-                       counts
+    scores, expected   float64[V]: of the tokens
 
     Returns float64[V]. All expected occurrences of a token become the tokens into which its own
     characters are best cut without it (Viterbi). The loss is -inf for a token that is never
@@ -8733,44 +8584,28 @@ def _losses(lattice, n_alphabet, scores, expected):
 
 
 def _digamma(x):
-    """Compute the digamma function, the derivative of log gamma.
-
-    Its recurrence leads to a number that is large enough for its asymptotic series.
-    """
+    """Compute the digamma function, the derivative of log gamma."""
+    # its recurrence leads to a number that is large enough for its asymptotic series
     y = x + 6.5
     z = 1 / (y * y)
     series = np.log(y) + z * (1 / 24 - z * (7 / 960 - z * (31 / 8064 - z * 127 / 30720)))
     return series - sum(1 / (x + k) for k in range(7))
 
 
-@kernel
-def _fall_back(new_ids, shorter):
-    """Replace each new id -1 by that of the longest shorter token that has one, in place.
-
-    new_ids   int32[V + 1], by id; the last one is -1, and is that of `shorter` -1
-    shorter   int32[V], as in a _Lattice
-    """
-    for token in range(len(shorter)):
-        if new_ids[token] < 0:
-            new_ids[token] = new_ids[shorter[token]]
-
-
 class _UnigramLearner:
     """The remaining tokens, their probabilities, and the lattices of the words."""
 
     def __init__(self, words, seed_size, longest, engine=None):
-        """Begin with the alphabet and `seed_size` substrings.
-
-        They have the greatest products of length and occurrences. A substring is left out if a
-        longer one that begins with it is equally frequent.
-        """
+        """Begin with the alphabet, and the substrings of most occurrences times length."""
         self.engine = engine or Engine()
         self.words = _in_order(words)  # rounding depends on it
         self.n_alphabet = len(words.alphabet)
         self.lattice, totals, longer = _list_substrings(self.words, longest)
         sizes = self.lattice.sizes
         a = self.n_alphabet
-        weights = np.where((totals > longer) & (sizes <= longest), sizes * totals, -np.inf)
+        # without those that one character always follows
+        is_seed = (totals > longer) & (sizes <= longest)
+        weights = np.where(is_seed, sizes * totals, -np.inf)
         weights[:a] = np.maximum(totals[:a], LEAST_EXPECTED)
         self.probabilities = weights
         self.keep(self.best(weights, a + seed_size))
@@ -8787,65 +8622,74 @@ class _UnigramLearner:
 
     def best(self, values, n):
         """List n tokens in ascending order: the alphabet, and those of the greatest values."""
-        values = np.append(np.full(self.n_alphabet, np.inf), values[self.n_alphabet :])
-        return np.sort(_best_first(values, n))
+        values = values.copy()
+        values[: self.n_alphabet] = np.inf
+        return np.sort(_best_first(values)[:n])
 
     def keep(self, ids):
         """Forget all tokens except these, which are in ascending order and include the alphabet."""
-        longest, shorter, sizes, places, *_ = self.lattice
-        # index -1 is for tokens without a shorter one
-        new_ids = np.full(len(sizes) + 1, -1, np.int32)
+        lattice = self.lattice
+        shorter = lattice.shorter
+        new_ids = np.full(len(shorter) + 1, -1, np.int32)  # the last is that of no token, -1
         new_ids[ids] = np.arange(len(ids))
-        _fall_back(new_ids, shorter)
-        arrays = new_ids[longest], new_ids[shorter[ids]], sizes[ids], places[ids]
-        self.lattice = _Lattice(*arrays, *self.lattice[4:])
+        forgotten = np.flatnonzero(new_ids[:-1] < 0)
+        while len(forgotten):  # each gets the new id of the longest shorter token that is kept
+            new_ids[forgotten] = new_ids[shorter[forgotten]]
+            forgotten = forgotten[new_ids[forgotten] < 0]
+        self.lattice = lattice._replace(
+            longest=new_ids[lattice.longest],
+            shorter=new_ids[shorter[ids]],
+            sizes=lattice.sizes[ids],
+            places=lattice.places[ids],
+        )
         self.probabilities = self.probabilities[ids]
 
     def expect(self):
         """Compute the expected count of each token, and the log probability of the corpus."""
-        bounds = np.linspace(0, len(self.words.counts), LATTICE_PARTS + 1).astype(i64).tolist()
-        parts = itertools.pairwise(bounds)
-        sums = self.engine.map(
-            lambda part: _expect(self.lattice, *part, self.probabilities), parts, threads=True
-        )
-        expected, likelihoods = zip(*sums, strict=True)
+
+        def work(part):
+            return _expect(self.lattice, *part, self.probabilities)
+
+        bounds = np.linspace(0, len(self.words.counts), LATTICE_PARTS + 1).astype(i64)
+        parts = itertools.pairwise(bounds.tolist())
+        expected, likelihoods = zip(*self.engine.map(work, parts, threads=True), strict=True)
         return sum(expected), sum(likelihoods)
 
     def maximize(self):
-        """Make one step of expectation maximization.
+        """Make a step of expectation maximization: returns the log probability of before.
 
-        Returns the log probability of the corpus before the step. As in SentencePiece, the digamma
-        function replaces the logarithm, which favours fewer tokens (Liang and Klein 2007,
-        "Structured Bayesian Nonparametric Models with Variational Inference").
+        As in SentencePiece, the digamma function replaces the logarithm, which favours fewer tokens
+        (Liang and Klein 2007, "Structured Bayesian Nonparametric Models with Variational
+        Inference").
         """
         self.expected, likelihood = self.expect()
         letters = self.expected[: self.n_alphabet]
         np.maximum(letters, LEAST_EXPECTED, out=letters)
         self.expected[self.expected < LEAST_EXPECTED] = 0.0  # digamma(0) is -inf
         with np.errstate(divide="ignore"):
-            self.probabilities = np.exp(_digamma(self.expected) - _digamma(self.expected.sum()))
+            logs = _digamma(self.expected) - _digamma(self.expected.sum())
+        self.probabilities = np.exp(logs)
         return likelihood
 
     def spell(self, token):
         """Return the bytes of a token."""
-        alphabet = self.words.alphabet
         if token < self.n_alphabet:
-            return alphabet[token]
+            return self.words.alphabet[token]
         start = self.lattice.places[token]
         symbols = self.words.symbols[start : start + self.lattice.sizes[token]]
-        return b"".join(map(alphabet.__getitem__, symbols.tolist()))
+        return b"".join(self.words.alphabet[symbol] for symbol in symbols.tolist())
 
 
 def learn_unigram(words, n_symbols, *, workers=None, progress=False):
     """Learn `n_symbols` tokens, including the alphabet, and their probabilities (Kudo 2018).
 
     Learning begins with the SEED_SIZE substrings of up to MAX_TOKEN_CHARS symbols that cover the
-    most of the corpus. Each round fits the probabilities in SUB_ITERATIONS steps of expectation
-    maximization. It then keeps the fraction SHRINKING_FACTOR of the tokens: the alphabet, and the
-    tokens whose removal would cost the most probability. The last tenth of the tokens is removed by
-    probability. SentencePiece does the same, but takes its seeds from the text before it is cut
-    into words. The result is smaller if the words have fewer substrings. Also workers and progress,
-    as in an Engine. Raises InputError if there are no words.
+    most of the corpus; there may be fewer. Each round fits the probabilities in SUB_ITERATIONS
+    steps of expectation maximization. It then keeps the fraction SHRINKING_FACTOR of the tokens:
+    the alphabet, and the tokens whose removal would cost the most probability. The last tenth of
+    the tokens is removed by probability. SentencePiece does the same, but takes its seeds from the
+    text before it is cut into words. `workers` and `progress` are as in an Engine. Raises
+    InputError if there are no words.
 
     >>> words = Words.from_counts({b"low": 5, b"lower": 2, b"newest": 6, b"widest": 3})
     >>> learned = learn_unigram(words, 260)
@@ -8855,7 +8699,7 @@ def learn_unigram(words, n_symbols, *, workers=None, progress=False):
     >>> learned.tokens[:2], learned.scores[:2].round(2).tolist(), learned.merges
     ([b'abab', b'ab'], [-2.88, -3.27], None)
     """
-    _, a = _check_words(words, n_symbols)
+    _check_words(words, n_symbols)
     engine = Engine(workers, progress)
     learner = _UnigramLearner(words, SEED_SIZE, MAX_TOKEN_CHARS, engine)
     goal = n_symbols * 11 // 10
@@ -8870,11 +8714,11 @@ def learn_unigram(words, n_symbols, *, workers=None, progress=False):
             n = learner.n_tokens
             if n <= goal:
                 break
-            losses = _losses(learner.lattice, a, learner.scores, learner.expected)
+            losses = _losses(learner.lattice, learner.n_alphabet, learner.scores, learner.expected)
             learner.keep(learner.best(losses, max(goal, int(SHRINKING_FACTOR * n))))
     scores = learner.scores
     chosen = learner.best(scores, n_symbols)
-    chosen = chosen[_best_first(scores[chosen], n_symbols)]
+    chosen = chosen[_best_first(scores[chosen])]
     return Learned(
         [*map(learner.spell, chosen.tolist())],
         words.alphabet,
@@ -8882,6 +8726,9 @@ def learn_unigram(words, n_symbols, *, workers=None, progress=False):
         likelihoods=likelihoods,
     )
 
+
+# Segmenting. Scores of float64 are summed in float64, as in Hugging Face, and scores of float32 in
+# float32, as in SentencePiece.
 
 UNKNOWN_PENALTY = 10.0  # the score of an unknown character is that of the worst token minus this
 # In SentencePiece, a sum that is further from 0 than this is subtracted from all later sums.
@@ -8917,9 +8764,7 @@ class RunningSum:
 
 
 def _as_parsed(score):
-    """Round a score as Hugging Face does when it reads it from a tokenizer.json.
-
-    It divides the decimal digits by a power of ten, which may differ in the last place.
+    """Round a score as Hugging Face reads it: decimal digits, divided by a power of ten.
 
     >>> _as_parsed(-3.8403830528259277)
     -3.840383052825928
@@ -8929,13 +8774,7 @@ def _as_parsed(score):
 
 
 def unigram_tables(model: Model) -> UnigramTables:
-    """Make the tables of `segment_unigram` for a model.
-
-    A token with the score -inf is never chosen. Raises InputError if all scores are -inf.
-
-    Scores of float64 are summed in float64, as in Hugging Face, and scores of float32 in float32,
-    as in SentencePiece.
-    """
+    """Make the tables of `segment_unigram`; raises InputError if all scores are -inf."""
     ids = np.array(model.ordinary, i64)
     scores = model.scores
     chosen = ids[scores[ids] > -np.inf]
@@ -8951,10 +8790,11 @@ def unigram_tables(model: Model) -> UnigramTables:
     scores = np.append(scores.astype(np.float64), unknown)
     if unk_id not in tokens:
         scores[unk_id] = unknown
+    byte_ids = [fallback_ids.get(token, -1) for token in _FALLBACK_TOKENS]
     return UnigramTables(
         trie=make_trie(tokens),
         scores=scores,
-        byte_ids=np.array([fallback_ids.get(name, -1) for name in _FALLBACK_TOKENS], np.int32),
+        byte_ids=np.array(byte_ids, np.int32),
         longest=max(map(len, tokens.values())),
         unk_id=unk_id,
         fuse_unk=model.fuse_unk,
@@ -8977,12 +8817,8 @@ def _following(word, node, tables):
 def _next_edge(child, byte, is_character, edges, values, unknown):
     """Go on from `child`, a node of the trie of the tokens, by a byte.
 
-    is_character   whether the edge up to this byte is one character
-    edges, values  the arrays of the trie
-    unknown        stands for a character that is not a token
-
     Returns the next node of the trie, or NO_CHILD; and the token of the edge in the lattice that
-    ends here, or -1 if there is none.
+    ends here, or -1 if there is none. An edge that is one character, but no token, is `unknown`.
     """
     child = trie_child(child, byte, edges)
     token_id = i64(-1)
@@ -8998,11 +8834,12 @@ def _best_path(word, tables, total):
     """Find the best path of a word, uint8[N] (Viterbi); `total` is the sum before the word.
 
     The nodes are the offsets from 0 to N. Of paths with equal sums, the best is the one with the
-    longest last edge.
+    longest last edge. Returns
 
-    Returns `path`, int64[2, N + 1], which has for each node the start and the token of the last
-    edge on the best path to it; the sum after the word; and whether this path is the best one after
-    any other sum, too. In single precision, it is so if no other path is nearly as good.
+    - `path`, int64[2, N + 1]: of each node, the start and the token of the last edge on its path;
+    - the sum after the word;
+    - whether this path is the best one after any other sum, too. In single precision, it is so if
+      no other path is nearly as good.
     """
     edges = tables.trie.edges
     values = tables.trie.values
@@ -9051,7 +8888,7 @@ def _best_path(word, tables, total):
 
 @kernel
 def _write_path(word, tables, path, ids, at):
-    """Write the ids of a word, uint8[N], from its path, as in `_best_path`; returns their number.
+    """Write the ids of a word from the path of `_best_path`; returns their number.
 
     With `fuse_unk`, consecutive unknown characters, and unknown tokens that are written in the
     text, become one token. Unknown characters become the tokens of their bytes if all of these
@@ -9095,9 +8932,9 @@ def _write_path(word, tables, path, ids, at):
 def sample_unigram(text, start, size, tables, alpha, state, ids, at):
     """Cut a word at random: a path has a probability proportional to exp(alpha * score).
 
-    The kernel sums the probabilities of all paths to each node, and each new edge replaces the last
-    one with the probability of its share in the sum (Chao 1982, "A general purpose unequal
-    probability sampling plan"). All else is as in `segment_unigram`.
+    At each node, the probabilities of all paths to it are summed, and each new edge replaces the
+    last one with the probability of its share in the sum (Chao 1982, "A general purpose unequal
+    probability sampling plan").
     """
     word = text[start : start + size]
     edges = tables.trie.edges
@@ -9132,10 +8969,8 @@ def begin_unigram(text, start, is_new, tables, scratch, ids, at):
     In SentencePiece, the sum of a text is in single precision. Rounding decides between paths with
     nearly equal sums, such as "9" + "99" and "99" + "9", so it depends on the text before them.
     Words in which it may decide are not cached. For cached words, the scores of their ids are added
-    here, before another word is cut. If MAX_SUM may be reached, the best path through these words
-    is found again.
-
-    scratch  a RunningSum
+    here, to the RunningSum `scratch`, before another word is cut. If MAX_SUM may be reached, the
+    best path through these words is found again.
     """
     total = scratch.total
     is_near = True
@@ -9154,10 +8989,7 @@ def begin_unigram(text, start, is_new, tables, scratch, ids, at):
 
 @kernel
 def segment_unigram(text, start, size, tables, scratch, ids, at):
-    """Cut the word text[start : start + size] into the ids of its best path, ids[at :].
-
-    Returns their number, as said in Kind. `scratch` is a RunningSum.
-    """
+    """Cut a word into the ids of its best path, as said in Kind; `scratch` is a RunningSum."""
     word = text[start : start + size]
     total = 0.0
     if tables.in_single:
