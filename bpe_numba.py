@@ -217,13 +217,15 @@ def __dir__() -> list[str]:
     return sorted(__all__)
 
 
-# A variable that starts at 0 and is passed to a kernel starts as i64(0): a literal 0 would compile
-# the kernel twice.
+# A variable that starts at 0 and is passed to a kernel starts as ZERO, int64: a literal 0 would
+# compile the kernel twice. ONE is a uint64, as the numbers to which kernels add it.
 u8 = np.uint8
 u32 = np.uint32
 u64 = np.uint64
 i64 = np.int64
 ALL_ONES = u64(2**64 - 1)
+ZERO = i64(0)
+ONE = u64(1)
 Function = TypeVar("Function", bound=Callable)
 Text = str | bytes
 PathName = str | os.PathLike
@@ -441,7 +443,7 @@ def count_bits(typing_context, word):
     return numba.uint64(numba.uint64), emit
 
 
-@_intrinsic(lambda word: count_bits(~word & (word - u64(1))))
+@_intrinsic(lambda word: count_bits(~word & (word - ONE)))
 def lowest_bit(typing_context, word):
     """Find the lowest bit that is set in a uint64; 64 if no bit is set."""
 
@@ -1186,7 +1188,7 @@ def _equal(text, start, other, other_start, size):
             return False
     rest = size & 7  # so many bytes are left, and those after them are masked
     k = size - rest
-    mask = (u64(1) << u64(8 * rest)) - u64(1)
+    mask = (ONE << u64(8 * rest)) - ONE
     difference = load_u64(text, start + k) ^ load_u64(other, other_start + k)
     return difference & mask == 0
 
@@ -1238,7 +1240,7 @@ def _trie_slot(key, edges):
     home = key * u64(0x9E3779B97F4A7C15) >> u64(32)
     slot = home & mask
     while edges[slot] and edges[slot] >> CHILD_BITS != key:
-        slot = (slot + u64(1)) & mask
+        slot = (slot + ONE) & mask
     return slot
 
 
@@ -1262,7 +1264,7 @@ def _fill_trie(text, ends, ids, edges, values):
     n_nodes = 1
     start = 0
     for t in range(len(ids)):
-        node = i64(0)
+        node = ZERO
         for k in range(start, ends[t]):
             key = u64(node) << u64(8) | u64(text[k])
             slot = _trie_slot(key, edges)
@@ -1849,7 +1851,7 @@ class _Machine:
             raise Unsupported(f"more than {MAX_SETS} sets of characters")
         sizes = np.ones(N_CODE_POINTS, u64)  # in UTF-8
         for first_longer in (0x80, 0x800, 0x10000):
-            sizes[first_longer:] += u64(1)
+            sizes[first_longer:] += ONE
         sizes[0xD800:0xE000] = 1  # a lone surrogate means an invalid byte
         # The bits of a code point: one for each set that contains it, and above them its size.
         bits = sizes << u64(SIZE_BIT)
@@ -2682,7 +2684,7 @@ def _match_end(text, start, table):
     This is the definition, by characters.
     """
     position = start
-    state = i64(0)
+    state = ZERO
     end = start
     char_class = i64(-1)
     while state >= 0 and char_class < len(table.must_split):
@@ -2875,16 +2877,16 @@ def _add_marked_ends(k, count, lanes, marks):
                 i = lowest_bit(marked)
                 mark = u64(marks[row + i])
                 ends[n] = position + i - (mark & u64(BACK_MASK))
-                ends[n + u64(1)] = position + i - (mark >> u64(5))
-                n += u64(1) + u64(mark >= u64(RARE_STEP))
-                marked &= marked - u64(1)
+                ends[n + ONE] = position + i - (mark >> u64(5))
+                n += ONE + u64(mark >= u64(RARE_STEP))
+                marked &= marked - ONE
         else:
             stop = n + count_bits(marked)
             while n < stop:
                 for surplus in range(8):
                     i = lowest_bit(marked)
                     ends[n + u64(surplus)] = i64(position + i) - i64(marks[row + i])
-                    marked &= marked - u64(1)
+                    marked &= marked - ONE
                 n += u64(8)
             n = stop
     lanes[k, N_ENDS] = n
@@ -2906,7 +2908,7 @@ def _run_lanes(first, stop, text, table, lanes, marks):
         for k in range(first, stop):
             n_unread = lanes[k, LAST] - lanes[k, POSITION]
             count = min(count, n_unread, MAX_ENDS - lanes[k, N_ENDS])
-        count = max(count, i64(0))
+        count = max(count, ZERO)
         if stop > first + 1:
             _read_together(text, count, table.table, lanes, marks)
         else:
@@ -2944,7 +2946,7 @@ def _share_lanes(text, stop, table, lanes):
     stop = min(stop, position + BATCH_BYTES)
     size = (stop - position) // LANES
     n_lanes = LANES
-    if size < MIN_LANE_BYTES or position - _last_end(i64(0), lanes) > LANE_BYTES:
+    if size < MIN_LANE_BYTES or position - _last_end(ZERO, lanes) > LANE_BYTES:
         n_lanes = 1
     for k in range(1, n_lanes):
         position += size
@@ -2961,7 +2963,7 @@ def _share_lanes(text, stop, table, lanes):
 @inline_kernel
 def _begin_scan(text, lanes):
     """Begin to scan a flat text; returns where to stop: after the first END of the padding."""
-    _begin_lane(i64(0), i64(0), lanes)
+    _begin_lane(ZERO, ZERO, lanes)
     return len(text) - PADDING + 1
 
 
@@ -2974,7 +2976,7 @@ def _scan_batch(text, stop, table, lanes, marks):
     """
     valid = False
     while not valid:
-        lanes[0, FIRST] = _last_end(i64(0), lanes)
+        lanes[0, FIRST] = _last_end(ZERO, lanes)
         lanes[0, N_ENDS] = 0
         n_lanes = _share_lanes(text, stop, table, lanes)
         valid = True
@@ -2983,7 +2985,7 @@ def _scan_batch(text, stop, table, lanes, marks):
         if not valid:
             text = text.copy()
             _mark_invalid(text, lanes[0, FIRST], stop)
-            _begin_lane(i64(0), lanes[0, FIRST], lanes)
+            _begin_lane(ZERO, lanes[0, FIRST], lanes)
     for k in range(1, n_lanes):
         ends = lanes[0, ENDS + lanes[0, N_ENDS] :]
         more_ends = lanes[k, ENDS:]
@@ -3012,7 +3014,7 @@ def _write_cuts(text, scanned, meanings, table, lanes, marks):
     dropped = table.dropped
     stop = _begin_scan(text, lanes)
     out = _on_huge_pages(np.empty(2 * len(text), u8))
-    n_out = i64(0)
+    n_out = ZERO
     new_meanings = np.empty(len(meanings) + 64, i64)
     n = 0
     m = 0
@@ -3050,8 +3052,8 @@ def _write_spaces(text, scanned, meanings, mark, scheme, opening):
     for byte in text:
         n_marks += byte == 0x20
     out = _on_huge_pages(np.empty(len(text) + n_marks * size, u8))
-    n = i64(0)
-    start = i64(0)
+    n = ZERO
+    start = ZERO
     meaning = opening
     for m in range(len(meanings)):
         stop = _find_byte(scanned, start, len(text), i64(END))
@@ -3059,14 +3061,14 @@ def _write_spaces(text, scanned, meanings, mark, scheme, opening):
         needs_mark |= meaning == INSIDE and scheme == ALWAYS
         needs_mark &= start < stop and text[start] != 0x20
         if needs_mark and not _equal(text, start, mark, 0, size):
-            n = _copy_bytes(mark, i64(0), size, out, n)
+            n = _copy_bytes(mark, ZERO, size, out, n)
         while start <= stop:
             space = stop
             if mark[0] != 0x20:  # or a space stays
                 space = _find_byte(text, start, stop, i64(0x20))
             n = _copy_bytes(text, start, space, out, n)
             if space < stop:
-                n = _copy_bytes(mark, i64(0), size, out, n)
+                n = _copy_bytes(mark, ZERO, size, out, n)
             start = space + 1
         out[n] = END
         n += 1
@@ -3160,7 +3162,7 @@ def _special_at(text, position, special):
     edges = special.edges
     values = special.values
     stop = len(text) - PADDING
-    node = i64(0)
+    node = ZERO
     number = i64(-1)
     while node >= 0 and position < stop:
         node = trie_child(node, text[position], edges)
@@ -3204,7 +3206,7 @@ def _next_special(text, position, special):
 @kernel
 def _space_before(text, position, spaces):
     """Find the size of the white space that ends at a position; 0 if there is none."""
-    character = _character_before(text, i64(0), position)
+    character = _character_before(text, ZERO, position)
     return character & 7 if position > 0 and spaces[character >> 3] else 0
 
 
@@ -3224,17 +3226,17 @@ def _cut_at_special(text, scanned, meanings, special):
     token has the byte END, and none extends over it, so texts need not be told apart.
     """
     n_text = len(text) - PADDING
-    position = _next_special(text, i64(0), special)
+    position = _next_special(text, ZERO, special)
     if position == n_text:
         return text, meanings
     spaces = special.spaces
     out = _on_huge_pages(np.empty(len(text), u8))
-    n_out = i64(0)
-    n_copied = i64(0)  # bytes of the text that are in `out`, or under a token
+    n_out = ZERO
+    n_copied = ZERO  # bytes of the text that are in `out`, or under a token
     new_meanings = np.empty(2 * len(meanings) + 64, i64)
     n_new = 0
     n_ended = 0  # texts whose END lies before `position`; the next one is at `text_end`
-    text_end = _find_byte(scanned, i64(0), len(scanned), i64(END))
+    text_end = _find_byte(scanned, ZERO, len(scanned), i64(END))
     while position < n_text:
         number = _special_at(text, position, special)
         start = position
@@ -3274,7 +3276,7 @@ def _count_parts(scanned):
 @kernel
 def _last_special_end(text, position, special):
     """Find the last position where a special token that begins before a position may end; or 0."""
-    end = i64(0)
+    end = ZERO
     for start in range(max(0, position - special.longest), position):
         number = _special_at(text, start, special)
         if number >= 0:
@@ -3422,7 +3424,7 @@ def _find_joined(text, table):
     n = 0
     entries = table.entries
     leads = table.leads
-    position = i64(0)
+    position = ZERO
     stop = len(text) - PADDING
     last = i64(-1)  # where the last run ends
     first_lead = u8(table.first_lead)
@@ -3448,7 +3450,7 @@ def _find_joined(text, table):
             last += _decode_character(text, position, stop) & 7
         runs[n - 1, 1] = last
     joined = np.empty(len(text) + n, u8)
-    size = i64(0)
+    size = ZERO
     for k in range(n):
         size = _copy_bytes(text, runs[k, 0], runs[k, 1], joined, size)
         joined[size] = END
@@ -3473,7 +3475,7 @@ def _map_characters(text, runs, changed, changed_ends, table):
     offsets = table.offsets
     out = _on_huge_pages(np.empty(len(text) + 64, u8))
     q = 0
-    n = position = written = i64(0)
+    n = position = written = ZERO
     stop = len(text) - PADDING
     while position < stop:
         run = runs[q, 0] if q < len(runs) else stop
@@ -4924,7 +4926,7 @@ _NUMBERS = ("n_documents", "n_bytes", "n_bad_lines", *_DROPPED)  # fields that a
 # count, the id of a token, or the ids of a pretoken.
 INLINE_BYTES = 15
 LONG = u64(0xFF) << u64(56)
-END_KEY = u64(1) << u64(56)  # the second half of the key of a word of one byte, as END is
+END_KEY = ONE << u64(56)  # the second half of the key of a word of one byte, as END is
 IN_LONG_WORDS = u64(2**48 - 1)  # the place of a long word; the encoder uses the upper bits of more
 # columns of the entries
 VALUE = 2
@@ -4966,7 +4968,7 @@ def _hash_key(low, high):
     The seed differs between runs, so nobody can write a text whose words all collide. It determines
     the order of the words in a table, never a result.
     """
-    seed = process_seed() * u64(0x9E3779B97F4A7C15) | u64(1)
+    seed = process_seed() * u64(0x9E3779B97F4A7C15) | ONE
     return (low ^ (high * seed)) * seed
 
 
@@ -5020,10 +5022,10 @@ def _word_keys(text, start, ends, n, entries, keys):
         prefetch(entries, u64(4) * slot)
         at = u64(4) * k
         keys[at] = low
-        keys[at + u64(1)] = high
+        keys[at + ONE] = high
         keys[at + u64(2)] = slot
         start = end
-        k += u64(1)
+        k += ONE
 
 
 @inline_kernel
@@ -5037,7 +5039,7 @@ def _find_slot(entries, long_words, low, high, slot, text, start):
             place = i64(entries[slot, MORE] & IN_LONG_WORDS)
             is_other = not _equal(text, start, long_words, place, i64(high & ~LONG))
         if is_other:
-            slot = (slot + u64(1)) & mask
+            slot = (slot + ONE) & mask
     return slot
 
 
@@ -5072,7 +5074,7 @@ def _resize(table, n_entries):
         if entries[k, 1]:
             slot = _home_slot(entries[k, 0], entries[k, 1], n_entries)
             while larger[slot, 1]:
-                slot = (slot + u64(1)) & mask
+                slot = (slot + ONE) & mask
             for column in range(4):
                 larger[slot, column] = entries[k, column]
     table.entries = larger
@@ -5149,7 +5151,7 @@ def _export_words(table, n_ends, class_of, dropped):
     offsets = np.empty(n + 1, i64)
     counts = np.empty(n, i64)
     offsets[0] = 0
-    w = end = i64(0)
+    w = end = ZERO
     for k in range(len(entries)):
         low = entries[k, 0]
         high = entries[k, 1]
@@ -5699,7 +5701,7 @@ def _refill_heap(learner):
         greatest = max(greatest, _score(pairs[pair], learner))
     learner.threshold = max(greatest / 2, LEAST_SCORE)
     learner.heap_size = 0
-    _push_due_pairs(i64(0), learner)
+    _push_due_pairs(ZERO, learner)
 
 
 @inline_kernel
@@ -5718,7 +5720,7 @@ def _find_pair(left, right, slots, pairs):
     while slots[slot] >= 0 and (
         pairs[slots[slot]].left != left or pairs[slots[slot]].right != right
     ):
-        slot = (slot + u64(1)) & u64(len(slots) - 1)
+        slot = (slot + ONE) & u64(len(slots) - 1)
     return slot
 
 
@@ -5809,7 +5811,7 @@ def _replace(pair, c, occurrences, learner):
     beside_left = learner.beside[LEFT]
     beside_right = learner.beside[RIGHT]
     n = total = count = end = 0
-    n_left = n_right = i64(0)
+    n_left = n_right = ZERO
     for k in range(len(occurrences)):
         # load both ends early; learning would take 1.4 times as long otherwise
         if k + 16 < len(occurrences):
@@ -7476,7 +7478,7 @@ def _merge_slot(key, merges):
     mask = u64(len(merges) - 1)
     slot = key * u64(0x9E3779B97F4A7C15) >> u64(32) & mask
     while merges[slot, 0] != key and merges[slot, 0] != NO_MERGE:
-        slot = (slot + u64(1)) & mask
+        slot = (slot + ONE) & mask
     return slot
 
 
@@ -7484,8 +7486,8 @@ def _merge_slot(key, merges):
 def _bloom_bit(key, bloom):
     """Return the word of `BpeTables.bloom` that has the bit of a pair, and the bit, as uint64."""
     n_bits = u64(64 * len(bloom))
-    bit = key * u64(0x9E3779B97F4A7C15) >> u64(40) & (n_bits - u64(1))
-    return bit >> u64(6), u64(1) << (bit & u64(63))
+    bit = key * u64(0x9E3779B97F4A7C15) >> u64(40) & (n_bits - ONE)
+    return bit >> u64(6), ONE << (bit & u64(63))
 
 
 @inline_kernel
@@ -7553,21 +7555,21 @@ def _merge_short(n, merges, bloom, scratch, ids, at):
     lowest = NO_RANK  # the lowest rank in the upper half, and its position
     for k in range(last):
         left = ids[first + u64(k)]
-        right = ids[first + u64(k) + u64(1)]
+        right = ids[first + u64(k) + ONE]
         entry = _find_merge(left, right, merges, bloom)
         scratch[u64(k)] = entry
         lowest = min(lowest, entry & NO_RANK | u64(k))
     while lowest < NO_RANK:
         i = lowest & LOW_HALF
         token_id = u32(scratch[i] & LOW_HALF)
-        ids[first + i + u64(1)] = token_id
-        last -= u64(1)
+        ids[first + i + ONE] = token_id
+        last -= ONE
         if i < last:
             right = ids[first + i + u64(2)]
-            scratch[i + u64(1)] = _find_merge(token_id, right, merges, bloom)
+            scratch[i + ONE] = _find_merge(token_id, right, merges, bloom)
         if i:
-            left = ids[first + i - u64(1)]
-            scratch[i - u64(1)] = _find_merge(left, token_id, merges, bloom)
+            left = ids[first + i - ONE]
+            scratch[i - ONE] = _find_merge(left, token_id, merges, bloom)
         lowest = NO_RANK
         for k in range(last):
             j = u64(k) + u64(u64(k) >= i)
@@ -7575,7 +7577,7 @@ def _merge_short(n, merges, bloom, scratch, ids, at):
             scratch[u64(k)] = entry
             ids[first + u64(k)] = ids[first + j]
             lowest = min(lowest, entry & NO_RANK | u64(k))
-        ids[first + last] = ids[first + last + u64(1)]
+        ids[first + last] = ids[first + last + ONE]
     return min(n, i64(last) + 1)
 
 
@@ -7635,7 +7637,7 @@ def _merge_long(n, tables, alpha, state, ids, at):
     entries = np.empty(n, u64)  # of each symbol and the next one
     # a merge removes one item and adds two at most
     heap = np.empty(2 * n, u64)
-    size = i64(0)
+    size = ZERO
     # heap[end :] are the items that were left out; left_out is the last one
     end = len(heap)
     left_out = NO_MERGE
@@ -7783,7 +7785,7 @@ def _fill_merges(rows, keeps_all, tokens, tables):
         token_id = rows[m, 2]
         entry = u64(rows[m, 3]) << u64(32) | u64(token_id)
         if token_id != last:
-            n = segment_bpe(text, starts[token_id], sizes[token_id], tables, scratch, ids, i64(0))
+            n = segment_bpe(text, starts[token_id], sizes[token_id], tables, scratch, ids, ZERO)
             last = token_id
         if n == 2 and (left == ANY_PAIR or (left == ids[0] and right == ids[1])):
             left = pairs[token_id, 0] = i64(ids[0])
@@ -7824,7 +7826,7 @@ def _segment_words(text, offsets, tables, scratch, ids, id_offsets):
     offsets       int64[W + 1]: word w is text[offsets[w] : offsets[w + 1]]
     id_offsets    int64[W + 1], the result: ids[id_offsets[w] : id_offsets[w + 1]] are its ids
     """
-    at = i64(0)
+    at = ZERO
     for w in range(len(offsets) - 1):
         at += segment_bpe(text, offsets[w], offsets[w + 1] - offsets[w], tables, scratch, ids, at)
         id_offsets[w + 1] = at
@@ -8029,13 +8031,13 @@ def _copy_ids(value, more, pool, ids, at):
     """
     n = more >> N_IDS_SHIFT & N_IDS_MASK
     ids[at] = value & LOW_HALF
-    ids[at + u64(1)] = value >> u64(32)
+    ids[at + ONE] = value >> u64(32)
     ids[at + u64(2)] = more & LOW_HALF
     if more & IN_POOL:
         i = u64(0)
         while i < n:  # by twos: LLVM unrolls a loop of single ids, which is slower for a few
             ids[at + i] = pool[value + i]
-            ids[at + i + u64(1)] = pool[value + i + u64(1)]
+            ids[at + i + ONE] = pool[value + i + ONE]
             i += u64(2)
     return at + n
 
@@ -8055,10 +8057,10 @@ def _copy_hits(keys, key, stop, flat, pool, ids, at):
     is_hit = True
     while is_hit and key < stop:
         first = u64(4) * keys[key + u64(2)]
-        high = keys[key + u64(1)]
+        high = keys[key + ONE]
         value = flat[first + u64(VALUE)]
         more = flat[first + u64(MORE)]
-        other = (flat[first] ^ keys[key]) | (flat[first + u64(1)] ^ high)
+        other = (flat[first] ^ keys[key]) | (flat[first + ONE] ^ high)
         is_hit = not (other | (high >> u64(63)))  # a long word needs a second look
         if is_hit:
             at = _copy_ids(value, more, pool, ids, at)
@@ -8122,13 +8124,13 @@ def _encode_words(workspace, text, scanned, meanings, at):
             _begin_text(tables)(text, bounds[k], is_new, tables, scratch, ids, at)
             continue
         low = keys[key]
-        high = keys[key + u64(1)]
+        high = keys[key + ONE]
         slot = _find_slot(entries, long_words, low, high, keys[key + u64(2)], text, begin)
         if entries[slot, 1]:
             at = i64(_copy_ids(entries[slot, VALUE], entries[slot, MORE], pool, ids, u64(at)))
             continue
         size = bounds[k] - begin
-        n_ids = i64(0)
+        n_ids = ZERO
         if not _is_dropped(text, begin, bounds[k], class_of, dropped):
             n_ids = _segment(tables)(text, begin, size, tables, scratch, ids, at)
         is_end = size == 1 and text[begin] == END  # a real byte 0xFE has the key of END
@@ -8210,7 +8212,7 @@ def _encode_flat(workspace, n_raw, opening, at):
         scanned = text
     is_new = opening != CONTINUES
     _begin_text(workspace.tables)(
-        text, i64(0), is_new, workspace.tables, workspace.scratch, workspace.ids, at
+        text, ZERO, is_new, workspace.tables, workspace.scratch, workspace.ids, at
     )
     stop = _begin_scan(text, lanes)
     workspace.n_ends = workspace.n_texts = workspace.n_encoded = 0
@@ -8235,7 +8237,7 @@ def _join_tokens(ids, tokens):
             return text[:0], k
         total += sizes[token_id]
     out = np.empty(total + PADDING, u8)
-    at = i64(0)
+    at = ZERO
     for k in range(len(ids)):
         start = starts[ids[k]]
         at = _copy_bytes(text, start, start + sizes[ids[k]], out, at)
@@ -8295,7 +8297,7 @@ def segment_wordpiece(text, start, size, tables, scratch, ids, at):
         n_chars += tables.of_bytes or text[k] & 0xC0 != 0x80
     is_unknown = n_chars > tables.max_chars
     while position < stop and not is_unknown:
-        node = i64(0)
+        node = ZERO
         end = position
         token_id = -1
         for k in range(position, stop):
@@ -8435,7 +8437,7 @@ def _number_keys(keys):
     for k in range(len(keys)):
         slot = _mix(u64(keys[k]), u64(0)) & mask
         while table[slot, 0] >= 0 and table[slot, 0] != keys[k]:
-            slot = (slot + u64(1)) & mask
+            slot = (slot + ONE) & mask
         if table[slot, 0] < 0:
             table[slot, 0] = keys[k]
             table[slot, 1] = n
@@ -8855,7 +8857,7 @@ def _best_path(word, tables, total):
         sums[k] = gaps[k] = -np.inf
     sums[0] = total
     is_sure = abs(total) < tables.near and size <= MAX_SURE_BYTES
-    node = i64(0)
+    node = ZERO
     while node < size:
         if in_single and abs(sums[node]) > MAX_SUM:
             # SentencePiece subtracts a far sum from all later sums, here from those reached so far.
@@ -8865,7 +8867,7 @@ def _best_path(word, tables, total):
                 reached[k] = np.float32(reached[k] - far_sum)
         following = _following(word, node, tables)
         end = node
-        child = i64(0)
+        child = ZERO
         while end < size and (child >= 0 or end < following):
             is_character = end + 1 == following
             child, token_id = _next_edge(child, word[end], is_character, edges, values, unknown)
@@ -8943,11 +8945,11 @@ def sample_unigram(text, start, size, tables, alpha, state, ids, at):
     path = np.zeros((2, size + 1), i64)
     sums = np.full(size + 1, -np.inf)
     sums[0] = 0.0
-    node = i64(0)
+    node = ZERO
     while node < size:
         following = _following(word, node, tables)
         end = node
-        child = i64(0)
+        child = ZERO
         while end < size and (child >= 0 or end < following):
             is_character = end + 1 == following
             child, token_id = _next_edge(child, word[end], is_character, edges, values, unknown)
@@ -11042,7 +11044,9 @@ class Tokenizer:
     @classmethod
     def from_str(cls, text: str) -> Tokenizer:
         """Read the content of a tokenizer.json."""
-        return cls.from_model(read_huggingface(read_json(_text_bytes(text), "the text")))
+        with naming_file("the text"):
+            model = read_huggingface(read_json(_text_bytes(text), "the text"))
+        return cls.from_model(model)
 
     def to_str(self) -> str:
         """Write the content of a tokenizer.json."""
