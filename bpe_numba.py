@@ -2626,7 +2626,8 @@ class FlatText(NamedTuple):
         """List the texts between ENDs."""
         data = self.text.tobytes()
         ends = [-1, *self.ends().tolist()]
-        return [data[before + 1 : end] for before, end in itertools.pairwise(ends)]
+        bounds = itertools.pairwise(ends)
+        return [data[before + 1 : end] for before, end in bounds]
 
     def rewritten(self, write, *arguments):
         """Make a new flat text by `write`.
@@ -2672,9 +2673,11 @@ def _next_class(text, position, before, class_of, must_split):
     """
     character = _decode_character(text, position, position + 4)
     char_class = i64(class_of[character >> 3])
-    if text[position] == END or (before >= 0 and must_split[before, char_class]):
+    must_end = before >= 0 and must_split[before, char_class]
+    if must_end or text[position] == END:
         char_class = len(must_split)
-    return char_class << 3 | (character & 7)
+    size = character & 7
+    return char_class << 3 | size
 
 
 @inline_kernel
@@ -2707,7 +2710,8 @@ def _pretoken_end(text, start, table):
         end += found & 7
         while not is_next:
             found = _next_class(text, end, found >> 3, table.class_of, table.must_split)
-            is_next = found >> 3 == len(table.must_split) or _match_end(text, end, table) > end
+            is_next = found >> 3 == len(table.must_split)
+            is_next = is_next or _match_end(text, end, table) > end
             if not is_next:
                 end += found & 7
     return end
@@ -2946,7 +2950,8 @@ def _share_lanes(text, stop, table, lanes):
     stop = min(stop, position + BATCH_BYTES)
     size = (stop - position) // LANES
     n_lanes = LANES
-    if size < MIN_LANE_BYTES or position - _last_end(ZERO, lanes) > LANE_BYTES:
+    n_open = position - _last_end(ZERO, lanes)  # bytes of a pretoken that has not ended
+    if size < MIN_LANE_BYTES or n_open > LANE_BYTES:
         n_lanes = 1
     for k in range(1, n_lanes):
         position += size
@@ -2954,7 +2959,8 @@ def _share_lanes(text, stop, table, lanes):
         if start < 0:
             n_lanes = 1
             break
-        lanes[k - 1, LAST] = start + (_decode_character(text, start, start + 4) & 7)
+        next_character = _decode_character(text, start, start + 4)
+        lanes[k - 1, LAST] = start + (next_character & 7)
         _begin_lane(k, start, lanes)
     lanes[n_lanes - 1, LAST] = stop
     return n_lanes
@@ -3000,7 +3006,11 @@ def _scan_batch(text, stop, table, lanes, marks):
 @inline_kernel
 def _is_dropped(text, start, stop, class_of, dropped):
     """Check whether a pretoken is dropped."""
-    return len(dropped) > 0 and dropped[class_of[_decode_character(text, start, stop) >> 3]]
+    is_dropped = False
+    if len(dropped) > 0:
+        character = _decode_character(text, start, stop)
+        is_dropped = dropped[class_of[character >> 3]]
+    return is_dropped
 
 
 @kernel
@@ -3265,12 +3275,15 @@ def _cut_at_special(text, scanned, meanings, special):
     for k in range(n_ended, len(meanings)):
         new_meanings[n_new] = meanings[k]
         n_new += 1
-    return _add_padding(out, _copy_bytes(text, n_copied, n_text, out, n_out)), new_meanings[:n_new]
+    n_out = _copy_bytes(text, n_copied, n_text, out, n_out)
+    return _add_padding(out, n_out), new_meanings[:n_new]
 
 
 def _count_parts(scanned):
     """Count the texts between ENDs that are not empty."""
-    return int(np.count_nonzero(np.diff(np.flatnonzero(scanned == END), prepend=-1) > 1))
+    ends = np.flatnonzero(scanned == END)
+    distances = np.diff(ends, prepend=-1)
+    return int(np.count_nonzero(distances > 1))
 
 
 @kernel
@@ -4006,12 +4019,14 @@ class Pretokenizer:
         if second:
             self.normalized = _special_table(second, flags, self.normalizer)
         # The steps before the search for `last_special`, which a kernel of encoding can do.
-        self._steps = (*self.normalizer.passes, *pattern.passes[:-1])
+        first_passes = pattern.passes[:-1]
+        self._steps = (*self.normalizer.passes, *first_passes)
         self.last_special = self.special
         if self._steps:
             self.last_special = self.normalized or _special_table({}, {})
         self._is_simple = not second or (self.normalizer and len(pattern.passes) == 1)
-        self._first_special = "|".join(map(re.escape, filter(None, first))) or "(?!)"
+        tokens = map(re.escape, filter(None, first))
+        self._first_special = "|".join(tokens) or "(?!)"
 
     def apply_to_text(self, text):
         """Change one short text as `apply` does, except for `last_special`.
@@ -4052,8 +4067,10 @@ class Pretokenizer:
         if self.normalizer and self.normalized:
             # some special tokens are found only in normalized text: it is never cut
             arrays = Pattern("none").cut_arrays
-        longest = max((len(token.encode()) for token in self._special_tokens), default=0)
-        return PAIR_BYTES + longest, (*arrays, _special_table(self._special_tokens, self._flags))
+        sizes = [len(token.encode()) for token in self._special_tokens]
+        margin = PAIR_BYTES + max(sizes, default=0)
+        special = _special_table(self._special_tokens, self._flags)
+        return margin, (*arrays, special)
 
     @interruptible
     def find_cut(self, read, start, size, by_lines=False, where=None):
@@ -4080,7 +4097,8 @@ class Pretokenizer:
                 cut = window.find(b"\n", first) + 1
                 opening = BEGINS
             else:
-                text = _with_padding(window.replace(BYTES[END], BYTES[INVALID_BYTE]))
+                window = window.replace(BYTES[END], BYTES[INVALID_BYTE])
+                text = _with_padding(window)
                 cut, opening = _find_cut(text, first, last, *arguments)
             if cut > 0:
                 return window_start + cut, opening
@@ -7230,7 +7248,8 @@ def make_token_bytes(vocab):
     """Write the tokens of a vocabulary into arrays."""
     ids = np.array([*vocab], i64)
     lengths = np.array([*map(len, vocab.values())], i64)
-    starts, sizes = np.full((2, ids.max(initial=0) + 1), -1)
+    n = ids.max(initial=0) + 1
+    starts, sizes = np.full((2, n), -1)
     starts[ids] = np.cumsum(lengths) - lengths
     sizes[ids] = lengths
     return TokenBytes(_with_padding(b"".join(vocab.values())), starts, sizes)
@@ -7416,7 +7435,8 @@ def last_merges(model):
     vocab = model.vocab
     _, pairs, whole_words = _bpe_tables_and_merges(model)
     merges = [(vocab[left], vocab[right]) for left, right in pairs.tolist()]
-    return merges, [vocab[token_id] for token_id in whole_words.tolist()]
+    tokens = [vocab[token_id] for token_id in whole_words.tolist()]
+    return merges, tokens
 
 
 def _unreachable(model):
@@ -7495,7 +7515,10 @@ def _find_merge(left, right, merges, bloom):
     """Look up the entry of a pair of ids, uint64, or NO_MERGE."""
     key = u64(left) << u64(32) | u64(right)
     word, bit = _bloom_bit(key, bloom)
-    return merges[_merge_slot(key, merges), 1] if bloom[word] & bit else NO_MERGE
+    entry = NO_MERGE
+    if bloom[word] & bit:
+        entry = merges[_merge_slot(key, merges), 1]
+    return entry
 
 
 @inline_kernel
@@ -7600,7 +7623,9 @@ def _heap_pop(heap, size):
     parent = 0
     child = 1
     while child < size:
-        child += child + 1 < size and heap[child + 1] < heap[child]
+        other = child + 1
+        if other < size and heap[other] < heap[child]:
+            child = other
         if heap[child] >= item:
             break
         heap[parent] = heap[child]
@@ -7699,7 +7724,8 @@ def _random(state):
     x = state[0]
     x = (x ^ (x >> u64(30))) * u64(0xBF58476D1CE4E5B9)
     x = (x ^ (x >> u64(27))) * u64(0x94D049BB133111EB)
-    return np.float64((x ^ (x >> u64(31))) >> u64(11)) * 2.0**-53
+    x ^= x >> u64(31)
+    return np.float64(x >> u64(11)) * 2.0**-53
 
 
 @inline_kernel
@@ -7785,9 +7811,11 @@ def _fill_merges(rows, keeps_all, tokens, tables):
         token_id = rows[m, 2]
         entry = u64(rows[m, 3]) << u64(32) | u64(token_id)
         if token_id != last:
-            n = segment_bpe(text, starts[token_id], sizes[token_id], tables, scratch, ids, ZERO)
+            start = starts[token_id]
+            n = segment_bpe(text, start, sizes[token_id], tables, scratch, ids, ZERO)
             last = token_id
-        if n == 2 and (left == ANY_PAIR or (left == ids[0] and right == ids[1])):
+        is_pair = left == ids[0] and right == ids[1]
+        if n == 2 and (is_pair or left == ANY_PAIR):
             left = pairs[token_id, 0] = i64(ids[0])
             right = pairs[token_id, 1] = i64(ids[1])
         elif left == ANY_PAIR or not keeps_all:
@@ -7828,7 +7856,9 @@ def _segment_words(text, offsets, tables, scratch, ids, id_offsets):
     """
     at = ZERO
     for w in range(len(offsets) - 1):
-        at += segment_bpe(text, offsets[w], offsets[w + 1] - offsets[w], tables, scratch, ids, at)
+        start = offsets[w]
+        size = offsets[w + 1] - start
+        at += segment_bpe(text, start, size, tables, scratch, ids, at)
         id_offsets[w + 1] = at
     return at
 
@@ -7869,7 +7899,8 @@ def exact_pattern(model):
     >>> regex.findall(pattern, "▁ab▁acd▁▁")
     ['▁ab', '▁a', 'c', 'd', '▁▁']
     """
-    merges_unknown = fallback_tokens(model) & {*itertools.chain(*(model.merges or ()))}
+    merged = {*itertools.chain(*(model.merges or ()))}
+    merges_unknown = fallback_tokens(model) & merged
     if model.looks_up_words or model.word_suffix or merges_unknown:
         return "none"
     letters = {*map(chr, model.letters)}
@@ -7894,7 +7925,8 @@ def exact_pattern(model):
 def _made_tokens(model):
     """Collect the tokens that text becomes, except characters that only stand alone."""
     if model.kind == "unigram":  # also the names of byte tokens, which a text may have
-        return {model.vocab[k] for k in model.ordinary if model.scores[k] > -np.inf}
+        possible = (k for k in model.ordinary if model.scores[k] > -np.inf)
+        return {*map(model.vocab.get, possible)}
     if model.merges is None:
         return {*model.ordinary_ids}
     return {*map(b"".join, model.merges)}
@@ -8001,7 +8033,8 @@ def _is_full(workspace, words, entries, pool):
     if len(entries) < workspace.max_entries:
         most_words = len(entries) // 2
     # bits, not `or`: a struct that one path does not use would have its references counted
-    return (words.n_words >= most_words) | (words.n_long_bytes > room) | (workspace.n_pooled > room)
+    lacks_room = (words.n_long_bytes > room) | (workspace.n_pooled > room)
+    return lacks_room | (words.n_words >= most_words)
 
 
 @inline_kernel
@@ -8018,7 +8051,8 @@ def _store_ids(workspace, entries, slot, pool, n, ids, at):
             pool[workspace.n_pooled] = ids[k]
             workspace.n_pooled += 1
     else:  # always three ids, of which n are valid
-        entries[slot, VALUE] = u64(ids[at]) | u64(ids[at + 1]) << u64(32)
+        second = u64(ids[at + 1])
+        entries[slot, VALUE] = u64(ids[at]) | second << u64(32)
         entries[slot, MORE] = u64(ids[at + 2])
     entries[slot, MORE] |= u64(n) << N_IDS_SHIFT
 
@@ -8060,7 +8094,8 @@ def _copy_hits(keys, key, stop, flat, pool, ids, at):
         high = keys[key + ONE]
         value = flat[first + u64(VALUE)]
         more = flat[first + u64(MORE)]
-        other = (flat[first] ^ keys[key]) | (flat[first + ONE] ^ high)
+        other = flat[first] ^ keys[key]
+        other |= flat[first + ONE] ^ high
         is_hit = not (other | (high >> u64(63)))  # a long word needs a second look
         if is_hit:
             at = _copy_ids(value, more, pool, ids, at)
