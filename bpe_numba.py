@@ -309,9 +309,9 @@ def struct(fields: type) -> type:
     """Turn a class of annotated fields into one that kernels take by reference.
 
     Kernels may replace its fields: they can put a longer array in the place of one that is too
-    short. Passing an instance takes 0.15 µs, whatever its size, while a named tuple takes 0.13 µs
-    for each of its arrays. Python creates instances, as those of a dataclass, but does not read
-    their fields.
+    short. Passing an instance from Python takes 0.7 µs, whatever its size, while a named tuple
+    takes 0.13 µs for each of its arrays. Python creates instances, as those of a dataclass, but
+    does not read their fields.
     """
     record = dataclasses.dataclass(eq=False)(fields)
     if not COMPILES:
