@@ -7148,8 +7148,8 @@ def refused_in_one_line(message):
 
 
 @functools.cache
-def plain():
-    return bpe.Tokenizer(BYTE_VOCAB, [], ["<s>"])
+def plain(pattern="gpt2"):
+    return bpe.Tokenizer(BYTE_VOCAB, [], ["<s>"], pattern)
 
 
 def of_letters(kind, **fields):
@@ -7385,7 +7385,7 @@ REFUSED_COMMANDS = [
     ("convert a.tiktoken --to gpt2 --out o", ["a.tiktoken", "--pattern", "cl100k_base"]),
     ("train folder", ["folder", ".jsonl"]),
     ("train text.txt --pattern ''", ["--pattern is empty"]),
-    ("train text.txt --pattern \udcff", ["surrogates not allowed"]),
+    ("train text.txt --out new --pattern \udcff", ["surrogates not allowed"]),
     (f"train text.txt --min-frequency {10**30}", ["--min-frequency is ", "0 to "]),
     ("train text.txt --workers 0", ["0 workers"]),
     ("train text.txt --coverage 0.5", ["--coverage, --byte-fallback and --mark go with"]),
