@@ -8435,11 +8435,12 @@ def _number_keys(keys):
     mask = u64(n_slots - 1)
     numbers = np.empty(len(keys), i64)
     for k in range(len(keys)):
-        slot = _mix(u64(keys[k]), u64(0)) & mask
-        while table[slot, 0] >= 0 and table[slot, 0] != keys[k]:
+        key = keys[k]
+        slot = _mix(u64(key), u64(0)) & mask
+        while table[slot, 0] >= 0 and table[slot, 0] != key:
             slot = (slot + ONE) & mask
         if table[slot, 0] < 0:
-            table[slot, 0] = keys[k]
+            table[slot, 0] = key
             table[slot, 1] = n
             n += 1
         numbers[k] = table[slot, 1]
@@ -8454,17 +8455,20 @@ def _list_substrings(words, longest):
     only if they occur twice.
     """
     n = len(words.alphabet)
+    symbols = words.symbols
     # of each position
-    longest_at = words.symbols.copy()
+    longest_at = symbols.copy()
     counts = np.repeat(words.counts, words.sizes)
     ends = np.repeat(words.offsets[1:], words.sizes)
-    starts = np.arange(len(words.symbols))
-    totals = np.bincount(words.symbols, counts, n)
+    starts = np.arange(len(symbols))
+    totals = np.bincount(symbols, counts, n)
     # of the tokens of each size: their sizes, the next shorter ones, places, and counts
-    levels = [(np.ones(n, i64), np.full(n, -1), np.zeros(n, i64), totals)]
+    letters = np.ones(n, i64), np.full(n, -1), np.zeros(n, i64), totals
+    levels = [letters]
     for size in range(1, longest + 1):
         starts = starts[starts + size < ends[starts]]
-        keys = longest_at[starts].astype(i64) << 32 | words.symbols[starts + size]
+        next_symbols = symbols[starts + size]
+        keys = longest_at[starts].astype(i64) << 32 | next_symbols
         numbers = _number_keys(keys)
         totals = np.bincount(numbers, counts[starts])
         is_token = totals > 1
@@ -8473,11 +8477,12 @@ def _list_substrings(words, longest):
         starts = starts[is_repeated]
         ids = new_ids[numbers[is_repeated]]
         totals = totals[is_token]
-        places = np.empty(len(totals), i64)
+        n_new = len(totals)
+        places = np.empty(n_new, i64)
         places[ids] = starts
-        levels.append((np.full(len(totals), size + 1), longest_at[places], places, totals))
+        levels.append((np.full(n_new, size + 1), longest_at[places], places, totals))
         longest_at[starts] = n + ids
-        n += len(totals)
+        n += n_new
     sizes, shorter, places, totals = map(np.concatenate, zip(*levels, strict=True))
     longer = np.zeros(n + 1)
     np.maximum.at(longer, shorter, totals)
@@ -8510,6 +8515,7 @@ def _expect(lattice, first, stop, probabilities):
     for w in range(first, stop):
         start = offsets[w]
         n = offsets[w + 1] - offsets[w]
+        count = counts[w]
         n_scaled = 0
         forward[: n + 1] = 0.0
         forward[0] = 1.0
@@ -8523,8 +8529,9 @@ def _expect(lattice, first, stop, probabilities):
             while token >= 0:
                 forward[k + sizes[token]] += forward[k] * table[token, 0]
                 token = shorter[token]
-        likelihood += counts[w] * (np.log(forward[n]) - n_scaled * np.log(HUGE))
-        backward[n] = counts[w] / forward[n]
+        log_probability = np.log(forward[n]) - n_scaled * np.log(HUGE)
+        likelihood += count * log_probability
+        backward[n] = count / forward[n]
         for k in range(n - 1, -1, -1):
             token = longest[start + k]
             backward[k] = 0.0
@@ -8577,9 +8584,10 @@ def _losses(lattice, n_alphabet, scores, expected):
         n_others = 0
         others = 0.0
         while n > 0:
-            others += np.log(expected[last[n]] + count)
+            other = last[n]
+            others += np.log(expected[other] + count)
             n_others += 1
-            n -= sizes[last[n]]
+            n -= sizes[other]
         others -= n_others * np.log(total + count * (n_others - 1))
         losses[token] = count * (np.log(count / total) - others)
     return losses
@@ -8590,7 +8598,8 @@ def _digamma(x):
     # its recurrence leads to a number that is large enough for its asymptotic series
     y = x + 6.5
     z = 1 / (y * y)
-    series = np.log(y) + z * (1 / 24 - z * (7 / 960 - z * (31 / 8064 - z * 127 / 30720)))
+    later_terms = z * (7 / 960 - z * (31 / 8064 - z * 127 / 30720))
+    series = np.log(y) + z * (1 / 24 - later_terms)
     return series - sum(1 / (x + k) for k in range(7))
 
 
@@ -8664,12 +8673,13 @@ class _UnigramLearner:
         (Liang and Klein 2007, "Structured Bayesian Nonparametric Models with Variational
         Inference").
         """
-        self.expected, likelihood = self.expect()
-        letters = self.expected[: self.n_alphabet]
+        expected, likelihood = self.expect()
+        letters = expected[: self.n_alphabet]
         np.maximum(letters, LEAST_EXPECTED, out=letters)
-        self.expected[self.expected < LEAST_EXPECTED] = 0.0  # digamma(0) is -inf
+        expected[expected < LEAST_EXPECTED] = 0.0  # digamma(0) is -inf
         with np.errstate(divide="ignore"):
-            logs = _digamma(self.expected) - _digamma(self.expected.sum())
+            logs = _digamma(expected) - _digamma(expected.sum())
+        self.expected = expected
         self.probabilities = np.exp(logs)
         return likelihood
 
@@ -8786,7 +8796,9 @@ def unigram_tables(model: Model) -> UnigramTables:
     tokens = {token_id: model.vocab[token_id] for token_id in chosen.tolist()}
     fallback_ids = model.ids if model.byte_fallback else {}
     # Hugging Face also looks at special tokens for the worst score.
-    known = scores[chosen] if model.sums_in_single else scores[scores > -np.inf]
+    known = scores[scores > -np.inf]
+    if model.sums_in_single:
+        known = scores[chosen]
     unknown = known.min() - scores.dtype.type(UNKNOWN_PENALTY)
     unk_id = model.ids.get((model.unk_token or "").encode(), -1)
     scores = np.append(scores.astype(np.float64), unknown)
@@ -8876,7 +8888,8 @@ def _best_path(word, tables, total):
                 total = sums[node] + scores[token_id]
                 if in_single:
                     total = float(np.float32(total))
-                    gaps[end] = max(gaps[end], -abs(total - sums[end]))
+                    gap = -abs(total - sums[end])
+                    gaps[end] = max(gaps[end], gap)
                 if total > sums[end]:
                     sums[end] = total
                     path[0, end] = node
@@ -8898,6 +8911,7 @@ def _write_path(word, tables, path, ids, at):
     """
     unknown = len(tables.scores) - 1
     unk_id = tables.unk_id
+    unknown_ids = (unknown, unk_id)
     byte_ids = tables.byte_ids
     node = len(word)
     stop = at + node
@@ -8907,8 +8921,8 @@ def _write_path(word, tables, path, ids, at):
         end = node
         token_id = path[1, node]
         node = path[0, node]
-        can_fuse = tables.fuse_unk and token_id in (unknown, unk_id)
-        while can_fuse and node > 0 and path[1, node] in (unknown, unk_id):
+        can_fuse = tables.fuse_unk and token_id in unknown_ids
+        while can_fuse and node > 0 and path[1, node] in unknown_ids:
             token_id = unknown
             node = path[0, node]
         has_bytes = token_id == unknown
