@@ -11786,7 +11786,8 @@ class Encoded(NamedTuple):
     def __str__(self) -> str:
         tokens = number_of(self.tokens, "token")
         documents = number_of(self.documents, "document" if self.append else "text")
-        return f"{tokens} ({self.dtype}) of {number_of(self.bytes, 'byte')} in {documents}"
+        size = number_of(self.bytes, "byte")
+        return f"{tokens} ({self.dtype}) of {size} in {documents}"
 
 
 class _EncodedBlock(NamedTuple):
@@ -11816,17 +11817,21 @@ def _encode_blocks(tokenizer, options, added_ids, end_id, dtype, source, blocks)
         texts = source.texts(block)
         begins = block.opening == BEGINS
         ends_there = block.next_opening == BEGINS  # or the text goes on in the next block
-        own = {"opening": block.opening, "seed": options["seed"] + (block.number << 32)}
+        seed = options["seed"] + (block.number << 32)
+        own = {"opening": block.opening, "seed": seed}
         ids, offsets = tokenizer.encode_texts(texts, **options | own)
         if any(added_ids):
             before, after = added_ids
             ids, offsets = surround(ids, offsets, before * begins, after * ends_there)
-        ends = offsets[1:] if ends_there else offsets[:0]
+        ends = offsets[:0]
+        if ends_there:
+            ends = offsets[1:]
         repeats_end = False
         if end_id is not None:
             repeats_end = not begins and 0 in ends[:1]
             is_empty = ends == offsets[: len(ends)]  # the id before an empty text is not its own
-            lacks_end = is_empty | (np.append(ids, 0)[ends - 1] != end_id)
+            lacks_end = np.append(ids, 0)[ends - 1] != end_id
+            lacks_end |= is_empty
             ids = np.insert(ids, ends[lacks_end], end_id)
             ends = np.flatnonzero(ids == end_id) + 1
         ids = ids.astype(dtype, copy=False)
@@ -11855,7 +11860,8 @@ def _open_output(path):
 @contextlib.contextmanager
 def _array_writer(path, dtype):
     """Write arrays to a file or to standard output; yields the function that writes the next."""
-    is_pipe = path == STANDARD_STREAM or (path.exists() and not path.is_file())
+    is_device = path.exists() and not path.is_file()
+    is_pipe = is_device or path == STANDARD_STREAM
     require(
         path.suffix in (".npy", ".bin", ".txt") or is_pipe,
         f"{path}: name a .npy file, a .bin file for numbers alone, or a .txt file",
@@ -11876,7 +11882,8 @@ def _array_writer(path, dtype):
         if path.suffix in (".npy", ".bin"):
             file.write(np.ascontiguousarray(numbers, dtype).data)
         else:
-            lines = [" ".join(map(str, part.tolist())) for part in np.split(numbers, ends)]
+            documents = np.split(numbers, ends)
+            lines = [" ".join(map(str, document.tolist())) for document in documents]
             if lines[-1]:
                 lines[-1] += " "  # the last document may go on
             file.write("\n".join(lines).encode())
@@ -11912,7 +11919,8 @@ def _hold_out(block, first, fraction):
         return [(block.ids, block.ends)]
     billionths = round(fraction * 10**9)  # whole numbers avoid rounding
     numbers = np.arange(first, first + len(block.ends) + 2)
-    is_held_out = np.diff(numbers * billionths // 10**9) > 0
+    n_held_out = numbers * billionths // 10**9
+    is_held_out = np.diff(n_held_out) > 0
     # The last document goes on in the next block, so it has a length, but no end here.
     lengths = np.diff(block.ends, prepend=0, append=len(block.ids))
     parts = []
@@ -11946,7 +11954,8 @@ def _join_documents(blocks, start_id, end_id):
         if start_id is not None:
             starts = np.append(0, ends)
             is_empty = starts == np.append(ends, len(ids))
-            lacks_start = is_empty | (np.append(ids, 0)[starts] != start_id)
+            lacks_start = np.append(ids, 0)[starts] != start_id
+            lacks_start |= is_empty
             lacks_start[0] &= last_id in (None, end_id)  # or the document began before
             lacks_start[-1] &= not is_empty[-1]  # or the last document ended with the block
             ids = np.insert(ids, starts[lacks_start], start_id)
@@ -12056,9 +12065,11 @@ def encode_files(
         # The blocks of a text need the sums of those before them, which one encoder has.
         engine = Engine(1, progress)
         tokenizer = _copied(tokenizer, _idle=[])
+    special_tokens = model.special_tokens
     for token in {append, prepend} - {None}:
-        require_known("special token", token, model.special_tokens)
-    end_id = model.special_tokens.get(append)
+        require_known("special token", token, special_tokens)
+    start_id = special_tokens.get(prepend)
+    end_id = special_tokens.get(append)
     added_ids = model.added_ids if add_special_tokens else ([], [])
     tokenizer.compile_kernels(alpha)
     options = {"allowed_special": allowed_special, "alpha": alpha, "seed": seed}
@@ -12071,7 +12082,7 @@ def encode_files(
         bar = stack.enter_context(engine.progress_bar("encode", source.total_bytes, "B"))
         tasks = stack.enter_context(contextlib.closing(source.map(engine, work)))
         blocks = itertools.chain.from_iterable(tasks)
-        for block in _join_documents(blocks, model.special_tokens.get(prepend), end_id):
+        for block in _join_documents(blocks, start_id, end_id):
             write_index(block.ends + totals[0, 0])
             parts = _hold_out(block, totals[:, 1].sum(), val_fraction)
             for write, total, (ids, ends) in zip(writers, totals, parts, strict=False):
@@ -12162,13 +12173,16 @@ def decode_file(
     'Hi'
     """
     tokenizer = open_model(tokenizer)
-    _check_outputs([Path(out)], [Path(tokens)])
-    description = _read_beside(_sidecar(Path(tokens)))
-    if description.get("model", tokenizer.digest) != tokenizer.digest:
+    digest = tokenizer.digest
+    path = Path(tokens)
+    output = Path(out)
+    _check_outputs([output], [path])
+    description = _read_beside(_sidecar(path))
+    if description.get("model", digest) != digest:
         note(f"{tokens}: another model wrote these ids, or this one has changed since")
-    with _open_output(Path(out)) as file:
+    with _open_output(output) as file:
         continues = False
-        for ids in _read_id_batches(Path(tokens), dtype):
+        for ids in _read_id_batches(path, dtype):
             file.write(tokenizer.decode_bytes(ids, continues=continues))
             continues |= len(ids) > 0
 
