@@ -12984,26 +12984,31 @@ class Table(NamedTuple):
         if not self.rows:
             return self.title
         columns = []
-        for name, *values in zip(self.header, *self.rows, strict=True):
-            cells = [_cell(value, name).replace("|", "\\|") for value in (name, *values)]
+        for column in zip(self.header, *self.rows, strict=True):
+            name, *values = column
+            cells = [_cell(value, name).replace("|", "\\|") for value in column]
             width = max(map(_cell_width, cells))
             on_right = str not in map(type, values)
-            cells.insert(1, "-" * (width - on_right) + ":" * on_right)
+            delimiter = "-" * (width - on_right) + ":" * on_right
+            cells.insert(1, delimiter)
             columns.append([_fill(cell, width, on_right) for cell in cells])
-        lines = [f"| {' | '.join(row)} |" for row in zip(*columns, strict=True)]
+        rows = zip(*columns, strict=True)
+        lines = [f"| {' | '.join(row)} |" for row in rows]
         return "\n".join([self.title, "", *lines])
 
     __repr__ = __str__
 
     def to_pandas(self):
         """Return the rows as a DataFrame; its columns of numbers are numbers."""
-        return import_optional("pandas").DataFrame([*self.rows], columns=[*self.header])
+        pandas = import_optional("pandas")
+        return pandas.DataFrame([*self.rows], columns=[*self.header])
 
     def _repr_html_(self):
         page = f"<h4>{html.escape(self.title)}</h4><table>"
         for row in (self.header, *self.rows):
             cells = map(_cell, row, self.header)
-            page += "<tr><td>" + "<td>".join(map(html.escape, cells))
+            page += "<tr><td>"
+            page += "<td>".join(map(html.escape, cells))
         return page + "</table>"
 
 
@@ -13032,7 +13037,9 @@ def _cell_width(text):
 def _fill(text, width, on_right=False):
     """Fill a text up with spaces."""
     gap = " " * (width - _cell_width(text))
-    return gap + text if on_right else text + gap
+    if on_right:
+        return gap + text
+    return text + gap
 
 
 def tabulate_timings(seconds):
@@ -13041,10 +13048,11 @@ def tabulate_timings(seconds):
     timings = TIMINGS | {"other": Timing(other, 0, peak_memory())}
     rows = []
     for name, spent in timings.items():
-        share = round(100 * spent.seconds / seconds, 1)
-        rate = spent.n_bytes / spent.seconds / 1e6 or None
+        duration = spent.seconds
+        share = round(100 * duration / seconds, 1)
+        rate = spent.n_bytes / duration / 1e6 or None
         peak = round(spent.memory / 1e6) or None
-        rows.append((name, round(spent.seconds, 3), rate, share, peak))
+        rows.append((name, round(duration, 3), rate, share, peak))
     header = ("stage", "seconds", "MB/s", "% of time", "peak MB")
     return Table(f"{seconds:.2f} seconds", header, rows)
 
@@ -13273,16 +13281,19 @@ def measure(model: Model, encoded: EncodedWords) -> dict[str, float]:
         ids.add(model.ids[model.unk_token.encode()])
     p = np.sort(encoded.frequencies())[::-1] / n
     p = p[p > 0]
-    renyi_entropy = float(np.log2(np.sum(p**RENYI_ORDER)) / (1 - RENYI_ORDER))
+    power_sum = np.sum(p**RENYI_ORDER)
+    renyi_entropy = float(np.log2(power_sum) / (1 - RENYI_ORDER))
+    n_ids = len(ids)
+    n_used = len(p)
     measures = {"tokens": n, "bytes per token": encoded.n_bytes / n}
     if encoded.n_words:
         measures["fertility"] = n / encoded.n_words
     return measures | {
-        "average rank": float(np.dot(p, np.arange(1, len(p) + 1))),
+        "average rank": float(np.dot(p, np.arange(1, n_used + 1))),
         "Shannon entropy": float(-np.sum(p * np.log2(p))),
-        "Rényi efficiency": renyi_entropy / math.log2(max(len(ids), 2)),
-        "Rényi, of used ids": renyi_entropy / math.log2(max(len(p), 2)),
-        "vocabulary utilisation": len(p) / len(ids),
+        "Rényi efficiency": renyi_entropy / math.log2(max(n_ids, 2)),
+        "Rényi, of used ids": renyi_entropy / math.log2(max(n_used, 2)),
+        "vocabulary utilisation": n_used / n_ids,
     }
 
 
@@ -13338,7 +13349,8 @@ def unreachable_tokens(tokenizer):
             texts[token_id] = as_text[token_id]
     lost = _find_lost(tokenizer, texts)
     words = {token_id: model.vocab[token_id] for token_id in lost}
-    return {token_id: lost[token_id] for token_id in _find_lost(tokenizer._by_word, words)}
+    lost_as_words = _find_lost(tokenizer._by_word, words)
+    return {token_id: lost[token_id] for token_id in lost_as_words}
 
 
 def _find_lost(tokenizer, texts):
@@ -13358,7 +13370,8 @@ def _ids_of_each(tokenizer, texts):
         half = len(texts) // 2
         if not half:
             return [[]]
-        return _ids_of_each(tokenizer, texts[:half]) + _ids_of_each(tokenizer, texts[half:])
+        ids = _ids_of_each(tokenizer, texts[:half])
+        return ids + _ids_of_each(tokenizer, texts[half:])
 
 
 class Glitch(NamedTuple):
@@ -13395,7 +13408,8 @@ def find_glitches(learned, ids, frequencies):
     for pair, n in zip(learned.merges, made, strict=True):
         token = b"".join(pair)
         for part in glitches.keys() & pair:
-            glitches[part].taken[token] += n * pair.count(part)
+            taken = glitches[part].taken
+            taken[token] += n * pair.count(part)
         if token in ids:
             token_id = ids[token]
             used = int(frequencies[token_id])
@@ -13422,10 +13436,12 @@ class Inspection(Report):
     def tables(self) -> list[Table]:
         n_tokens = len(self.tokens)
         kinds = [(kind, n, 100 * n / n_tokens) for kind, n in self.kinds.most_common()]
-        longest = Counter({token_id: len(token) for token_id, token in self.tokens.items()})
+        sizes = {token_id: len(token) for token_id, token in self.tokens.items()}
+        longest = Counter(sizes)
         lost = []
         for token_id, ids in self.unreachable.items():
-            lost.append((token_id, "|".join(map(self._name_of, ids))))
+            names = "|".join(map(self._name_of, ids))
+            lost.append((token_id, names))
         tables = [
             Table("Tokens by kind", ("kind", "tokens", "%"), kinds),
             self._list("Longest tokens", longest.most_common(), "bytes"),
@@ -13433,9 +13449,10 @@ class Inspection(Report):
         ]
         if self.measures:
             tables.append(Table("Measures", ("measure", "value"), [*self.measures.items()]))
-        if self.glitches is not None:
-            title = f"Candidates for glitch tokens: {len(self.glitches):,}"
-            rows = [(*glitch[:3], glitch.now_in()) for glitch in self.glitches]
+        glitches = self.glitches
+        if glitches is not None:
+            title = f"Candidates for glitch tokens: {len(glitches):,}"
+            rows = [(*glitch[:3], glitch.now_in()) for glitch in glitches]
             tables.append(self._list(title, rows, "made", "used", "now in"))
         return tables
 
@@ -13522,9 +13539,11 @@ class Curve(Report):
         header = ("vocabulary", "tokens", "bytes/token", "% that 1,000 more save")
         for name, columns in self.columns.items():
             sizes, *_ = columns
-            is_shown = np.isin(sizes, [sizes[0], sizes[-1], *_SIZES])
+            shown_sizes = [sizes[0], sizes[-1], *_SIZES]
+            is_shown = np.isin(sizes, shown_sizes)
             shown = [column[is_shown].tolist() for column in columns]
-            tables.append(Table(name, header, [*zip(*shown, strict=True)]))
+            rows = [*zip(*shown, strict=True)]
+            tables.append(Table(name, header, rows))
         return tables
 
     def plot(self, path: PathName | None = None):
@@ -13611,7 +13630,9 @@ def curve(
             n_letters = len(tokenizer.model.letters)
             n_bytes = encoded.n_bytes
         else:
-            history = model if type(model) is tuple else _find_history(model)
+            history = model
+            if type(model) is not tuple:
+                history = _find_history(model)
             require(
                 history,
                 f"{name}: no merge counts: name a BPE that `train` wrote, or also a `corpus`",
@@ -13619,9 +13640,11 @@ def curve(
             learned, n_bytes = history
             n_tokens = learned.n_tokens
             n_letters = len(learned.alphabet)
-        sizes = n_letters + np.arange(len(n_tokens))
-        saved = np.full(len(n_tokens), np.nan)
-        saved[:-1000] = 100 - 100 * n_tokens[1000:] / n_tokens[:-1000]
+        n_sizes = len(n_tokens)
+        sizes = n_letters + np.arange(n_sizes)
+        saved = np.full(n_sizes, np.nan)
+        remaining = 100 * n_tokens[1000:] / n_tokens[:-1000]
+        saved[:-1000] = 100 - remaining
         columns[name] = sizes, n_tokens, n_bytes / n_tokens, saved
     return Curve(columns=columns)
 
@@ -13683,11 +13706,16 @@ def compare(
     >>> report.bytes_per_token[:, 0].round(2).tolist(), report.differences
     ([1.86, 2.6], [(b' lower', 1, [[b'low', b'e', b'r'], [b'lower']])])
     """
-    tokenizers = {name: open_model(model) for name, model in _by_name(tokenizers).items()}
+    models = _by_name(tokenizers)
+    tokenizers = {name: open_model(model) for name, model in models.items()}
     corpora = _by_name(corpora)
     require(tokenizers and corpora, "a comparison needs at least one model and one corpus")
-    special_tokens = set().union(*map(attrgetter("special_tokens"), tokenizers.values()))
-    files = [file for inputs in corpora.values() for file in find_files(inputs)]
+    special_tokens = set()
+    for tokenizer in tokenizers.values():
+        special_tokens.update(tokenizer.special_tokens)
+    files = []
+    for inputs in corpora.values():
+        files += find_files(inputs)
     source = Source(files, r"\s?\S+", sorted(special_tokens), text_field)
     with stage("words"):
         counts = count(source, engine).words.to_counts()
@@ -13703,13 +13731,16 @@ def compare(
             encoded = encode_corpus(tokenizer, inputs, has_words=False, **options)
             n_bytes[row, column] = encoded.n_bytes
             n_tokens[row, column] = encoded.n_tokens
-        splits.append([_pieces(tokenizer, ids) for ids in tokenizer.encode_batch(words, "none")])
+        ids_of_words = tokenizer.encode_batch(words, "none")
+        splits.append([_pieces(tokenizer, ids) for ids in ids_of_words])
     differences = []
     n_different = 0
     for word, *pieces in zip(words, *splits, strict=True):
-        if len({tuple(map(len, tokens)) for tokens in pieces}) > 1:
-            differences.append((word, counts[word], pieces))
-            n_different += counts[word]
+        cuts = {tuple(map(len, tokens)) for tokens in pieces}
+        if len(cuts) > 1:
+            n = counts[word]
+            differences.append((word, n, pieces))
+            n_different += n
     return Comparison(
         models=[*tokenizers],
         corpora=[*corpora],
@@ -13789,7 +13820,8 @@ def view(tokenizer: AnyModel, text: Text) -> View:
     data = _text_bytes(text)
     tokenizer = open_model(tokenizer)
     ids = tokenizer.encode_to_numpy(data)
-    title = f"{number_of(len(data), 'byte')}, {number_of(len(ids), 'token')}"
+    size = number_of(len(data), "byte")
+    title = f"{size}, {number_of(len(ids), 'token')}"
     return View(title=title, ids=ids, tokens=decode_each(tokenizer, ids.tolist()))
 
 
