@@ -13861,12 +13861,14 @@ def _train_command(inputs: Sequence[str] = (), *, out="model", template=None, **
         *inspect.signature(train).parameters,
         *inspect.signature(transformers_config).parameters,
     }
-    learner_options = {name: options[name] for name in options.keys() - known}
+    names = options.keys() - known
+    learner_options = {name: options[name] for name in names}
     recipe = call_with(Recipe, **options, learner_options=learner_options)
     recipe, files, counts = prepare(recipe, inputs or None)
-    config = call_with(transformers_config, **options | {"special_tokens": recipe.special_tokens})
+    special_tokens = recipe.special_tokens
+    config = call_with(transformers_config, **options | {"special_tokens": special_tokens})
     if template is not None:  # checks it before the training
-        template_processing(template, dict.fromkeys(recipe.special_tokens))
+        template_processing(template, dict.fromkeys(special_tokens))
     check_writable(as_path(out))  # fails before the training
     if Path(out, "tokenizer.json").exists():
         note(f"{out}: the model in this folder will be replaced")
@@ -13918,7 +13920,8 @@ def _encode_command(model, inputs: Sequence[str], *, out="-", no_special: bool =
         rate = encoded.bytes / spent.seconds / 1e6
         print(f"{encoded}\n{spent.seconds:.2f} s: {rate:,.1f} MB/s")
         for path in _name_outputs(out, options["val_fraction"]):
-            print(f"{_read_beside(_sidecar(path))['tokens']:,} tokens, written to {path}")
+            description = _read_beside(_sidecar(path))
+            print(f"{description['tokens']:,} tokens, written to {path}")
 
 
 def _decode_command(model, tokens, **options):
@@ -13932,7 +13935,8 @@ def _decode_command(model, tokens, **options):
     with stage("decode"):
         call_with(decode_file, tokenizer, tokens, **options)
     if options["progress"]:
-        print(f"{number_of(os.path.getsize(out), 'byte')} of text, written to {out}")
+        size = number_of(os.path.getsize(out), "byte")
+        print(f"{size} of text, written to {out}")
 
 
 def _convert_command(
@@ -14017,7 +14021,8 @@ def _view_command(
         note(
             f"this is the name {text[0]}; for the file write < {text[0]}, for a model use `beside`"
         )
-    data = os.fsencode(" ".join(text)) if text else sys.stdin.buffer.read()
+    joined = " ".join(text)
+    data = os.fsencode(joined) if text else sys.stdin.buffer.read()
     reports = []
     for name in (model, *beside):
         report = view(call_with(open_model, name, **options), data)
@@ -14052,7 +14057,8 @@ def _whole_number(text):
         raise argparse.ArgumentTypeError(f"{text!r} is not a whole number, such as 4, 32000 or 32k")
     digits, unit = match.groups()
     power = " kmg".index(unit or " ")
-    return int(re.sub("[_,]", "", digits)) * 1000**power
+    number = int(re.sub("[_,]", "", digits))
+    return number * 1000**power
 
 
 class _Parser(argparse.ArgumentParser):
@@ -14073,11 +14079,13 @@ def _doc(function):
 
 def _add_argument(command, parameter, is_positional, text):
     """Add the command-line argument that sets a parameter."""
-    option = parameter.name.rstrip("_")
+    name = parameter.name
+    option = name.rstrip("_")
     default = parameter.default
     is_required = default is parameter.empty
     annotation = parameter.annotation
-    kind = getattr(annotation, "__name__", str(annotation)).partition(" ")[0]
+    type_name = getattr(annotation, "__name__", str(annotation))
+    kind = type_name.partition(" ")[0]
     is_many = kind == "Sequence[str]"
     if is_many:
         option = re.sub("(?<!u)s$", "", option)  # --special-token, but --corpus
@@ -14086,7 +14094,7 @@ def _add_argument(command, parameter, is_positional, text):
     if is_positional:
         if is_many:
             settings["nargs"] = "+" if is_required else "*"
-        return command.add_argument(parameter.name, help=text, default=default, **settings)
+        return command.add_argument(name, help=text, default=default, **settings)
     if kind == "bool":
         settings = {"action": "store_true"}
     elif is_many:
@@ -14098,12 +14106,14 @@ def _add_argument(command, parameter, is_positional, text):
         if default not in (None, parameter.empty):
             text += f" (default: {default})"
     option = "--" + option.replace("_", "-")
-    return command.add_argument(option, dest=parameter.name, help=text, **settings)
+    return command.add_argument(option, dest=name, help=text, **settings)
 
 
 def _add_arguments(command, run, callees):
     """Add the arguments of a command; returns {parameter: how the argument is written}."""
-    learners = [family.learn for family in FAMILIES.values() if train in callees]
+    learners = []
+    if train in callees:
+        learners = [family.learn for family in FAMILIES.values()]
     functions = [run, *callees, *learners]
     texts = {}
     for function in [Engine, Source, train, *functions[::-1]]:
@@ -14115,7 +14125,8 @@ def _add_arguments(command, run, callees):
             is_option = function is run or parameter.default is not parameter.empty
             if not is_option or name in _PYTHON_ONLY or name in flags:
                 continue
-            text = " ".join(texts.get(name, "").split()).replace("%", "%%")
+            words = texts.get(name, "").split()
+            text = " ".join(words).replace("%", "%%")
             action = _add_argument(command, parameter, name in positional, text)
             if function in learners:
                 action.default = argparse.SUPPRESS
@@ -14126,10 +14137,11 @@ def _add_arguments(command, run, callees):
 def _make_parser(name):
     """Make the parser of a command from signatures and docstrings."""
     run, *callees = _COMMANDS[name]
-    examples = [f"  {_program} {line}" for line in _EXAMPLE.findall(_doc(run))]
+    doc = _doc(run)
+    examples = [f"  {_program} {line}" for line in _EXAMPLE.findall(doc)]
     command = _Parser(
         prog=f"{_program} {name}",
-        description=_doc(run).partition("\n")[0],
+        description=doc.partition("\n")[0],
         epilog="\n".join(["examples:", *examples]),
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
@@ -14151,7 +14163,8 @@ def _choose_command(arguments):
     parser.add_argument("--version", action="version", version=f"bpe_numba {__version__}")
     commands = parser.add_subparsers(dest="name", metavar="COMMAND", required=True)
     for name, (run, *_) in _COMMANDS.items():
-        commands.add_parser(name, help=_doc(run).partition("\n")[0], add_help=False)
+        summary = _doc(run).partition("\n")[0]
+        commands.add_parser(name, help=summary, add_help=False)
     chosen, arguments = parser.parse_known_args(arguments)
     return _make_parser(chosen.name), arguments
 
@@ -14208,7 +14221,8 @@ def main(arguments=None):
         try:
             print(end="", flush=True)
         except OSError:  # drop the rest: Python would try again at exit, and print an error
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            sink = os.open(os.devnull, os.O_WRONLY)
+            os.dup2(sink, sys.stdout.fileno())
     say(message)
     return 2
 
@@ -14216,8 +14230,10 @@ def main(arguments=None):
 def run():
     """Run a command as a program; its exit status is 130 after an interrupt, 143 after SIGTERM."""
     global _program
-    _program = Path(sys.argv[0]).name
-    if sys.argv[0].endswith(".py"):
-        _program = shlex.join(sys.orig_argv[: len(sys.orig_argv) - len(sys.argv) + 1])
+    script = sys.argv[0]
+    _program = Path(script).name
+    if script.endswith(".py"):
+        n_words = len(sys.orig_argv) - len(sys.argv) + 1
+        _program = shlex.join(sys.orig_argv[:n_words])
     _end_when_asked()
     return main()
