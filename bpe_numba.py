@@ -8470,11 +8470,12 @@ def _number_keys(keys):
     mask = u64(n_slots - 1)
     numbers = np.empty(len(keys), i64)
     for k in range(len(keys)):
-        slot = _mix(u64(keys[k]), u64(0)) & mask
-        while table[slot, 0] >= 0 and table[slot, 0] != keys[k]:
+        key = keys[k]
+        slot = _mix(u64(key), u64(0)) & mask
+        while table[slot, 0] >= 0 and table[slot, 0] != key:
             slot = (slot + ONE) & mask
         if table[slot, 0] < 0:
-            table[slot, 0] = keys[k]
+            table[slot, 0] = key
             table[slot, 1] = n
             n += 1
         numbers[k] = table[slot, 1]
@@ -8489,17 +8490,20 @@ def _list_substrings(words, longest):
     only if they occur twice.
     """
     n = len(words.alphabet)
+    symbols = words.symbols
     # of each position
-    longest_at = words.symbols.copy()
+    longest_at = symbols.copy()
     counts = np.repeat(words.counts, words.sizes)
     ends = np.repeat(words.offsets[1:], words.sizes)
-    starts = np.arange(len(words.symbols))
-    totals = np.bincount(words.symbols, counts, n)
+    starts = np.arange(len(symbols))
+    totals = np.bincount(symbols, counts, n)
     # of the tokens of each size: their sizes, the next shorter ones, places, and counts
-    levels = [(np.ones(n, i64), np.full(n, -1), np.zeros(n, i64), totals)]
+    letters = np.ones(n, i64), np.full(n, -1), np.zeros(n, i64), totals
+    levels = [letters]
     for size in range(1, longest + 1):
         starts = starts[starts + size < ends[starts]]
-        keys = longest_at[starts].astype(i64) << 32 | words.symbols[starts + size]
+        next_symbols = symbols[starts + size]
+        keys = longest_at[starts].astype(i64) << 32 | next_symbols
         numbers = _number_keys(keys)
         totals = np.bincount(numbers, counts[starts])
         is_token = totals > 1
@@ -8508,11 +8512,12 @@ def _list_substrings(words, longest):
         starts = starts[is_repeated]
         ids = new_ids[numbers[is_repeated]]
         totals = totals[is_token]
-        places = np.empty(len(totals), i64)
+        n_new = len(totals)
+        places = np.empty(n_new, i64)
         places[ids] = starts
-        levels.append((np.full(len(totals), size + 1), longest_at[places], places, totals))
+        levels.append((np.full(n_new, size + 1), longest_at[places], places, totals))
         longest_at[starts] = n + ids
-        n += len(totals)
+        n += n_new
     sizes, shorter, places, totals = map(np.concatenate, zip(*levels, strict=True))
     longer = np.zeros(n + 1)
     np.maximum.at(longer, shorter, totals)
@@ -8545,6 +8550,7 @@ def _expect(lattice, first, stop, probabilities):
     for w in range(first, stop):
         start = offsets[w]
         n = offsets[w + 1] - offsets[w]
+        count = counts[w]
         n_scaled = 0
         forward[: n + 1] = 0.0
         forward[0] = 1.0
@@ -8558,8 +8564,9 @@ def _expect(lattice, first, stop, probabilities):
             while token >= 0:
                 forward[k + sizes[token]] += forward[k] * table[token, 0]
                 token = shorter[token]
-        likelihood += counts[w] * (np.log(forward[n]) - n_scaled * np.log(HUGE))
-        backward[n] = counts[w] / forward[n]
+        log_probability = np.log(forward[n]) - n_scaled * np.log(HUGE)
+        likelihood += count * log_probability
+        backward[n] = count / forward[n]
         for k in range(n - 1, -1, -1):
             token = longest[start + k]
             backward[k] = 0.0
@@ -8612,9 +8619,10 @@ def _losses(lattice, n_alphabet, scores, expected):
         n_others = 0
         others = 0.0
         while n > 0:
-            others += np.log(expected[last[n]] + count)
+            other = last[n]
+            others += np.log(expected[other] + count)
             n_others += 1
-            n -= sizes[last[n]]
+            n -= sizes[other]
         others -= n_others * np.log(total + count * (n_others - 1))
         losses[token] = count * (np.log(count / total) - others)
     return losses
@@ -8625,7 +8633,8 @@ def _digamma(x):
     # its recurrence leads to a number that is large enough for its asymptotic series
     y = x + 6.5
     z = 1 / (y * y)
-    series = np.log(y) + z * (1 / 24 - z * (7 / 960 - z * (31 / 8064 - z * 127 / 30720)))
+    later_terms = z * (7 / 960 - z * (31 / 8064 - z * 127 / 30720))
+    series = np.log(y) + z * (1 / 24 - later_terms)
     return series - sum(1 / (x + k) for k in range(7))
 
 
@@ -8699,12 +8708,13 @@ class _UnigramLearner:
         (Liang and Klein 2007, "Structured Bayesian Nonparametric Models with Variational
         Inference").
         """
-        self.expected, likelihood = self.expect()
-        letters = self.expected[: self.n_alphabet]
+        expected, likelihood = self.expect()
+        letters = expected[: self.n_alphabet]
         np.maximum(letters, LEAST_EXPECTED, out=letters)
-        self.expected[self.expected < LEAST_EXPECTED] = 0.0  # digamma(0) is -inf
+        expected[expected < LEAST_EXPECTED] = 0.0  # digamma(0) is -inf
         with np.errstate(divide="ignore"):
-            logs = _digamma(self.expected) - _digamma(self.expected.sum())
+            logs = _digamma(expected) - _digamma(expected.sum())
+        self.expected = expected
         self.probabilities = np.exp(logs)
         return likelihood
 
@@ -8821,7 +8831,9 @@ def unigram_tables(model: Model) -> UnigramTables:
     tokens = {token_id: model.vocab[token_id] for token_id in chosen.tolist()}
     fallback_ids = model.ids if model.byte_fallback else {}
     # Hugging Face also looks at special tokens for the worst score.
-    known = scores[chosen] if model.sums_in_single else scores[scores > -np.inf]
+    known = scores[scores > -np.inf]
+    if model.sums_in_single:
+        known = scores[chosen]
     unknown = known.min() - scores.dtype.type(UNKNOWN_PENALTY)
     unk_id = model.ids.get((model.unk_token or "").encode(), -1)
     scores = np.append(scores.astype(np.float64), unknown)
@@ -8911,7 +8923,8 @@ def _best_path(word, tables, total):
                 total = sums[node] + scores[token_id]
                 if in_single:
                     total = float(np.float32(total))
-                    gaps[end] = max(gaps[end], -abs(total - sums[end]))
+                    gap = -abs(total - sums[end])
+                    gaps[end] = max(gaps[end], gap)
                 if total > sums[end]:
                     sums[end] = total
                     path[0, end] = node
@@ -8933,6 +8946,7 @@ def _write_path(word, tables, path, ids, at):
     """
     unknown = len(tables.scores) - 1
     unk_id = tables.unk_id
+    unknown_ids = (unknown, unk_id)
     byte_ids = tables.byte_ids
     node = len(word)
     stop = at + node
@@ -8942,8 +8956,8 @@ def _write_path(word, tables, path, ids, at):
         end = node
         token_id = path[1, node]
         node = path[0, node]
-        can_fuse = tables.fuse_unk and token_id in (unknown, unk_id)
-        while can_fuse and node > 0 and path[1, node] in (unknown, unk_id):
+        can_fuse = tables.fuse_unk and token_id in unknown_ids
+        while can_fuse and node > 0 and path[1, node] in unknown_ids:
             token_id = unknown
             node = path[0, node]
         has_bytes = token_id == unknown
@@ -11807,7 +11821,8 @@ class Encoded(NamedTuple):
     def __str__(self) -> str:
         tokens = number_of(self.tokens, "token")
         documents = number_of(self.documents, "document" if self.append else "text")
-        return f"{tokens} ({self.dtype}) of {number_of(self.bytes, 'byte')} in {documents}"
+        size = number_of(self.bytes, "byte")
+        return f"{tokens} ({self.dtype}) of {size} in {documents}"
 
 
 class _EncodedBlock(NamedTuple):
@@ -11837,17 +11852,21 @@ def _encode_blocks(tokenizer, options, added_ids, end_id, dtype, source, blocks)
         texts = source.texts(block)
         begins = block.opening == BEGINS
         ends_there = block.next_opening == BEGINS  # or the text goes on in the next block
-        own = {"opening": block.opening, "seed": options["seed"] + (block.number << 32)}
+        seed = options["seed"] + (block.number << 32)
+        own = {"opening": block.opening, "seed": seed}
         ids, offsets = tokenizer.encode_texts(texts, **options | own)
         if any(added_ids):
             before, after = added_ids
             ids, offsets = surround(ids, offsets, before * begins, after * ends_there)
-        ends = offsets[1:] if ends_there else offsets[:0]
+        ends = offsets[:0]
+        if ends_there:
+            ends = offsets[1:]
         repeats_end = False
         if end_id is not None:
             repeats_end = not begins and 0 in ends[:1]
             is_empty = ends == offsets[: len(ends)]  # the id before an empty text is not its own
-            lacks_end = is_empty | (np.append(ids, 0)[ends - 1] != end_id)
+            lacks_end = np.append(ids, 0)[ends - 1] != end_id
+            lacks_end |= is_empty
             ids = np.insert(ids, ends[lacks_end], end_id)
             ends = np.flatnonzero(ids == end_id) + 1
         ids = ids.astype(dtype, copy=False)
@@ -11876,7 +11895,8 @@ def _open_output(path):
 @contextlib.contextmanager
 def _array_writer(path, dtype):
     """Write arrays to a file or to standard output; yields the function that writes the next."""
-    is_pipe = path == STANDARD_STREAM or (path.exists() and not path.is_file())
+    is_device = path.exists() and not path.is_file()
+    is_pipe = is_device or path == STANDARD_STREAM
     require(
         path.suffix in (".npy", ".bin", ".txt") or is_pipe,
         f"{path}: name a .npy file, a .bin file for numbers alone, or a .txt file",
@@ -11897,7 +11917,8 @@ def _array_writer(path, dtype):
         if path.suffix in (".npy", ".bin"):
             file.write(np.ascontiguousarray(numbers, dtype).data)
         else:
-            lines = [" ".join(map(str, part.tolist())) for part in np.split(numbers, ends)]
+            documents = np.split(numbers, ends)
+            lines = [" ".join(map(str, document.tolist())) for document in documents]
             if lines[-1]:
                 lines[-1] += " "  # the last document may go on
             file.write("\n".join(lines).encode())
@@ -11933,7 +11954,8 @@ def _hold_out(block, first, fraction):
         return [(block.ids, block.ends)]
     billionths = round(fraction * 10**9)  # whole numbers avoid rounding
     numbers = np.arange(first, first + len(block.ends) + 2)
-    is_held_out = np.diff(numbers * billionths // 10**9) > 0
+    n_held_out = numbers * billionths // 10**9
+    is_held_out = np.diff(n_held_out) > 0
     # The last document goes on in the next block, so it has a length, but no end here.
     lengths = np.diff(block.ends, prepend=0, append=len(block.ids))
     parts = []
@@ -11967,7 +11989,8 @@ def _join_documents(blocks, start_id, end_id):
         if start_id is not None:
             starts = np.append(0, ends)
             is_empty = starts == np.append(ends, len(ids))
-            lacks_start = is_empty | (np.append(ids, 0)[starts] != start_id)
+            lacks_start = np.append(ids, 0)[starts] != start_id
+            lacks_start |= is_empty
             lacks_start[0] &= last_id in (None, end_id)  # or the document began before
             lacks_start[-1] &= not is_empty[-1]  # or the last document ended with the block
             ids = np.insert(ids, starts[lacks_start], start_id)
@@ -12077,9 +12100,11 @@ def encode_files(
         # The blocks of a text need the sums of those before them, which one encoder has.
         engine = Engine(1, progress)
         tokenizer = _copied(tokenizer, _idle=[])
+    special_tokens = model.special_tokens
     for token in {append, prepend} - {None}:
-        require_known("special token", token, model.special_tokens)
-    end_id = model.special_tokens.get(append)
+        require_known("special token", token, special_tokens)
+    start_id = special_tokens.get(prepend)
+    end_id = special_tokens.get(append)
     added_ids = model.added_ids if add_special_tokens else ([], [])
     tokenizer.compile_kernels(alpha)
     options = {"allowed_special": allowed_special, "alpha": alpha, "seed": seed}
@@ -12092,7 +12117,7 @@ def encode_files(
         bar = stack.enter_context(engine.progress_bar("encode", source.total_bytes, "B"))
         tasks = stack.enter_context(contextlib.closing(source.map(engine, work)))
         blocks = itertools.chain.from_iterable(tasks)
-        for block in _join_documents(blocks, model.special_tokens.get(prepend), end_id):
+        for block in _join_documents(blocks, start_id, end_id):
             write_index(block.ends + totals[0, 0])
             parts = _hold_out(block, totals[:, 1].sum(), val_fraction)
             for write, total, (ids, ends) in zip(writers, totals, parts, strict=False):
@@ -12183,13 +12208,16 @@ def decode_file(
     'Hi'
     """
     tokenizer = open_model(tokenizer)
-    _check_outputs([Path(out)], [Path(tokens)])
-    description = _read_beside(_sidecar(Path(tokens)))
-    if description.get("model", tokenizer.digest) != tokenizer.digest:
+    digest = tokenizer.digest
+    path = Path(tokens)
+    output = Path(out)
+    _check_outputs([output], [path])
+    description = _read_beside(_sidecar(path))
+    if description.get("model", digest) != digest:
         note(f"{tokens}: another model wrote these ids, or this one has changed since")
-    with _open_output(Path(out)) as file:
+    with _open_output(output) as file:
         continues = False
-        for ids in _read_id_batches(Path(tokens), dtype):
+        for ids in _read_id_batches(path, dtype):
             file.write(tokenizer.decode_bytes(ids, continues=continues))
             continues |= len(ids) > 0
 
@@ -12991,26 +13019,31 @@ class Table(NamedTuple):
         if not self.rows:
             return self.title
         columns = []
-        for name, *values in zip(self.header, *self.rows, strict=True):
-            cells = [_cell(value, name).replace("|", "\\|") for value in (name, *values)]
+        for column in zip(self.header, *self.rows, strict=True):
+            name, *values = column
+            cells = [_cell(value, name).replace("|", "\\|") for value in column]
             width = max(map(_cell_width, cells))
             on_right = str not in map(type, values)
-            cells.insert(1, "-" * (width - on_right) + ":" * on_right)
+            delimiter = "-" * (width - on_right) + ":" * on_right
+            cells.insert(1, delimiter)
             columns.append([_fill(cell, width, on_right) for cell in cells])
-        lines = [f"| {' | '.join(row)} |" for row in zip(*columns, strict=True)]
+        rows = zip(*columns, strict=True)
+        lines = [f"| {' | '.join(row)} |" for row in rows]
         return "\n".join([self.title, "", *lines])
 
     __repr__ = __str__
 
     def to_pandas(self):
         """Return the rows as a DataFrame; its columns of numbers are numbers."""
-        return import_optional("pandas").DataFrame([*self.rows], columns=[*self.header])
+        pandas = import_optional("pandas")
+        return pandas.DataFrame([*self.rows], columns=[*self.header])
 
     def _repr_html_(self):
         page = f"<h4>{html.escape(self.title)}</h4><table>"
         for row in (self.header, *self.rows):
             cells = map(_cell, row, self.header)
-            page += "<tr><td>" + "<td>".join(map(html.escape, cells))
+            page += "<tr><td>"
+            page += "<td>".join(map(html.escape, cells))
         return page + "</table>"
 
 
@@ -13039,7 +13072,9 @@ def _cell_width(text):
 def _fill(text, width, on_right=False):
     """Fill a text up with spaces."""
     gap = " " * (width - _cell_width(text))
-    return gap + text if on_right else text + gap
+    if on_right:
+        return gap + text
+    return text + gap
 
 
 def tabulate_timings(seconds):
@@ -13048,10 +13083,11 @@ def tabulate_timings(seconds):
     timings = TIMINGS | {"other": Timing(other, 0, peak_memory())}
     rows = []
     for name, spent in timings.items():
-        share = round(100 * spent.seconds / seconds, 1)
-        rate = spent.n_bytes / spent.seconds / 1e6 or None
+        duration = spent.seconds
+        share = round(100 * duration / seconds, 1)
+        rate = spent.n_bytes / duration / 1e6 or None
         peak = round(spent.memory / 1e6) or None
-        rows.append((name, round(spent.seconds, 3), rate, share, peak))
+        rows.append((name, round(duration, 3), rate, share, peak))
     header = ("stage", "seconds", "MB/s", "% of time", "peak MB")
     return Table(f"{seconds:.2f} seconds", header, rows)
 
@@ -13280,16 +13316,19 @@ def measure(model: Model, encoded: EncodedWords) -> dict[str, float]:
         ids.add(model.ids[model.unk_token.encode()])
     p = np.sort(encoded.frequencies())[::-1] / n
     p = p[p > 0]
-    renyi_entropy = float(np.log2(np.sum(p**RENYI_ORDER)) / (1 - RENYI_ORDER))
+    power_sum = np.sum(p**RENYI_ORDER)
+    renyi_entropy = float(np.log2(power_sum) / (1 - RENYI_ORDER))
+    n_ids = len(ids)
+    n_used = len(p)
     measures = {"tokens": n, "bytes per token": encoded.n_bytes / n}
     if encoded.n_words:
         measures["fertility"] = n / encoded.n_words
     return measures | {
-        "average rank": float(np.dot(p, np.arange(1, len(p) + 1))),
+        "average rank": float(np.dot(p, np.arange(1, n_used + 1))),
         "Shannon entropy": float(-np.sum(p * np.log2(p))),
-        "Rényi efficiency": renyi_entropy / math.log2(max(len(ids), 2)),
-        "Rényi, of used ids": renyi_entropy / math.log2(max(len(p), 2)),
-        "vocabulary utilisation": len(p) / len(ids),
+        "Rényi efficiency": renyi_entropy / math.log2(max(n_ids, 2)),
+        "Rényi, of used ids": renyi_entropy / math.log2(max(n_used, 2)),
+        "vocabulary utilisation": n_used / n_ids,
     }
 
 
@@ -13345,7 +13384,8 @@ def unreachable_tokens(tokenizer):
             texts[token_id] = as_text[token_id]
     lost = _find_lost(tokenizer, texts)
     words = {token_id: model.vocab[token_id] for token_id in lost}
-    return {token_id: lost[token_id] for token_id in _find_lost(tokenizer._by_word, words)}
+    lost_as_words = _find_lost(tokenizer._by_word, words)
+    return {token_id: lost[token_id] for token_id in lost_as_words}
 
 
 def _find_lost(tokenizer, texts):
@@ -13365,7 +13405,8 @@ def _ids_of_each(tokenizer, texts):
         half = len(texts) // 2
         if not half:
             return [[]]
-        return _ids_of_each(tokenizer, texts[:half]) + _ids_of_each(tokenizer, texts[half:])
+        ids = _ids_of_each(tokenizer, texts[:half])
+        return ids + _ids_of_each(tokenizer, texts[half:])
 
 
 class Glitch(NamedTuple):
@@ -13402,7 +13443,8 @@ def find_glitches(learned, ids, frequencies):
     for pair, n in zip(learned.merges, made, strict=True):
         token = b"".join(pair)
         for part in glitches.keys() & pair:
-            glitches[part].taken[token] += n * pair.count(part)
+            taken = glitches[part].taken
+            taken[token] += n * pair.count(part)
         if token in ids:
             token_id = ids[token]
             used = int(frequencies[token_id])
@@ -13429,10 +13471,12 @@ class Inspection(Report):
     def tables(self) -> list[Table]:
         n_tokens = len(self.tokens)
         kinds = [(kind, n, 100 * n / n_tokens) for kind, n in self.kinds.most_common()]
-        longest = Counter({token_id: len(token) for token_id, token in self.tokens.items()})
+        sizes = {token_id: len(token) for token_id, token in self.tokens.items()}
+        longest = Counter(sizes)
         lost = []
         for token_id, ids in self.unreachable.items():
-            lost.append((token_id, "|".join(map(self._name_of, ids))))
+            names = "|".join(map(self._name_of, ids))
+            lost.append((token_id, names))
         tables = [
             Table("Tokens by kind", ("kind", "tokens", "%"), kinds),
             self._list("Longest tokens", longest.most_common(), "bytes"),
@@ -13440,9 +13484,10 @@ class Inspection(Report):
         ]
         if self.measures:
             tables.append(Table("Measures", ("measure", "value"), [*self.measures.items()]))
-        if self.glitches is not None:
-            title = f"Candidates for glitch tokens: {len(self.glitches):,}"
-            rows = [(*glitch[:3], glitch.now_in()) for glitch in self.glitches]
+        glitches = self.glitches
+        if glitches is not None:
+            title = f"Candidates for glitch tokens: {len(glitches):,}"
+            rows = [(*glitch[:3], glitch.now_in()) for glitch in glitches]
             tables.append(self._list(title, rows, "made", "used", "now in"))
         return tables
 
@@ -13529,9 +13574,11 @@ class Curve(Report):
         header = ("vocabulary", "tokens", "bytes/token", "% that 1,000 more save")
         for name, columns in self.columns.items():
             sizes, *_ = columns
-            is_shown = np.isin(sizes, [sizes[0], sizes[-1], *_SIZES])
+            shown_sizes = [sizes[0], sizes[-1], *_SIZES]
+            is_shown = np.isin(sizes, shown_sizes)
             shown = [column[is_shown].tolist() for column in columns]
-            tables.append(Table(name, header, [*zip(*shown, strict=True)]))
+            rows = [*zip(*shown, strict=True)]
+            tables.append(Table(name, header, rows))
         return tables
 
     def plot(self, path: PathName | None = None):
@@ -13618,7 +13665,9 @@ def curve(
             n_letters = len(tokenizer.model.letters)
             n_bytes = encoded.n_bytes
         else:
-            history = model if type(model) is tuple else _find_history(model)
+            history = model
+            if type(model) is not tuple:
+                history = _find_history(model)
             require(
                 history,
                 f"{name}: no merge counts: name a BPE that `train` wrote, or also a `corpus`",
@@ -13626,9 +13675,11 @@ def curve(
             learned, n_bytes = history
             n_tokens = learned.n_tokens
             n_letters = len(learned.alphabet)
-        sizes = n_letters + np.arange(len(n_tokens))
-        saved = np.full(len(n_tokens), np.nan)
-        saved[:-1000] = 100 - 100 * n_tokens[1000:] / n_tokens[:-1000]
+        n_sizes = len(n_tokens)
+        sizes = n_letters + np.arange(n_sizes)
+        saved = np.full(n_sizes, np.nan)
+        remaining = 100 * n_tokens[1000:] / n_tokens[:-1000]
+        saved[:-1000] = 100 - remaining
         columns[name] = sizes, n_tokens, n_bytes / n_tokens, saved
     return Curve(columns=columns)
 
@@ -13690,11 +13741,16 @@ def compare(
     >>> report.bytes_per_token[:, 0].round(2).tolist(), report.differences
     ([1.86, 2.6], [(b' lower', 1, [[b'low', b'e', b'r'], [b'lower']])])
     """
-    tokenizers = {name: open_model(model) for name, model in _by_name(tokenizers).items()}
+    models = _by_name(tokenizers)
+    tokenizers = {name: open_model(model) for name, model in models.items()}
     corpora = _by_name(corpora)
     require(tokenizers and corpora, "a comparison needs at least one model and one corpus")
-    special_tokens = set().union(*map(attrgetter("special_tokens"), tokenizers.values()))
-    files = [file for inputs in corpora.values() for file in find_files(inputs)]
+    special_tokens = set()
+    for tokenizer in tokenizers.values():
+        special_tokens.update(tokenizer.special_tokens)
+    files = []
+    for inputs in corpora.values():
+        files += find_files(inputs)
     source = Source(files, r"\s?\S+", sorted(special_tokens), text_field)
     with stage("words"):
         counts = count(source, engine).words.to_counts()
@@ -13710,13 +13766,16 @@ def compare(
             encoded = encode_corpus(tokenizer, inputs, has_words=False, **options)
             n_bytes[row, column] = encoded.n_bytes
             n_tokens[row, column] = encoded.n_tokens
-        splits.append([_pieces(tokenizer, ids) for ids in tokenizer.encode_batch(words, "none")])
+        ids_of_words = tokenizer.encode_batch(words, "none")
+        splits.append([_pieces(tokenizer, ids) for ids in ids_of_words])
     differences = []
     n_different = 0
     for word, *pieces in zip(words, *splits, strict=True):
-        if len({tuple(map(len, tokens)) for tokens in pieces}) > 1:
-            differences.append((word, counts[word], pieces))
-            n_different += counts[word]
+        cuts = {tuple(map(len, tokens)) for tokens in pieces}
+        if len(cuts) > 1:
+            n = counts[word]
+            differences.append((word, n, pieces))
+            n_different += n
     return Comparison(
         models=[*tokenizers],
         corpora=[*corpora],
@@ -13796,7 +13855,8 @@ def view(tokenizer: AnyModel, text: Text) -> View:
     data = _text_bytes(text)
     tokenizer = open_model(tokenizer)
     ids = tokenizer.encode_to_numpy(data)
-    title = f"{number_of(len(data), 'byte')}, {number_of(len(ids), 'token')}"
+    size = number_of(len(data), "byte")
+    title = f"{size}, {number_of(len(ids), 'token')}"
     return View(title=title, ids=ids, tokens=decode_each(tokenizer, ids.tolist()))
 
 
@@ -13836,12 +13896,14 @@ def _train_command(inputs: Sequence[str] = (), *, out="model", template=None, **
         *inspect.signature(train).parameters,
         *inspect.signature(transformers_config).parameters,
     }
-    learner_options = {name: options[name] for name in options.keys() - known}
+    names = options.keys() - known
+    learner_options = {name: options[name] for name in names}
     recipe = call_with(Recipe, **options, learner_options=learner_options)
     recipe, files, counts = prepare(recipe, inputs or None)
-    config = call_with(transformers_config, **options | {"special_tokens": recipe.special_tokens})
+    special_tokens = recipe.special_tokens
+    config = call_with(transformers_config, **options | {"special_tokens": special_tokens})
     if template is not None:  # checks it before the training
-        template_processing(template, dict.fromkeys(recipe.special_tokens))
+        template_processing(template, dict.fromkeys(special_tokens))
     check_writable(as_path(out))  # fails before the training
     if Path(out, "tokenizer.json").exists():
         note(f"{out}: the model in this folder will be replaced")
@@ -13893,7 +13955,8 @@ def _encode_command(model, inputs: Sequence[str], *, out="-", no_special: bool =
         rate = encoded.bytes / spent.seconds / 1e6
         print(f"{encoded}\n{spent.seconds:.2f} s: {rate:,.1f} MB/s")
         for path in _name_outputs(out, options["val_fraction"]):
-            print(f"{_read_beside(_sidecar(path))['tokens']:,} tokens, written to {path}")
+            description = _read_beside(_sidecar(path))
+            print(f"{description['tokens']:,} tokens, written to {path}")
 
 
 def _decode_command(model, tokens, **options):
@@ -13907,7 +13970,8 @@ def _decode_command(model, tokens, **options):
     with stage("decode"):
         call_with(decode_file, tokenizer, tokens, **options)
     if options["progress"]:
-        print(f"{number_of(os.path.getsize(out), 'byte')} of text, written to {out}")
+        size = number_of(os.path.getsize(out), "byte")
+        print(f"{size} of text, written to {out}")
 
 
 def _convert_command(
@@ -13992,7 +14056,8 @@ def _view_command(
         note(
             f"this is the name {text[0]}; for the file write < {text[0]}, for a model use `beside`"
         )
-    data = os.fsencode(" ".join(text)) if text else sys.stdin.buffer.read()
+    joined = " ".join(text)
+    data = os.fsencode(joined) if text else sys.stdin.buffer.read()
     reports = []
     for name in (model, *beside):
         report = view(call_with(open_model, name, **options), data)
@@ -14027,7 +14092,8 @@ def _whole_number(text):
         raise argparse.ArgumentTypeError(f"{text!r} is not a whole number, such as 4, 32000 or 32k")
     digits, unit = match.groups()
     power = " kmg".index(unit or " ")
-    return int(re.sub("[_,]", "", digits)) * 1000**power
+    number = int(re.sub("[_,]", "", digits))
+    return number * 1000**power
 
 
 class _Parser(argparse.ArgumentParser):
@@ -14048,11 +14114,13 @@ def _doc(function):
 
 def _add_argument(command, parameter, is_positional, text):
     """Add the command-line argument that sets a parameter."""
-    option = parameter.name.rstrip("_")
+    name = parameter.name
+    option = name.rstrip("_")
     default = parameter.default
     is_required = default is parameter.empty
     annotation = parameter.annotation
-    kind = getattr(annotation, "__name__", str(annotation)).partition(" ")[0]
+    type_name = getattr(annotation, "__name__", str(annotation))
+    kind = type_name.partition(" ")[0]
     is_many = kind == "Sequence[str]"
     if is_many:
         option = re.sub("(?<!u)s$", "", option)  # --special-token, but --corpus
@@ -14061,7 +14129,7 @@ def _add_argument(command, parameter, is_positional, text):
     if is_positional:
         if is_many:
             settings["nargs"] = "+" if is_required else "*"
-        return command.add_argument(parameter.name, help=text, default=default, **settings)
+        return command.add_argument(name, help=text, default=default, **settings)
     if kind == "bool":
         settings = {"action": "store_true"}
     elif is_many:
@@ -14073,12 +14141,14 @@ def _add_argument(command, parameter, is_positional, text):
         if default not in (None, parameter.empty):
             text += f" (default: {default})"
     option = "--" + option.replace("_", "-")
-    return command.add_argument(option, dest=parameter.name, help=text, **settings)
+    return command.add_argument(option, dest=name, help=text, **settings)
 
 
 def _add_arguments(command, run, callees):
     """Add the arguments of a command; returns {parameter: how the argument is written}."""
-    learners = [family.learn for family in FAMILIES.values() if train in callees]
+    learners = []
+    if train in callees:
+        learners = [family.learn for family in FAMILIES.values()]
     functions = [run, *callees, *learners]
     texts = {}
     for function in [Engine, Source, train, *functions[::-1]]:
@@ -14090,7 +14160,8 @@ def _add_arguments(command, run, callees):
             is_option = function is run or parameter.default is not parameter.empty
             if not is_option or name in _PYTHON_ONLY or name in flags:
                 continue
-            text = " ".join(texts.get(name, "").split()).replace("%", "%%")
+            words = texts.get(name, "").split()
+            text = " ".join(words).replace("%", "%%")
             action = _add_argument(command, parameter, name in positional, text)
             if function in learners:
                 action.default = argparse.SUPPRESS
@@ -14101,10 +14172,11 @@ def _add_arguments(command, run, callees):
 def _make_parser(name):
     """Make the parser of a command from signatures and docstrings."""
     run, *callees = _COMMANDS[name]
-    examples = [f"  {_program} {line}" for line in _EXAMPLE.findall(_doc(run))]
+    doc = _doc(run)
+    examples = [f"  {_program} {line}" for line in _EXAMPLE.findall(doc)]
     command = _Parser(
         prog=f"{_program} {name}",
-        description=_doc(run).partition("\n")[0],
+        description=doc.partition("\n")[0],
         epilog="\n".join(["examples:", *examples]),
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
@@ -14126,7 +14198,8 @@ def _choose_command(arguments):
     parser.add_argument("--version", action="version", version=f"bpe_numba {__version__}")
     commands = parser.add_subparsers(dest="name", metavar="COMMAND", required=True)
     for name, (run, *_) in _COMMANDS.items():
-        commands.add_parser(name, help=_doc(run).partition("\n")[0], add_help=False)
+        summary = _doc(run).partition("\n")[0]
+        commands.add_parser(name, help=summary, add_help=False)
     chosen, arguments = parser.parse_known_args(arguments)
     return _make_parser(chosen.name), arguments
 
@@ -14183,7 +14256,8 @@ def main(arguments=None):
         try:
             print(end="", flush=True)
         except OSError:  # drop the rest: Python would try again at exit, and print an error
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            sink = os.open(os.devnull, os.O_WRONLY)
+            os.dup2(sink, sys.stdout.fileno())
     say(message)
     return 2
 
@@ -14191,8 +14265,10 @@ def main(arguments=None):
 def run():
     """Run a command as a program; its exit status is 130 after an interrupt, 143 after SIGTERM."""
     global _program
-    _program = Path(sys.argv[0]).name
-    if sys.argv[0].endswith(".py"):
-        _program = shlex.join(sys.orig_argv[: len(sys.orig_argv) - len(sys.argv) + 1])
+    script = sys.argv[0]
+    _program = Path(script).name
+    if script.endswith(".py"):
+        n_words = len(sys.orig_argv) - len(sys.argv) + 1
+        _program = shlex.join(sys.orig_argv[:n_words])
     _end_when_asked()
     return main()
