@@ -2657,8 +2657,6 @@ def test_a_text_that_is_too_small_gives_a_warning():
     with note("258 tokens, fewer than the 1,000"):
         vocab, _ = bpe.train_bpe_from_counts({b"abc": 1}, 1000)
     assert len(vocab) == 258
-    vocab, merges = bpe.train_bpe_from_counts({b"hello": 1}, 256)
-    assert len(vocab) == 256 and merges == []
 
 
 def test_the_fingerprint_is_of_all_that_decides_about_ids():
@@ -2681,11 +2679,10 @@ def test_the_fingerprint_is_of_all_that_decides_about_ids():
     assert len(set(digests)) == len(changes)
 
 
-CALL = {"name": "add", "arguments": {"a": 2, "b": 3}}
 CONVERSATION = [
     {"role": "system", "content": "Be brief."},
     {"role": "user", "content": "What is 2 + 3?"},
-    {"role": "assistant", "tool_calls": [{"function": CALL}]},
+    {"role": "assistant", "tool_calls": [{"function": {"name": "add", "arguments": {"a": 2}}}]},
     {"role": "tool", "content": "5"},
 ]
 RENDERED = """<|im_start|>system
@@ -2694,7 +2691,7 @@ Be brief.<|im_end|>
 What is 2 + 3?<|im_end|>
 <|im_start|>assistant
 <tool_call>
-{"name": "add", "arguments": {"a": 2, "b": 3}}
+{"name": "add", "arguments": {"a": 2}}
 </tool_call><|im_end|>
 <|im_start|>tool
 5<|im_end|>
@@ -2704,31 +2701,14 @@ What is 2 + 3?<|im_end|>
 
 def test_chatml_writes_conversations():
     environment = jinja2.sandbox.ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True)
-
-    def refuse(message):
-        raise ValueError(message)
-
-    environment.globals["raise_exception"] = refuse
     template = environment.from_string(bpe.CHATML)
     assert template.render(messages=CONVERSATION, add_generation_prompt=True) == RENDERED
     tools = template.render(messages=CONVERSATION[:2], tools=[{"name": "add"}])
     assert tools.startswith("<|im_start|>system\nBe brief.\n\nFunctions")
     assert '{"name": "add"}<|im_end|>' in tools
     assert tools.endswith("3?<|im_end|>\n") and tools.count("Be brief.") == 1
-    with pytest.raises(ValueError, match="not from narrator"):
+    with pytest.raises(jinja2.UndefinedError, match="raise_exception"):
         template.render(messages=[{"role": "narrator", "content": ""}])
-
-
-def test_transformers_config_has_the_named_options(tmp_path):
-    special = ["<|im_start|>", "<|im_end|>"]
-    config = bpe.transformers_config(
-        special, eos_token=special[1], model_max_length=9, chat_template="chatml"
-    )
-    assert config == {"eos_token": special[1], "model_max_length": 9, "chat_template": bpe.CHATML}
-    (tmp_path / "good.jinja").write_text("{{ messages }}")
-    assert bpe.transformers_config([], chat_template=tmp_path / "good.jinja") == {
-        "chat_template": "{{ messages }}"
-    }
 
 
 # ─── Encoding ─────────────────────────────────────────────────────────────────────────────────────
@@ -2742,7 +2722,9 @@ def merges_of_bytes(draw):
     tokens, merges = random_tokens_of_bytes(random.Random(draw(st.integers(0, 20))), 60)
     word = draw(words)
     ids = [tokens.index(token) for token in naive_encode(word, merges)]
-    return bpe.Tokenizer(dict(enumerate(tokens)), merges, pattern="none"), [(word, ids)]
+    # a merge that is given twice has its first rank
+    given_twice = [*merges, *merges[::-2]]
+    return bpe.Tokenizer(dict(enumerate(tokens)), given_twice, pattern="none"), [(word, ids)]
 
 
 @st.composite
@@ -2778,11 +2760,10 @@ def merges_of_characters(draw):
     theirs = tokenizers.Tokenizer(tokenizers.models.BPE(ids_of, pairs, **unknown))
     options = unknown | {"pattern": "none", "alphabet": "characters"}
     model = bpe.Model(dict(enumerate(tokens)), merges, **options)
-    expected = [(text, theirs.encode(text).ids)]
-    for data in (text.encode(), draw(hostile_bytes)):
-        options = [name in unknown for name in ("byte_fallback", "fuse_unk")]
-        symbols = naive_letters(data, tokens, b"<unk>", *options)
-        expected.append((data, [tokens.index(symbol) for symbol in naive_encode(symbols, merges)]))
+    data = draw(hostile_bytes)
+    options = [name in unknown for name in ("byte_fallback", "fuse_unk")]
+    symbols = naive_encode(naive_letters(data, tokens, b"<unk>", *options), merges)
+    expected = [(text, theirs.encode(text).ids), (data, [*map(tokens.index, symbols)])]
     return bpe.Tokenizer.from_model(model), expected
 
 
@@ -2792,28 +2773,16 @@ def scores_of_characters(draw):
     source = random.Random(draw(st.integers(0, 20)))
     byte_fallback = draw(st.booleans())
     most = draw(st.integers(1, 9))
-    tokens, _ = random_tokens(source, [letter.encode() for letter in "ab▁é中"], 40)
-    scores = {token: -float(source.randrange(most**3)) for token in tokens}
-    pieces = [("<unk>", 2, 0), *((token.decode(), 1, score) for token, score in scores.items())]
+    tokens, _ = random_tokens(source, "ab▁é中", 40)
+    pieces = [("<unk>", 2, 0), *((token, 1, -source.randrange(most**3)) for token in tokens)]
     pieces += [(token.decode(), 6, 0) for token in BYTE_TOKENS * byte_fallback]
     spec = {"add_dummy_prefix": False, "remove_extra_whitespaces": False}
     proto = model_proto(pieces, 2, name="identity", **spec)
     proto.trainer_spec.byte_fallback = byte_fallback
-    theirs = sentencepiece.SentencePieceProcessor(model_proto=proto.SerializeToString())
-    model = bpe.read_sentencepiece(proto.SerializeToString())
-    ours = bpe.Tokenizer.from_model(dataclasses.replace(model, pattern="none"))
+    data = proto.SerializeToString()
+    theirs = sentencepiece.SentencePieceProcessor(model_proto=data)
     text = draw(character_words).replace("\0", "").replace(" ", "▁")
-    letters = [letter.encode() for letter in text]
-    negative = {token: -score for token, score in scores.items()}
-    symbols = []
-    merged_letters = naive_merge(letters, lambda pair: negative.get(b"".join(pair)))
-    for is_token, group in itertools.groupby(merged_letters, tokens.__contains__):
-        part = list(group)
-        if not is_token:
-            part = naive_letters(b"".join(part), tokens, b"<unk>", byte_fallback, True)
-        symbols += part
-    ids = [*map(ours.token_to_id, symbols)]
-    return ours, [(text, theirs.encode(text)), (text.encode(), ids)]
+    return bpe.Tokenizer.from_model(bpe.read_sentencepiece(data)), [(text, theirs.encode(text))]
 
 
 @st.composite
@@ -2872,10 +2841,7 @@ def unigrams_of_hugging_face(draw):
 
 
 def ids_of(tokenizer, word):
-    """The ids of a word; in the second process only BPE is encoded by all kernels.
-
-    The others run those of their family alone, since encoding is compiled anew for each family.
-    """
+    """The ids of a word; in the second process, which compiles each family anew, by its kernel."""
     if not BOUNDS_CHECKED or tokenizer.model.kind == "bpe":
         return tokenizer.encode(word)
     kind = bpe.KINDS[tokenizer.model.kind]
@@ -2909,84 +2875,21 @@ def test_words_become_the_ids_of_the_definition_and_of_the_owner(models, data):
             assert ids_of(ours, word) == ids, word
 
 
-def segment_longest(text, tokens):
-    """The longest token at each place; an unknown character is None."""
-    segments = []
-    while text:
-        token = max((token for token in tokens if text.startswith(token)), key=len, default=None)
-        segments.append(token)
-        text = text[len(token or "?") :]
-    return segments
-
-
-@st.composite
-def tokens_with_marks(draw):
-    """Tokens that a mark begins, ends, both, or that lack it, and a text of them."""
-    mark = draw(st.sampled_from("▁ "))
-    place = draw(st.sampled_from(["{m}{t}", "{t}{m}", "{t}", "{t}{m}{t}"]))
-    source = random.Random(draw(st.integers(0, 9)))
-    scripts = [random_tokens(source, letters, 3)[0] for letters in ("abcdef", "éx", "中", ".,")]
-    parts = [*chain(*scripts)]
-    marked = [place.format(m=mark * source.randrange(1, 3), t=part) for part in parts[::2]]
-    missing = draw(st.sampled_from(["", "é", mark, "a中", "abcdef中.éx,"]))
-    tokens = sorted({*"abcdef中.", mark, *parts, *marked} - {*missing})
-    text = st.text([*"abcdef中.éx,zй", mark, mark], max_size=40)
-    return tokens, draw(text | st.lists(st.sampled_from(tokens)).map("".join))
-
-
-@examples(60)
-@given(
-    drawn=tokens_with_marks(),
-    unk=st.sampled_from([{"byte_fallback": True}, {"fuse_unk": True}, {}]),
-    source=st.randoms(use_true_random=False),
-)
-def test_words_of_the_exact_pattern_can_be_segmented_alone(drawn, unk, source):
-    tokens, text = drawn
-    names = [token.encode() for token in ["<unk>", *tokens]]
-    vocab = dict(enumerate(names + BYTE_TOKENS * ("byte_fallback" in unk)))
-    splits = [(token[:k], token[k:]) for token in tokens for k in range(1, len(token))]
-    merges = [(a.encode(), b.encode()) for a, b in splits if {a, b} <= {*tokens}]
-    source.shuffle(merges)
-    options = {"special_tokens": {"<unk>": 0}, "unk_token": "<unk>", "alphabet": "characters"}
-    options |= unk | {"pattern": r"[\S\s]+"}  # "none" means the exact pattern, too
-    by_merges = bpe.Model(vocab, merges, **options)
-    models = [by_merges]
-    if {*"".join(tokens)} <= {*tokens}:  # else it is refused
-        scores = np.array([source.random() for _ in vocab])
-        models.append(bpe.Model(vocab, None, scores=scores, **options))
-    for model in models:
-        exact = dataclasses.replace(model, pattern=bpe.exact_pattern(model))
-        whole, by_word = map(bpe.Tokenizer.from_model, (model, exact))
-        assert by_word.encode(text) == whole.encode(text)
-    pattern = bpe.exact_pattern(by_merges)
-    if "fuse_unk" not in unk and pattern != "none":  # the rule is the same for a longest match
-        joined = {token for token in tokens if len(token) == 1}
-        joined |= {(a + b).decode() for a, b in merges}
-        alone = [segment_longest(word, joined) for word in regex.findall(pattern, text)]
-        assert [*chain(*alone)] == segment_longest(text, joined)
-
-
-def test_the_exact_pattern_keeps_marks_and_lone_characters_apart():
-    vocab = ["▁", *"abcйц.,", "▁a", "ab", "bc", "йц", ".,", "▁▁"]
+def test_patterns_that_leave_whole_texts_become_the_exact_pattern():
+    vocab = dict(enumerate(map(str.encode, ["▁", *"abc", "▁a", "ab"])))
     scores = -np.arange(len(vocab), dtype=np.float32)
-    by_id = dict(enumerate(map(str.encode, vocab)))
-    model = bpe.Model(by_id, None, alphabet="characters", scores=scores)
-    pattern = bpe.Pattern(bpe.exact_pattern(model))
-    text = "▁▁abc.,йцzz▁aй▁"
-    assert [w.decode() for w in pattern.split(text.encode())] == ["▁▁abc.,йц", "z", "z", "▁aй", "▁"]
-    assert pattern.is_compiled and not pattern.warning
-    # without a split, both take whole texts as words
+    model = bpe.Model(vocab, None, pattern="gpt2", alphabet="characters", scores=scores)
+    assert bpe.Tokenizer.from_model(model).pattern.name == "gpt2"
     mark = bpe.Metaspace("▁", "first")
-    in_json = {"type": "Metaspace", **mark._asdict(), "split": False}
     spaces = bpe.Split(" ", "merged_with_previous")
-    for steps in ("none", [mark], [in_json], [spaces], [bpe.Split("▁", "merged_with_next")]):
-        whole = dataclasses.replace(model, pattern=steps)
-        pattern = bpe.Tokenizer.from_model(whole).pattern
-        assert pattern.steps[-1] == bpe.exact_pattern(whole) != "none"
+    for steps in ("none", [mark], [spaces], [bpe.Split("▁", "merged_with_next")]):
+        model.pattern = steps
+        pattern = bpe.Tokenizer.from_model(model).pattern
+        assert pattern.steps[-1] == bpe.exact_pattern(model) != "none"
         assert [bool(step.table) for step in pattern.passes].count(True) == 1
-    assert (
-        bpe.Tokenizer.from_model(dataclasses.replace(model, pattern="gpt2")).pattern.name == "gpt2"
-    )
+
+
+FALLS_BACK = {"byte_fallback": True, "fuse_unk": True}
 
 
 @pytest.mark.parametrize(
@@ -2994,7 +2897,7 @@ def test_the_exact_pattern_keeps_marks_and_lone_characters_apart():
     [
         ([], {}, "ab|▁b|z|z|▁d|▁a"),
         (["a▁"], {}, "ab▁b|z|z|▁|d|▁a"),  # the mark ends a token
-        (BYTE_TOKENS, {"byte_fallback": True, "fuse_unk": True}, "ab|▁b|z|z|▁d|▁a"),
+        ([*map(bytes.decode, BYTE_TOKENS)], FALLS_BACK, "ab|▁b|z|z|▁d|▁a"),
         ([], {"fuse_unk": True}, "ab|▁bzz|▁d|▁a"),
         ([], {"drops_unknown": True}, "ab▁bzz▁|d|▁a"),
         (["d▁"], {"drops_unknown": True}, None),  # no letter is alone
@@ -3004,15 +2907,13 @@ def test_the_exact_pattern_keeps_marks_and_lone_characters_apart():
     ],
 )
 def test_the_exact_pattern_keeps_together_what_may_be_one_token(more, fields, words):
-    names = ["▁", *"abd", "▁a", "ab", *more]
-    vocab = [name if isinstance(name, bytes) else name.encode() for name in names]
+    vocab = dict(enumerate(map(str.encode, ["▁", *"abd", "▁a", "ab", *more])))
     fields = {"merges": None, "scores": np.zeros(len(vocab), np.float32), **fields}
-    model = bpe.Model(dict(enumerate(vocab)), alphabet="characters", **fields)
-    expected = words and words.split("|")
-    pattern = bpe.exact_pattern(model)
-    assert (pattern == "none") == (expected is None)
-    if expected:
-        assert regex.findall(pattern, "ab▁bzz▁d▁a") == expected
+    pattern = bpe.exact_pattern(bpe.Model(vocab, alphabet="characters", **fields))
+    if words is None:
+        assert pattern == "none"
+    else:
+        assert "|".join(regex.findall(pattern, "ab▁bzz▁d▁a")) == words
 
 
 def sample(kernel, tables, data, alpha, state):
@@ -3050,21 +2951,6 @@ def test_samples_have_the_distribution_of_bpe_dropout(word, alpha, equal):
     assert_by_chance([numbers[result] for result in expected], [n * p for p in expected.values()])
 
 
-@examples(50)
-@given(data=words, seed=st.integers(0, 5))
-def test_samples_without_dropout_are_the_encoding_and_with_nothing_else_the_letters(data, seed):
-    tokens, merges = random_tokens_of_bytes(random.Random(seed), 60)
-    tables = bpe.bpe_tables(bpe.Model(dict(enumerate(tokens)), merges), samples=True)
-
-    def sampled(alpha):
-        state = np.zeros(1, np.uint64)
-        return [tokens[id] for id in sample(bpe.sample_bpe, tables, data, alpha, state)]
-
-    assert sampled(0.0) == naive_encode(data, merges)
-    assert sampled(1.0) == [bytes([b]) for b in data]
-    assert b"".join(sampled(0.5)) == data and sampled(0.5) == sampled(0.5)
-
-
 def naive_fall(token, merges, unused):
     """A token, or the parts of an unused one: the two tokens of its last merge, and their parts."""
     if token not in unused:
@@ -3079,44 +2965,33 @@ def test_unused_tokens_fall_into_their_parts(data, seed):
     source = random.Random(seed)
     tokens, merges = random_tokens_of_bytes(source, 60)
     made = [token for token in tokens if naive_encode(token, merges) == [token] and len(token) > 1]
-    unused = set(source.sample(made, source.randint(1, len(made))))
+    unused = set(source.sample(made, source.randrange(len(made))))
     ours = bpe.Tokenizer.from_merges(merges, [END], without=unused, pattern="none")
-    expected = [
-        part for token in naive_encode(data, merges) for part in naive_fall(token, merges, unused)
-    ]
+    whole = naive_encode(data, merges)
+    expected = [*chain(*(naive_fall(token, merges, unused) for token in whole))]
     assert [ours.vocab[id] for id in ours.encode(data, "none")] == expected
     assert ours.sample(data, 0.0, allowed_special="none") == ours.encode(data, "none")
     assert [ours.vocab[id] for id in ours.sample(data, 1.0)] == [bytes([b]) for b in data]
     assert ours.decode_bytes(ours.sample(data, 0.5)) == data
     assert {ours.vocab[id] for id in ours.model.unused} == unused
-    assert min(ours.model.unused) == len(ours) - len(unused)
 
 
 def test_a_trimmed_model_is_a_model_like_others(library, tmp_path):
     text = library[3].read_text() + "中文 und Füße " * 99  # some unused tokens are no UTF-8
-    (tmp_path / "a.txt").write_text(text)
-    learned = bpe.train(tmp_path / "a.txt", 320, workers=1).learned
-    unused = learned.tokens[260:300]
-    ours = bpe.Tokenizer.from_merges(learned, [END], without=unused)
+    learned = bpe.train(texts=[text], vocab_size=320, workers=1).learned
+    ours = bpe.Tokenizer.from_merges(learned, [END], without=learned.tokens[260:300])
     ids = ours.encode(text)
     assert not {*ids} & {*ours.model.unused} and ours.decode(ids) == text
     assert ours.digest != bpe.Tokenizer.from_merges(learned, [END]).digest
-    with warnings.catch_warnings(action="error"):
-        ours.save(tmp_path / "model")
+    ours.save(tmp_path / "model")
     loaded = bpe.Tokenizer.load(tmp_path / "model")
     assert loaded.digest == ours.digest and loaded.model.unused == ours.model.unused
-    bpe.encode_files(loaded, tmp_path / "a.txt", tmp_path / "a.npy", workers=1)
-    assert np.load(tmp_path / "a.npy").tolist() == ids
     for format in ("gpt2", "tiktoken"):
         with refusal("cannot hold this tokenizer|cannot represent this tokenizer"):
             ours.save(tmp_path / format, format)
-    with refusal("only a BPE has merges"):
-        bpe.train(library[3], 700, from_=ours.model)
-    data = read_json(tmp_path / "model" / "tokenizer.json")
-    for wrong in (None, [[1]], [-1]):
-        data["model"]["unused"] = wrong
-        with refusal("a list of the ids of unused tokens"):
-            bpe.Tokenizer.from_str(json.dumps(data))
+    edited(tmp_path / "model", model__unused=[-1])
+    with refusal("a list of the ids of unused tokens"):
+        bpe.Tokenizer.load(tmp_path / "model")
 
 
 def test_tokens_that_cannot_fall_are_named():
@@ -3127,8 +3002,6 @@ def test_tokens_that_cannot_fall_are_named():
     learned = bpe.learn(words_of_characters({"ab": 2, "abc": 1}), 5)
     ours = bpe.Tokenizer.from_merges(learned, without=[b"abc"], pattern="none")
     assert [ours.vocab[id] for id in ours.encode("abcab")] == [b"ab", b"c", b"ab"]
-    with refusal("the character 'x' is not in the vocabulary"):
-        ours.encode("abx")
 
 
 def test_a_cache_may_be_out_of_entries_and_of_room_for_ids_at_once():
@@ -3152,7 +3025,6 @@ def test_special_tokens_are_found_as_regex_finds_them(special, text):
     expected = [*chain(*parts)]
     assert tokenizer.encode(text) == expected
     assert tokenizer.encode(text * 100, special) == tokenizer.encode(text * 100)
-    assert list(tokenizer.encode_iterable(text)) == expected
     assert list(tokenizer.encode_iterable(bytes([b]) for b in text.encode())) == expected
 
 
@@ -3183,27 +3055,19 @@ def test_flagged_special_tokens_are_found_as_hugging_face_finds_them(flags, inpu
     assert [encoding.ids for encoding in ours.to_huggingface().encode_batch(inputs)] == expected
 
 
-# Texts that end or begin in the middle of a character.
-some_halves = [b"\xe2", b"\xe2\x82", b"\xac", b"\xe2\x82\xac", b"", b"a", b"\xc3"]
-halves = st.lists(st.sampled_from(some_halves))
+# texts that end or begin in the middle of a character
+halves = [b"\xe2", b"\xe2\x82", b"\xac", b"", b"a", b"\xc3"]
 
 
-@given(parts=halves, name=st.sampled_from([*bpe.PATTERNS, r"\w+"]))
+@given(parts=st.lists(st.sampled_from(halves)), name=st.sampled_from([*bpe.PATTERNS, r"\w+"]))
 @example([b"\xe2\x82", b"\xac"], "gpt2")
 @example([b"\xe2\x82", b"", b"\xac"], "none")
 def test_texts_of_a_batch_do_not_touch(parts, name):
     tokenizer = bpe.Tokenizer(BYTE_VOCAB, [], pattern=name)
     with within(60):
-        assert tokenizer.encode_batch(parts) == [list(part) for part in parts]
         ids, offsets = tokenizer.encode_batch_to_numpy(parts)
     assert ids.tolist() == list(b"".join(parts))
     assert offsets.tolist() == np.cumsum([0, *map(len, parts)]).tolist()
-
-
-def test_a_merge_that_is_given_twice_has_its_first_rank():
-    vocab = BYTE_VOCAB | {256: b"ab", 257: b"bc"}
-    merges = [(b"a", b"b"), (b"b", b"c"), (b"a", b"b")]
-    assert bpe.Tokenizer(vocab, merges).encode("abc") == [256, 99]
 
 
 @pytest.mark.parametrize("merges", [None, []])
@@ -3215,21 +3079,36 @@ def test_a_token_that_begins_with_the_byte_of_an_end_is_looked_up(merges):
     assert tokenizer.encode_batch(texts) == [[256], [257], [0xFE], [0xFE, 97]]
 
 
-def test_tokens_that_no_merge_makes_are_looked_up_whole():
-    tokenizer = bpe.Tokenizer(BYTE_VOCAB | {256: b"abc", 257: b"xy"}, None)
-    assert bpe._as_merges(tokenizer.model) == ([(b"x", b"y")], True)
-    for text in ("abc", "abcd", "xyz"):
-        assert tokenizer.to_huggingface().encode(text).ids == tokenizer.encode(text)
-
-
 @given(data=st.binary(max_size=80))
 @example(b"a" * 200_000)
 def test_any_bytes_survive(tokenizer, data):
     ids = tokenizer.encode(data)
     assert tokenizer.decode_bytes(ids) == data
-    small = np.array(ids, np.uint16)
-    for ids_again in (small, np.array(ids, np.int64), tuple(ids), iter(ids)):
-        assert tokenizer.decode(ids_again) == data.decode("utf-8", "replace")
+    for again in (np.array(ids, np.uint16), np.array(ids, np.int64), iter(ids)):
+        assert tokenizer.decode(again) == data.decode("utf-8", "replace")
+
+
+def test_time_is_linear_in_the_size_of_a_text(tokenizer):
+    assert_linear(lambda n: tokenizer.encode("ab" * n), 20_000)
+    never_cut = plain(r"\S+|\s+")
+    assert_linear(lambda n: [*never_cut.encode_iterable(["é中"] * n)], 4000)
+    flags = {"<mask>": bpe.AddedToken(lstrip=True), "<m>": STRIPS}
+    flagged = bpe.Tokenizer(BYTE_VOCAB, [], list(flags), flags=flags)
+    assert_linear(lambda n: flagged.encode("<mask>x <mask> <m>   " * n), 1000)
+
+
+def test_time_is_linear_in_the_number_of_special_tokens(tokenizer, tmp_path):
+    (tmp_path / "a.txt").write_bytes(b"some text of ten words, and then some more of it. " * 2000)
+
+    def special_tokens(n):
+        return [f"<|{k}|>" for k in range(n)]
+
+    def load_added_tokens(n):
+        written(tmp_path, tokenizer, [{"content": token} for token in special_tokens(n)])
+        assert len(bpe.Tokenizer.load(tmp_path).special_tokens) == n + 1
+
+    assert_linear(load_added_tokens, 400)
+    assert_linear(lambda n: counted([tmp_path / "a.txt"], special_tokens(n), "gpt2", 20_000), 400)
 
 
 @functools.cache
@@ -3237,60 +3116,21 @@ def colliding_words(n):
     """Words that have one value of `low ^ high * C`, which was the hash once."""
     high = np.arange(n, dtype=np.uint64) | np.uint64(15 << 56)
     low = high * np.uint64(0x9E3779B97F4A7C15)
-    pairs = zip(low.tolist(), high.tolist(), strict=True)
-    words = [a.to_bytes(8, "little") + b.to_bytes(8, "little")[:7] for a, b in pairs]
-    return bpe.Words.from_counts(dict.fromkeys(words, 1))
+    words = np.stack([low, high], axis=1).astype("<u8")
+    return bpe.Words.from_counts({word.tobytes()[:15]: 1 for word in words})
 
 
 @functools.cache
 def ordered_words(n):
+    """Words in the order of a table of words."""
     counter = bpe.WordCounter()
     counter.add_words(bpe.Words.from_counts({b"%d" % k: 1 for k in range(n)}))
     return counter.words()
 
 
-def many(n):
-    return [f"<|{k}|>" for k in range(n)]
-
-
-def load_added_tokens(n, tokenizer, folder):
-    written(folder, tokenizer, [{"content": token} for token in many(n)])
-    assert len(bpe.Tokenizer.load(folder).special_tokens) == n + 1
-
-
-@functools.cache
-def flagged_model():
-    flags = {"<mask>": bpe.AddedToken(lstrip=True), "<m>": STRIPS}
-    return bpe.Tokenizer(BYTE_VOCAB, [], list(flags), flags=flags)
-
-
-# Work that takes linear time: the smaller size, and a function of a size, a tokenizer and a file.
-LINEAR = {
-    "chunks without a cut": (4000, lambda n, *_: [*plain(r"\S+|\s+").encode_iterable(["é中"] * n)]),
-    "long words": (20_000, lambda n, tokenizer, _: tokenizer.encode("ab" * n)),
-    "special tokens": (400, lambda n, *_: bpe.Tokenizer(BYTE_VOCAB, [], many(n)).encode("<|1|>")),
-    "special tokens in a file": (400, lambda n, _, file: counted([file], many(n), "gpt2", 20_000)),
-    "flagged tokens": (1000, lambda n, *_: flagged_model().encode("<mask>x <mask> <m>   " * n)),
-    "added tokens": (400, lambda n, tokenizer, file: load_added_tokens(n, tokenizer, file.parent)),
-    "colliding words": (4000, lambda n, *_: bpe.WordCounter().add_words(colliding_words(n))),
-    "ordered words": (20_000, lambda n, *_: bpe.WordCounter().add_words(ordered_words(n))),
-}
-
-
-@pytest.mark.parametrize("name", LINEAR)
-def test_time_is_linear(name, tokenizer, tmp_path):
-    (tmp_path / "a.txt").write_bytes(b"some text of ten words, and then some more of it. " * 2000)
-    size, function = LINEAR[name]
-    assert_linear(lambda n: function(n, tokenizer, tmp_path / "a.txt"), size)
-
-
-@given(text=texts)
-def test_offsets_are_those_of_the_tokens(text, tokenizer):
-    ids, offsets = tokenizer.encode_with_offsets(text)
-    assert ids == tokenizer.encode(text)
-    data = text.encode()
-    parts = [data[i:j] for i, j in pairwise([*offsets, len(data)])]
-    assert parts == [tokenizer.id_to_token(id) for id in ids]
+@pytest.mark.parametrize("make, n", [(colliding_words, 4000), (ordered_words, 20_000)])
+def test_time_is_linear_in_the_number_of_words(make, n):
+    assert_linear(lambda n: bpe.WordCounter().add_words(make(n)), n)
 
 
 def test_batches_are_single_texts(tokenizer, some_texts, monkeypatch):
@@ -3305,10 +3145,7 @@ def test_batches_are_single_texts(tokenizer, some_texts, monkeypatch):
     assert [ids[a:b].tolist() for a, b in pairwise(offsets)] == expected
     ordinary = tokenizer.encode_batch(some_texts, "none")
     assert ordinary == [tokenizer.encode_ordinary(text) for text in some_texts] != expected
-    strings = [
-        text if isinstance(text, str) else text.decode("utf-8", "replace") for text in some_texts
-    ]
-    assert tokenizer.decode_batch(expected) == strings
+    strings = [*map(tokenizer.decode, expected)]
     assert in_a_pool(ThreadPoolExecutor(8), tokenizer.decode, expected) == strings
     assert tokenizer.encode_batch([]) == []
     assert tokenizer.encode_batch_to_numpy([])[1].tolist() == [0]
@@ -3368,24 +3205,6 @@ def test_tokens_by_likelihood_are_those_of_the_oracle(counts, extra, least):
     assert history(learned) == naive_likelihood(counts, n_symbols, least)
 
 
-@pytest.mark.parametrize("least", [1, 3])
-def test_tokens_by_likelihood_of_real_words_are_those_of_the_oracle(library, least):
-    text = b"".join(path.read_bytes() for path in library[:20])
-    counts = Counter(regex.findall(rb"[a-z]+|[A-Z]+", text))
-    counts = dict(counts.most_common(150 if BOUNDS_CHECKED else 400))
-    learned = bpe.learn_wordpiece(words_of_characters(counts), 500, min_frequency=least)
-    assert history(learned) == naive_likelihood(counts, 500, least)
-
-
-def hugging_face_wordpiece(counts, vocab_size, **options):
-    """The vocabulary of Hugging Face's trainer, {token: id}."""
-    texts = ((word.decode() + " ") * n for word, n in counts.items())
-    model = {"unk_token": "[UNK]"}
-    options |= {"continuing_subword_prefix": "##", "vocab_size": vocab_size}
-    theirs = trained_by_hugging_face("WordPiece", texts, P.WhitespaceSplit(), model, **options)
-    return theirs.get_vocab()
-
-
 def in_their_order(words, theirs):
     """Words whose alphabet has the order of Hugging Face's ids, which is random."""
     marked, n_beginning = bpe._mark_continuing(words)
@@ -3397,27 +3216,25 @@ def in_their_order(words, theirs):
     ), n_beginning
 
 
-def test_the_vocabulary_is_that_of_hugging_faces_trainer(library, monkeypatch):
+@pytest.mark.parametrize("least", [1, 500])
+def test_the_vocabulary_is_that_of_hugging_faces_trainer(least, library, monkeypatch):
     text = b" ".join(path.read_bytes() for path in library[:60])
     text += "é中文 ñandú Straße über".encode() * 3
     words = [word for word in text.split() if b"#" not in word and word.decode().isprintable()]
     counts = Counter(words)
-    theirs = hugging_face_wordpiece(counts, 2000)
+    texts = ((word.decode() + " ") * n for word, n in counts.items())
+    model = {"unk_token": "[UNK]"}
+    options = {"continuing_subword_prefix": "##", "vocab_size": 2000, "min_frequency": least}
+    theirs = trained_by_hugging_face("WordPiece", texts, P.WhitespaceSplit(), model, **options)
+    theirs = theirs.get_vocab()
     words = words_of_characters(counts)
-    ours = bpe.learn_wordpiece(words, 2000, score="count")
+    ours = bpe.learn_wordpiece(words, 2000, score="count", min_frequency=least)
     # of equal counts, in another order
     assert len(theirs.keys() ^ {token.decode() for token in ours.tokens}) <= 60
     marked = in_their_order(words, theirs)
     monkeypatch.setattr(bpe, "_mark_continuing", lambda *_: marked)
-    ours = bpe.learn_wordpiece(words, 2000, score="count")
+    ours = bpe.learn_wordpiece(words, 2000, score="count", min_frequency=least)
     assert {token.decode(): id for id, token in enumerate(ours.tokens)} == theirs
-
-
-def test_the_minimum_of_hugging_faces_trainer():
-    counts = {b"roses": 1, b"are": 2, b"red": 1, b"is": 2, b"bird": 3, b"big": 3}
-    theirs = hugging_face_wordpiece(counts, 100, min_frequency=3)
-    ours = bpe.learn_wordpiece(words_of_characters(counts), 100, score="count", min_frequency=3)
-    assert {token.decode() for token in ours.tokens} == theirs.keys() and b"bi" in ours.tokens
 
 
 def test_text_that_looks_like_the_prefix_gives_a_token_once():
@@ -3558,16 +3375,14 @@ def test_expectations_and_losses_are_those_of_the_oracle(counts, n_seeds):
 
 
 def test_words_of_any_length_have_a_likelihood():
-    letters = "abcdefgh"
-    random_word = "".join(random.Random(0).choices(letters, k=5000))
+    random_word = "".join(random.Random(0).choices("abcdefgh", k=5000))
     counts = {random_word: 3, "a" * 3000: 1, "h": 2}
-    words = words_of_characters(counts)
     totals = tally((char, n) for word, n in counts.items() for char in word)
-    learner = bpe._UnigramLearner(words, 0, 4)
+    learner = bpe._UnigramLearner(words_of_characters(counts), 0, 4)
     expected, likelihood = learner.expect()
-    assert np.allclose(expected, [totals[char] for char in letters])
+    assert np.allclose(expected, [totals[char] for char in "abcdefgh"])
     assert np.isclose(likelihood, expected @ learner.scores)
-    learner = bpe._UnigramLearner(words, 1000, 4)
+    learner = bpe._UnigramLearner(words_of_characters(counts), 1000, 4)
     assert np.isclose(learner.expect()[0] @ learner.lattice.sizes, totals.total())
 
 
@@ -3577,23 +3392,15 @@ def text_counts(paths):
 
 def test_learning_unigram_is_that_of_sentencepiece(library, tmp_path):
     """The tokens differ: "import", always before a space, is no seed of SentencePiece."""
-    text = "".join(path.read_text("utf-8") for path in library[:60])
-    options = {"vocab_size": 2001, "character_coverage": 1.0, "split_by_unicode_script": False}
+    text = "".join(path.read_text("utf-8") for path in library[:30])
+    options = {"vocab_size": 1001, "character_coverage": 1.0, "split_by_unicode_script": False}
     more = {**IDENTITY, "model_type": "unigram", "split_by_number": False}
     theirs, _ = trained_there(tmp_path, text.split("\n"), **options, **more)
-    learned = bpe.learn_unigram(words_of_characters(text_counts(library[:60])), 2000)
+    learned = bpe.learn_unigram(words_of_characters(text_counts(library[:30])), 1000)
     assert learned.likelihoods[-1] < 0 and (np.diff(learned.scores) <= 0).all()
-    assert {*learned.alphabet} < {*learned.tokens} and len({*learned.tokens}) == 2000
-    same = {*learned.tokens} & {theirs.id_to_piece(id).encode() for id in range(2001)}
-    assert len(same) > 0.65 * 2000
-    score_of = dict(zip(map(bytes.decode, learned.tokens), learned.scores.tolist(), strict=True))
-    ours = bpe.unigram_tables(unigram_model(score_of))
-    held_out = text_counts(library[60:90])
-    n_ours = sum(
-        n * len(segmented(word.encode(), ours, bpe.segment_unigram)) for word, n in held_out.items()
-    )
-    n_theirs = sum(n * len(theirs.encode(word[1:])) for word, n in held_out.items())
-    assert n_ours < 1.02 * n_theirs
+    assert {*learned.alphabet} < {*learned.tokens} and len({*learned.tokens}) == 1000
+    same = {*learned.tokens} & {theirs.id_to_piece(id).encode() for id in range(1001)}
+    assert len(same) > 0.65 * 1000
 
 
 def test_learning_unigram_does_not_depend_on_the_order_of_words(library):
@@ -3640,50 +3447,23 @@ def test_blocks_of_a_file_have_the_single_precision_sums_of_the_whole(tmp_path, 
     monkeypatch.setattr(bpe, "BLOCK_BYTES", 500)
     bpe.encode_files(ours, tmp_path / "a.txt", tmp_path / "a.npy", workers=2)
     assert np.load(tmp_path / "a.npy").tolist() == theirs.encode(text)
-    chunks = [text[k : k + 1000] for k in range(0, len(text), 1000)]
-    monkeypatch.setattr(bpe, "WINDOW_BYTES", 500)
-    assert [*ours.encode_iterable(chunks)] == theirs.encode(text)
-
-
-def test_a_carried_sum_belongs_to_one_text(monkeypatch):
-    _, ours, theirs = single_sums(False)
     monkeypatch.setattr(bpe, "WINDOW_BYTES", 50)
-    text = "".join(random.Random(8).choices("aaab\n é", k=4000))
-    ids = ours.encode_iterable([text])
-    mixed = []
-    for k, new_id in enumerate(ids):
-        mixed.append(new_id)
-        if k % 100 == 0:
-            ours.encode("aab aaaa")  # another text in between
-    assert mixed == theirs.encode(text)
-
-
-@pytest.mark.parametrize("falls_back", [False, True])
-@given(text=st.lists(st.sampled_from(["<unk>", "é", "a", "b", "<"])).map("".join))
-def test_an_unknown_beside_a_written_unknown_token_is_one_token(text, falls_back):
-    pieces = [("<unk>", 0.0), *((letter, -2.0) for letter in "ab<unk>")]
-    if falls_back:
-        pieces += [(f"<0x{b:02X}>", -9.0) for b in range(256)]
-    theirs = tokenizers.Tokenizer(tokenizers.models.Unigram(pieces, 0, falls_back))
-    assert ours_from(theirs).encode(text) == theirs.encode(text).ids
-
-
-def test_a_unigram_falls_back_to_the_byte_tokens_that_exist():
-    pieces = [("<unk>", 0.0), ("a", -1.0), ("<0xC3>", -5.0), ("<0xA9>", -5.0)]
-    theirs = tokenizers.Tokenizer(tokenizers.models.Unigram(pieces, 0, True))
-    for text in ("aéa", "zéa", "éé", "中a"):
-        assert ours_from(theirs).encode(text) == theirs.encode(text).ids
+    ids = []
+    for new_id in ours.encode_iterable([text]):
+        ids.append(new_id)
+        if len(ids) % 100 == 0:
+            ours.encode("aab aaaa")  # another text in between has a sum of its own
+    assert ids == theirs.encode(text)
 
 
 def test_a_token_that_is_cut_itself_has_no_loss():
-    words = words_of_characters({"ab": 5, "cd": 5})
-    learner = bpe._UnigramLearner(words, 100, 8)
+    learner = bpe._UnigramLearner(words_of_characters({"ab": 5, "cd": 5}), 100, 8)
     learner.maximize()
-    score = {learner.spell(id): id for id in range(learner.n_tokens)}
-    scores = np.full(len(score), -1.0)
-    scores[score[b"ab"]] = -3.0  # below a and b
-    losses = bpe._losses(learner.lattice, 4, scores, np.ones(len(score)))
-    assert losses[score[b"ab"]] == -np.inf and np.isfinite(losses[score[b"cd"]])
+    ids = {learner.spell(id): id for id in range(learner.n_tokens)}
+    scores = np.full(len(ids), -1.0)
+    scores[ids[b"ab"]] = -3.0  # below a and b
+    losses = bpe._losses(learner.lattice, 4, scores, np.ones(len(ids)))
+    assert losses[ids[b"ab"]] == -np.inf and np.isfinite(losses[ids[b"cd"]])
 
 
 # ─── Formats ──────────────────────────────────────────────────────────────────────────────────────
@@ -3725,9 +3505,7 @@ PRE_TOKENIZERS = [
     in_sequence(split_by(r"\p{N}{1,3}"), split_by(r"[一-龥]+|[a-e]+"), BYTE_LEVEL),
     in_sequence({"type": "Digits", "individual_digits": True}, BYTE_LEVEL),
     in_sequence(split_by("th.", "String"), BYTE_LEVEL),
-    in_sequence(split_by("none", "String"), NO_REGEX),
-    in_sequence(split_by("gpt2"), NO_REGEX),
-    in_sequence(split_by("ab", "String"), BYTE_LEVEL),
+    in_sequence(split_by("gpt2"), split_by("none", "String"), NO_REGEX),
     in_sequence(DIGITS, NO_REGEX | {"trim_offsets": False}, split_by("[0-9][0-9][0-9]")),
 ]
 ADDED = [
@@ -3737,15 +3515,12 @@ ADDED = [
     {"content": "th", "rstrip": True, "normalized": True, "special": False},
     {"content": "<b>", "lstrip": True, "rstrip": True},
 ]
-# Added tokens as Phi, CodeGen and DeepSeek have them: tokens of the vocabulary, by their text or by
-# their name.
-VOCAB_ADDED = [{"content": content, "special": False} for content in ("  ", "õ", "Ċ", "the")]
+# as in Phi, CodeGen and DeepSeek: tokens of the vocabulary, by their text or by their name
+ADDED += [{"content": content, "special": False} for content in ("  ", "õ", "Ċ", "the")]
 ordinary = [" ", "  ", "\n", "a", "é", "12345", "the end", END, ".", "\x1c", "\x1f", "\u3000"]
-ordinary += ["none", "gpt2", "ab"]
-ALL_ADDED = ADDED + VOCAB_ADDED
-ordinary += [token["content"] for token in ALL_ADDED]
+ordinary += ["none", "gpt2", "th.th.th"]
+ordinary += [token["content"] for token in ADDED]
 added_texts = st.lists(st.sampled_from(ordinary)).map("".join) | texts
-added_texts |= st.just("th.th.th")
 
 
 def written(folder, tokenizer, added=(), **changes):
@@ -3763,79 +3538,91 @@ def written(folder, tokenizer, added=(), **changes):
     return theirs_from(folder)
 
 
-# Well-known models: their kind, normalizer, pre-tokenizer, decoder and special tokens.
 PIECES = ["<unk>", "<s>", "</s>"]
 BERT_PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 FALLBACK = [f"<0x{b:02X}>" for b in range(256)]
-LLAMA_DECODER = [D.Replace("▁", " "), D.ByteFallback(), D.Fuse(), D.Strip(" ", 1, 0)]
+UNK = {"unk_token": "<unk>"}
+FUSED = UNK | {"fuse_unk": True}
+LLAMA_MODEL = FUSED | {"byte_fallback": True}
+BERT_MODEL = {"unk_token": "[UNK]"}
+SUFFIX = {"end_of_word_suffix": "</w>"}
+OF_BYTE_LEVELS = {"pre_tokenizer": ByteLevel(False), "decoder": D.ByteLevel()}
+LLAMA_STEPS = [D.Replace("▁", " "), D.ByteFallback(), D.Fuse(), D.Strip(" ", 1, 0)]
 LLAMA_NORMALIZER = N.Sequence([N.Prepend("▁"), N.Replace(" ", "▁")])
+LLAMA_DECODER = D.Sequence(LLAMA_STEPS)
+GEMMA_CUT = Split(" ", "merged_with_previous")
+GEMMA_DECODER = D.Sequence(LLAMA_STEPS[:3])
+MISTRAL_CUT = P.Metaspace(prepend_scheme="first", split=False)
 ALBERT = [N.Replace("``", '"'), N.NFKD(), N.StripAccents(), N.Lowercase()]
 ALBERT += [N.Replace(Regex(" {2,}"), " ")]
+BERT = N.BertNormalizer()
+T5 = N.Sequence([N.Nmt(), N.NFKC()])
+T5_CUT = Sequence([P.WhitespaceSplit(), P.Metaspace()])
+CUTS = [P.Whitespace(), P.Punctuation("contiguous"), P.Digits(True), P.CharDelimiterSplit("x")]
+NO_CUT = ByteLevel(False, use_regex=False)
+QWEN_CUT = Sequence([Split(Regex(bpe.PATTERNS["qwen2"]), "isolated"), NO_CUT])
 DEEPSEEK = ["[\r\n]", r"\s?[A-Za-z]+", r"\s?[!-/:-~]+", r"\s+$", "[一-龥]+"]
 DEEPSEEK = [Split(Regex(text), "isolated") for text in DEEPSEEK]
-DEEPSEEK += [P.Digits(True), ByteLevel(False, use_regex=False)]
-QWEN = [Split(Regex(bpe.PATTERNS["qwen2"]), "isolated"), ByteLevel(False, use_regex=False)]
-
-
-OF_BYTE_LEVELS = {"pre_tokenizer": ByteLevel(False), "decoder": D.ByteLevel()}
-CUTS = [P.Whitespace(), P.Punctuation("contiguous"), P.Digits(True), P.CharDelimiterSplit("x")]
-BY_SPACES = Split(" ", "merged_with_previous")
-BEGINNING = P.Metaspace(prepend_scheme="first", split=False)
-T5 = Sequence([P.WhitespaceSplit(), P.Metaspace()])
+DEEPSEEK_CUT = Sequence([*DEEPSEEK, P.Digits(True), NO_CUT])
+LETTERS_CUT = Split(Regex(r"\p{L}+"), "contiguous")
+SIX = UNK | {"max_input_chars_per_word": 6}
+BYTES_CUT = ByteLevel(False)
+BYTES_BACK = D.ByteLevel()
+# Well-known tokenizers, and kinds that were met in public repositories: the model and its options,
+# special tokens, normalizer, pre-tokenizer and decoder.
 FAMOUS = {
-    "llama": ("BPE", LLAMA_NORMALIZER, None, D.Sequence(LLAMA_DECODER), FALLBACK),
-    "mistral": ("BPE", None, BEGINNING, D.Sequence(LLAMA_DECODER), FALLBACK),
-    "gemma": ("BPE", N.Replace(" ", "▁"), BY_SPACES, D.Sequence(LLAMA_DECODER[:3]), FALLBACK),
-    "albert": ("Unigram", N.Sequence(ALBERT), P.Metaspace(), D.Metaspace(), PIECES),
-    "t5": ("Unigram", N.Sequence([N.Nmt(), N.NFKC()]), T5, None, PIECES),
-    "bert": ("WordPiece", N.BertNormalizer(), P.BertPreTokenizer(), D.WordPiece(), BERT_PIECES),
-    "cut": ("WordPiece", N.Strip(), Sequence(CUTS), None, BERT_PIECES),
-    "qwen": ("BPE", N.NFC(), Sequence(QWEN), D.ByteLevel(), []),
-    "deepseek": ("BPE", None, Sequence(DEEPSEEK), D.ByteLevel(), []),
-    "roberta": ("BPE", None, ByteLevel(True), D.ByteLevel(), []),
-    "neox": ("BPE", N.NFC(), ByteLevel(False), D.ByteLevel(), []),
-    "characters": ("BPE", N.NFD(), Split(Regex(r"\p{L}+"), "contiguous"), D.BPEDecoder(), PIECES),
+    "llama": ("BPE", LLAMA_MODEL, PIECES, LLAMA_NORMALIZER, None, LLAMA_DECODER),
+    "mistral": ("BPE", LLAMA_MODEL, PIECES, None, MISTRAL_CUT, LLAMA_DECODER),
+    "gemma": ("BPE", LLAMA_MODEL, PIECES, N.Replace(" ", "▁"), GEMMA_CUT, GEMMA_DECODER),
+    "albert": ("Unigram", {}, PIECES, N.Sequence(ALBERT), P.Metaspace(), D.Metaspace()),
+    "t5": ("Unigram", {}, PIECES, T5, T5_CUT, None),
+    "bert": ("WordPiece", BERT_MODEL, BERT_PIECES, BERT, P.BertPreTokenizer(), D.WordPiece()),
+    "cuts": ("WordPiece", BERT_MODEL, BERT_PIECES, N.Strip(), Sequence(CUTS), None),
+    "qwen": ("BPE", {}, [END], N.NFC(), QWEN_CUT, BYTES_BACK),
+    "deepseek": ("BPE", {}, [END], None, DEEPSEEK_CUT, BYTES_BACK),
+    "letters": ("BPE", FUSED, PIECES, N.NFD(), LETTERS_CUT, D.BPEDecoder()),
+    "suffix": ("BPE", UNK | SUFFIX, PIECES, None, P.BertPreTokenizer(), D.BPEDecoder("</w>")),
+    "suffix, dropped": ("BPE", {"end_of_word_suffix": "<w>"}, [], None, P.Whitespace(), None),
+    "suffix, whole texts": ("BPE", FUSED | SUFFIX, PIECES, None, None, None),
+    "suffix of bytes": ("BPE", SUFFIX, [], None, BYTES_CUT, BYTES_BACK),
+    "words": ("WordLevel", UNK, PIECES, None, P.Whitespace(), None),
+    "words of bytes": ("WordLevel", UNK, PIECES, None, ByteLevel(True), BYTES_BACK),
+    "longest tokens of bytes": ("WordPiece", SIX, PIECES, None, BYTES_CUT, BYTES_BACK),
+    "probable tokens of bytes": ("Unigram", {}, PIECES, None, ByteLevel(True), BYTES_BACK),
+    "dropped characters": ("BPE", {}, [], None, P.Whitespace(), D.Fuse()),
+    "dropped characters of whole texts": ("BPE", {}, [], None, None, D.Fuse()),
+    "dropped bytes": ("BPE", {}, [], None, BYTES_CUT, BYTES_BACK),
+    "unknown bytes": ("BPE", FUSED, PIECES, None, ByteLevel(True), BYTES_BACK),
 }
-UNKNOWN = {"BPE": {"unk_token": "<unk>", "fuse_unk": True}, "WordPiece": {"unk_token": "[UNK]"}}
 
 
 def famous(name, texts):
     """A tokenizer of the `tokenizers` package, as such a model has it, trained on texts."""
-    kind, normalizer, pre_tokenizer, decoder, specials = FAMOUS[name]
-    unknown = UNKNOWN.get(kind, {}) if specials else {}
-    options = {"special_tokens": specials or [END], "vocab_size": 1200}
-    if not specials:
-        options["initial_alphabet"] = ByteLevel.alphabet()
-    elif kind == "Unigram":
-        options["unk_token"] = "<unk>"
-    else:
-        options["limit_alphabet"] = 90
-    if specials == FALLBACK:
+    kind, model, special, normalizer, pre_tokenizer, decoder = FAMOUS[name]
+    options = {"vocab_size": 1000, "special_tokens": special}
+    first_cut = pre_tokenizer
+    if model == LLAMA_MODEL:
         options["special_tokens"] = PIECES + FALLBACK
-    first_cut = P.Metaspace() if specials == FALLBACK else pre_tokenizer
-    theirs = trained_by_hugging_face(kind, texts, first_cut, unknown, **options)
-    data = json.loads(theirs.to_str())
-    if specials == FALLBACK:
-        data["model"]["byte_fallback"] = True
-    added = data["added_tokens"]
-    data["added_tokens"] = [token for token in added if "<0x" not in token["content"]]
-    theirs = tokenizers.Tokenizer.from_str(json.dumps(data))
+        first_cut = P.Metaspace()
+    if special == [END]:
+        options["initial_alphabet"] = ByteLevel.alphabet()
+    if kind == "Unigram":
+        options |= UNK
+    if "end_of_word_suffix" in model:
+        options["end_of_word_suffix"] = model["end_of_word_suffix"]
+    trained = trained_by_hugging_face(kind, texts, first_cut, model, **options)
     parts = {"normalizer": normalizer, "pre_tokenizer": pre_tokenizer, "decoder": decoder}
-    for part, value in parts.items():
-        setattr(theirs, part, value)
-    return theirs
+    return huggingface_tokenizer(trained.model, special, **parts)
 
 
 def trained_there(folder, prose, **options):
     """A model trained by the `sentencepiece` package, and its file."""
     (folder / "prose.txt").write_text("\n".join(prose))
-    options = {"vocab_size": 600, "hard_vocab_limit": False, "minloglevel": 2} | options
-    options = {"character_coverage": 0.999} | options
-    prefix = str(folder / "m")
-    sentencepiece.SentencePieceTrainer.train(
-        input=str(folder / "prose.txt"), model_prefix=prefix, **options
-    )
-    return sentencepiece.SentencePieceProcessor(model_file=f"{prefix}.model"), folder / "m.model"
+    common = {"vocab_size": 600, "hard_vocab_limit": False, "minloglevel": 2}
+    common |= {"character_coverage": 0.999, "input": folder / "prose.txt"}
+    sentencepiece.SentencePieceTrainer.train(model_prefix=folder / "m", **common | options)
+    file = folder / "m.model"
+    return sentencepiece.SentencePieceProcessor(model_file=str(file)), file
 
 
 IDENTITY = {"normalization_rule_name": "identity"}
@@ -3864,24 +3651,19 @@ SENTENCEPIECE = [
 @functools.cache
 def utf8_library():
     """The standard library's sources that are UTF-8, as paths: real text on every machine."""
-
-    def is_utf8(path):
-        try:
-            path.read_bytes().decode()
-        except UnicodeDecodeError:
-            return False
-        return True
-
-    return list(filter(is_utf8, bpe.standard_library()))
+    paths = []
+    for path in bpe.standard_library():
+        with contextlib.suppress(UnicodeDecodeError):
+            path.read_text("utf-8")
+            paths.append(path)
+    return paths
 
 
 @pytest.fixture(scope="session")
 def prose(library):
     """Lines of text in which there are more letters than those of English."""
-    return (
-        "\n".join(path.read_text()[:3000] for path in library[:60]).split("\n")
-        + ["naïve café", "中文 текст"] * 9
-    )
+    lines = [line for path in library[:60] for line in path.read_text()[:3000].split("\n")]
+    return [*lines, *["naïve café", "中文 текст"] * 9]
 
 
 @dataclasses.dataclass
@@ -3902,13 +3684,18 @@ class Owned:
 
 
 def huggingface_calls(theirs):
-    def encode(text):
-        return theirs.encode(text, add_special_tokens=False).ids
+    encode = functools.partial(theirs.encode, add_special_tokens=False)
+    decode = functools.partial(theirs.decode, skip_special_tokens=False)
+    return lambda text: encode(text).ids, decode
 
-    return encode, functools.partial(theirs.decode, skip_special_tokens=False)
 
-
-def tiktoken_at(folder):
+def calls_at(folder, format):
+    """The calls of the owner of a format, for the files in a folder."""
+    if format == "huggingface":
+        return huggingface_calls(theirs_from(folder))
+    if format == "gpt2":
+        model = tokenizers.models.BPE.from_file(f"{folder}/vocab.json", f"{folder}/merges.txt")
+        return huggingface_calls(huggingface_tokenizer(model, [END], **OF_BYTE_LEVELS))
     described = read_json(folder / "tokenizer.tiktoken.json")
     ranks = tiktoken.load.load_tiktoken_bpe(str(folder / "tokenizer.tiktoken"))
     options = {"mergeable_ranks": ranks, "special_tokens": described["special_tokens"]}
@@ -3916,42 +3703,22 @@ def tiktoken_at(folder):
     return functools.partial(theirs.encode, allowed_special="all"), theirs.decode
 
 
-def gpt2_at(folder):
-    model = tokenizers.models.BPE.from_file(f"{folder}/vocab.json", f"{folder}/merges.txt")
-    return huggingface_calls(huggingface_tokenizer(model, [END], **OF_BYTE_LEVELS))
-
-
-READERS = {
-    "huggingface": lambda folder: huggingface_calls(theirs_from(folder)),
-    "tiktoken": tiktoken_at,
-    "gpt2": gpt2_at,
-}
-
-
-def own_model(here, argument):
+def own_model(here, options):
     """A model that we train."""
-    options, formats = argument
-    return Owned(family_training(**options).tokenizer, formats=("huggingface", *formats))
+    return Owned(family_training(**options).tokenizer)
 
 
-def own_merges(here, options):
+def own_merges(here, options, *formats):
     """The merges of one training with other patterns, special tokens and flags."""
     options = {"special_tokens": [END]} | options
-    formats = () if "(?<=" in str(options) else ("huggingface",)
     ours = bpe.Tokenizer(here.tokenizer.vocab, here.tokenizer.merges, **options)
     return Owned(ours, formats=formats)
 
 
-def edited_json(here, argument):
-    part, added = argument
+def edited_json(here, part, added):
     changes = {"model__ignore_merges": not added and "[0-9]" not in str(part)}
     theirs = written(here.folder, here.tokenizer, added, pre_tokenizer=part, **changes)
     return Owned(bpe.Tokenizer.load(here.folder), *huggingface_calls(theirs), texts=added_texts)
-
-
-def owned_by_hugging_face(here, theirs, **fields):
-    theirs.save(str(here.folder / "tokenizer.json"))
-    return Owned(bpe.Tokenizer.load(here.folder), *huggingface_calls(theirs), **fields)
 
 
 def famous_model(here, name):
@@ -3960,28 +3727,18 @@ def famous_model(here, name):
     if name in ("llama", "albert", "bert"):  # a type that is not written is told by its fields
         del data["model"]["type"]
     (here.folder / "tokenizer.json").write_text(json.dumps(data))
-    return Owned(bpe.Tokenizer.load(here.folder), *huggingface_calls(theirs))
+    ours = bpe.Tokenizer.load(here.folder)
+    return Owned(ours, *huggingface_calls(theirs), n_examples=50)
 
 
-def small_model(here, make):
-    theirs, texts = make()
+def small_model(here, name):
+    model, added, parts, pieces = SMALL[name]
+    theirs = huggingface_tokenizer(model, added, **parts)
+    theirs.save(str(here.folder / "tokenizer.json"))
     last = sorted(id for name, id in theirs.get_vocab(with_added_tokens=True).items() if name)[-3:]
-    fields = {"texts": texts, "n_examples": 30, "decoded": ([1, 0, 3], last)}
-    return owned_by_hugging_face(here, theirs, **fields)
-
-
-def wild_model(here, name):
-    kind, options, pre_tokenizer, decoder = WILD[name]
-    suffix = {name: text for name, text in options.items() if name == "end_of_word_suffix"}
-    texts = [line[:200] for line in here.prose[:200]]
-    special = ["<unk>"] if "unk_token" in options or kind == "Unigram" else []
-    more = {"vocab_size": 500, "special_tokens": special, **suffix}
-    if kind == "Unigram":
-        more["unk_token"] = "<unk>"
-    theirs = trained_by_hugging_face(kind, texts, pre_tokenizer, options, **more)
-    if decoder:
-        theirs.decoder = decoder
-    return owned_by_hugging_face(here, theirs, texts=wild_texts, n_examples=100)
+    fields = {"n_examples": 30, "decoded": ([1, 0, 3], last)}
+    fields["texts"] = st.lists(st.sampled_from(pieces), max_size=20).map("".join)
+    return Owned(bpe.Tokenizer.load(here.folder), *huggingface_calls(theirs), **fields)
 
 
 def owned_by_sentencepiece(file, **fields):
@@ -4001,35 +3758,28 @@ def owned_by_sentencepiece(file, **fields):
         return theirs.unk_id() not in ids and not marks
 
     calls = {"may_differ": may_differ, "may_decode": may_decode}
-    fields = {"formats": (), "is_exact": True, "honoured": "none"} | calls | fields
+    fields = {"is_exact": True, "honoured": "none"} | calls | fields
     return Owned(ours, theirs.encode, theirs.decode, **fields)
 
 
 def sentencepiece_model(here, options):
-    theirs, file = trained_there(here.folder, here.prose, **options)
+    _, file = trained_there(here.folder, here.prose, **options)
     symbols = options.get("user_defined_symbols", [])
     parts = st.lists(st.sampled_from([*symbols, "x", " ", "the ", "<s>"])).map("".join)
     fields = {"texts": famous_texts | symbol_texts | parts, "n_examples": 60}
-    if options["model_type"] == "unigram":
-        return owned_by_sentencepiece(file, formats=("huggingface",), **fields)
-    if symbols:  # a tokenizer.json finds them in another way
-        with note("some ids may differ"):
+    if symbols and options["model_type"] != "unigram":
+        with note("some ids may differ"):  # a tokenizer.json finds symbols in another way
             bpe.Tokenizer.load(file).save(here.folder / "hf")
-        return owned_by_sentencepiece(file, honoured=symbols, **fields)
-    owned = owned_by_sentencepiece(file, formats=("huggingface",), **fields)
-    # as one word
-    whole = bpe.Tokenizer.from_model(dataclasses.replace(owned.ours.model, pattern="none"))
-    text = "\n".join(here.prose)[:5000]
-    assert whole.encode(text) == theirs.encode(text)
-    return owned
+        fields |= {"honoured": symbols, "formats": ()}
+    return owned_by_sentencepiece(file, **fields)
 
 
-def model_of_pieces(here, argument):
-    pieces, kind = argument
-    spec = {"remove_extra_whitespaces": False} if kind == 1 else {"add_dummy_prefix": False}
-    (here.folder / "m.model").write_bytes(model_proto(pieces, kind, **spec).SerializeToString())
+def model_of_pieces(here, pieces, kind):
+    spec = {"add_dummy_prefix": kind == 1, "remove_extra_whitespaces": kind == 2}
+    file = here.folder / "m.model"
+    file.write_bytes(model_proto(pieces, kind, **spec).SerializeToString())
     parts = st.lists(st.sampled_from([" ", "  ", "und", "<ab>", "ab", "<", ">"]), max_size=12)
-    return owned_by_sentencepiece(here.folder / "m.model", texts=parts.map("".join), n_examples=30)
+    return owned_by_sentencepiece(file, texts=parts.map("".join), n_examples=30, formats=())
 
 
 def bert_vocabulary(here, lowercase):
@@ -4038,100 +3788,52 @@ def bert_vocabulary(here, lowercase):
     trained.save_model(str(here.folder))
     theirs = tokenizers.BertWordPieceTokenizer(str(here.folder / "vocab.txt"), lowercase=lowercase)
     ours = bpe.Tokenizer.load(here.folder)
-    ours.save(here.folder / "hf", "huggingface")
-    from_json = theirs_from(here.folder / "hf")
-    for text in ("a b", "Élan VITAL 中文 [MASK]", "x" * 101, "[CLS] a"):
-        assert from_json.encode(text).ids == theirs.encode(text).ids  # [CLS] and [SEP], too
-    return Owned(ours, *huggingface_calls(theirs), formats=("huggingface",))
+    for text in ("a b", "Élan VITAL 中文 [MASK]", "x" * 100, "x" * 101, "[CLS] a"):
+        assert ours.to_huggingface().encode(text).ids == theirs.encode(text).ids  # also [SEP]
+    return Owned(ours, *huggingface_calls(theirs))
 
 
-def longest_match_of_bytes(here, _):
-    vocab = BYTE_VOCAB | {256: b"the", 257: b" the", 258: "é".encode(), 259: b"th"}
-    model = bpe.Model(vocab, None, kind="wordpiece", max_word_chars=1 << 24)
-    return Owned(bpe.Tokenizer.from_model(model))
-
-
-SUFFIX = {"end_of_word_suffix": "</w>"}
-# Kinds of tokenizers that were met in public repositories: model, pre-tokenizer, decoder, and
-# options of the trainer.
-WILD = {
-    "suffix": ("BPE", {"unk_token": "<unk>", **SUFFIX}, P.BertPreTokenizer(), D.BPEDecoder("</w>")),
-    "suffix, dropped": ("BPE", {"end_of_word_suffix": "<w>"}, P.Whitespace(), None),
-    "suffix, whole texts": ("BPE", {**UNKNOWN["BPE"], **SUFFIX}, None, None),
-    "suffix of bytes": ("BPE", SUFFIX, ByteLevel(False), D.ByteLevel()),
-    "words": ("WordLevel", {"unk_token": "<unk>"}, P.Whitespace(), None),
-    "longest tokens of bytes": (
-        "WordPiece",
-        {"unk_token": "<unk>", "max_input_chars_per_word": 6},
-        ByteLevel(False),
-        D.ByteLevel(),
-    ),
-    "probable tokens of bytes": ("Unigram", {}, ByteLevel(True), D.ByteLevel()),
-    "words of bytes": ("WordLevel", {"unk_token": "<unk>"}, P.ByteLevel(), D.ByteLevel()),
-    "dropped characters": ("BPE", {}, P.Whitespace(), D.Fuse()),
-    "dropped characters of whole texts": ("BPE", {}, None, D.Fuse()),
-    "dropped bytes": ("BPE", {}, ByteLevel(False), D.ByteLevel()),
-    "unknown bytes": ("BPE", UNKNOWN["BPE"], P.ByteLevel(), D.ByteLevel()),
-}
-wild_texts = st.text(st.sampled_from(OLD_CHARACTERS), max_size=40) | st.text(
-    "aeinort sdé.,'<unk/w>12\n", max_size=60
-)
+# Texts of the parts of SentencePiece's models.
 symbol_texts = st.text("aeinort sdé.,…ﬁ<x>12\n\t中", max_size=60) | st.text("a \n\t…", max_size=20)
+# Symbols compete by their length, whatever the other scores are.
 UND_PIECES = [("<unk>", 2, 0), ("▁", 1, -2), ("un", 1, -2), ("d", 1, -2)]
 UND_PIECES += [("▁" * n, 4, 0) for n in (2, 3, 4)]
+# A token with unknown characters is never made.
 AB_PIECES = [("<unk>", 2, 0), ("a", 1, -2), ("b", 1, -3), ("ab", 1, -1), ("<ab>", 1, 0)]
-# Symbols compete by their length, whatever the other scores are; a token with unknown characters is
-# never made.
-PIECES_BY_HAND = [([*UND_PIECES, ("▁un", 1, score)], 1) for score in (-1.5, -0.01)]
-PIECES_BY_HAND += [(AB_PIECES, 2)]
 
 
-def names_that_are_no_bytes():
-    names = ["a", "’", "b", "ab", "a’", "", *"âĢĻ", "âĢ", "âĢĻ"]  # the last name is that of ’
-    merges = [("a", "’"), ("a", "b"), ("â", "Ģ"), ("âĢ", "Ļ")]
-    model = tokenizers.models.BPE({name: id for id, name in enumerate(names)}, merges)
-    theirs = huggingface_tokenizer(model, ["<end>"], **OF_BYTE_LEVELS)
-    return theirs, st.text("ab’", max_size=9) | st.sampled_from(["ba<end>’", "a’b<end>"])
+def bpe_model(names, merges=(), **options):
+    """A BPE of the `tokenizers` package; each merge is a text of two names."""
+    pairs = [tuple(merge.split()) for merge in merges]
+    return tokenizers.models.BPE({name: id for id, name in enumerate(names)}, pairs, **options)
 
 
-def worst_score_of_a_special_token():
-    """The score of an unknown character is 10 less: 'ca' and 'b' are better than 'c' and 'ab'."""
-    pieces = [("<unk>", 0.0), ("<s>", -100.0), ("a", -12.0), ("b", -12.0), ("ca", -12.0)]
-    model = tokenizers.models.Unigram([*pieces, ("ab", -1.0)], 0)
-    theirs = huggingface_tokenizer(model, ["<s>", "<unk>"], decoder=D.Fuse())
-    return theirs, st.text("abc", max_size=9) | st.just("cab")
-
-
-def token_of_normalized_text():
-    model = tokenizers.models.BPE({"▁": 0, "x": 1, "<s>": 2}, [], unk_token="<s>")
-    added = tokenizers.AddedToken(" <s>", normalized=True)
-    decoder = D.Sequence([D.Replace("▁", " "), D.Fuse()])
-    theirs = huggingface_tokenizer(model, [added], normalizer=N.Replace(" ", "▁"), decoder=decoder)
-    return theirs, st.text("x ", max_size=9) | st.just("x x <s>x")
-
-
-def digits_after_a_byte_level():
-    pairs = [("Ã", "¼"), ("Ã", "©"), ("Ġ", "1"), ("1", "2"), ("¼", "1"), ("a", "b")]
-    pairs += [("12", "3"), ("Ù", "£")]
-    names = [*map(in_chars, BYTES), *map("".join, pairs)]
-    three = Split(Regex("[0-9][0-9][0-9]"), "isolated")
-    parts = [P.Punctuation("contiguous"), ByteLevel(False), P.Digits(individual_digits=False)]
-    cuts = Sequence([*parts, three])
-    model = tokenizers.models.BPE({name: id for id, name in enumerate(names)}, pairs)
-    theirs = huggingface_tokenizer(model, pre_tokenizer=cuts, decoder=D.ByteLevel())
-    return theirs, st.text("üòé½¼²³٣12345 ab.,!", max_size=40)
-
-
-def unigram_of_bytes():
-    names = ["<unk>", *FALLBACK, *"▁ab<>0xA"]
-    model = tokenizers.models.Unigram([(name, -1.0) for name in names], 0, True)
-    parts = st.sampled_from(["<0x0A>", "0x0A", "<", "a", "ab", " ", "\n", "é"])
-    theirs = huggingface_tokenizer(model, normalizer=N.Replace(" ", "▁"), decoder=D.Fuse())
-    return theirs, st.lists(parts, max_size=12).map("".join)
-
-
-SMALL_MODELS = [names_that_are_no_bytes, token_of_normalized_text]
-SMALL_MODELS += [digits_after_a_byte_level, unigram_of_bytes, worst_score_of_a_special_token]
+# The last name is that of ’.
+ODD_NAMES = ["a", "’", "b", "ab", "a’", "", *"âĢĻ", "âĢ", "âĢĻ"]
+ODD = bpe_model(ODD_NAMES, ["a ’", "a b", "â Ģ", "âĢ Ļ"])
+# The score of an unknown character is 10 less: "ca" and "b" are better than "c" and "ab".
+UNLIKELY = {"<unk>": 0.0, "<s>": -100.0, "a": -12.0, "b": -12.0, "ca": -12.0, "ab": -1.0}
+UNLIKELY = tokenizers.models.Unigram([*UNLIKELY.items()], 0)
+MARKED = bpe_model(["▁", "x", "<s>"], unk_token="<s>")
+SPACED = tokenizers.AddedToken(" <s>", normalized=True)
+TO_MARKS = {"normalizer": N.Replace(" ", "▁"), "decoder": GEMMA_DECODER}
+DIGIT_MERGES = ["Ã ¼", "Ã ©", "Ġ 1", "1 2", "¼ 1", "a b", "12 3", "Ù £"]
+DIGIT_NAMES = [*map(in_chars, BYTES), *(merge.replace(" ", "") for merge in DIGIT_MERGES)]
+DIGITS_LAST = bpe_model(DIGIT_NAMES, DIGIT_MERGES)
+THREE_DIGITS = Split(Regex("[0-9][0-9][0-9]"), "isolated")
+DIGIT_CUT = Sequence([P.Punctuation("contiguous"), BYTES_CUT, P.Digits(False), THREE_DIGITS])
+OF_DIGITS = {"pre_tokenizer": DIGIT_CUT, "decoder": BYTES_BACK}
+FUSED_MARKS = TO_MARKS | {"decoder": D.Fuse()}
+BYTE_SCORES = [(name, -1.0) for name in ["<unk>", *FALLBACK, *"▁ab<>0xA"]]
+BYTES_FALL = tokenizers.models.Unigram(BYTE_SCORES, 0, True)
+# Models by hand, their special tokens and other parts, and the parts of texts for them.
+SMALL = {
+    "names of no bytes": (ODD, ["<end>"], OF_BYTE_LEVELS, ["a", "b", "’", "<end>"]),
+    "the worst score": (UNLIKELY, ["<s>", "<unk>"], {"decoder": D.Fuse()}, ["cab", *"abc"]),
+    "a token of normalized text": (MARKED, [SPACED], TO_MARKS, ["x", " ", " <s>"]),
+    "digits after a ByteLevel": (DIGITS_LAST, [], OF_DIGITS, "üòé½¼²³٣12345 ab.,!"),
+    "names of bytes": (BYTES_FALL, [], FUSED_MARKS, ["<0x0A>", "0x0A", "ab", *"<a \né"]),
+}
 
 COVERED = {"byte_fallback": True, "coverage": 0.99}
 # How each family is trained, and whether text comes back.
@@ -4159,56 +3861,51 @@ def family_training(**options):
     return bpe.train(utf8_library()[:20], workers=1, **options)
 
 
-WAYS = [
-    {"pattern": [r"\p{N}{1,3}", "gpt2"]},
-    {"flags": {END: bpe.AddedToken(lstrip=True, rstrip=True)}},
-    {"pattern": [bpe.Metaspace(" "), "gpt2"]},
-    {"pattern": r"(?<=)\w+|\W"},
-    {"pattern": r"\S+|\s+"},
-    {"special_tokens": [END, f"d{END}", f"{END} {END}", ">\n"]},
-    {"special_tokens": [END, f"d{END}", f"{END} {END}", ">\n"], "pattern": [r"\p{N}{1,3}", "gpt2"]},
-]
-# Options of a training, and formats beside Hugging Face's.
-OWN_MODELS = [
-    ({"pattern": name}, ["tiktoken"] * (type(pattern) is str))
-    for name, pattern in bpe.PATTERNS.items()
-]
-OWN_MODELS += [({"tie_break": "ids"}, ["gpt2", "tiktoken"])]
-OWN_MODELS += [(options, []) for options, _ in FAMILIES]
-OWN_MODELS += [({"special_tokens_at": at}, []) for at in ("after-bytes", "last")]
+WORD_PATTERNS = ["bert", "whitespace", "whitespace-split"]  # these are no expressions
+EXPRESSIONS = [name for name in bpe.PATTERNS if name not in WORD_PATTERNS]
+SPECIALS = {"special_tokens": [END, f"d{END}", f"{END} {END}", ">\n"]}
 # Texts full of characters that normalizers, pre-tokenizers and special tokens look for.
 famous_texts = st.text("ab Éé\u0301ﬁ中12٣ \n\t.,'x▁<>#\u3000", max_size=40)
 famous_texts |= st.text(st.sampled_from(OLD_CHARACTERS), max_size=40)
+famous_texts |= st.text("aeinort sdé.,'<unk/w>12\n", max_size=60)
 famous_texts |= st.lists(
     st.sampled_from(["the ", "self", END, "<x>", " ", "\n", "é中", "1234", "[MASK]", "<s>"])
 ).map("".join)
 
 
-# Functions that make a tokenizer and name its owner, and their argument.
+# Functions that make a tokenizer and name its owner, and their arguments.
 OWNED = [
-    *((own_model, argument) for argument in OWN_MODELS),
-    *((own_merges, options) for options in WAYS),
-    *((edited_json, argument) for argument in itertools.product(PRE_TOKENIZERS, [[], ALL_ADDED])),
+    *((own_merges, {"pattern": name}, "huggingface", "tiktoken") for name in EXPRESSIONS),
+    *((own_merges, {"pattern": name}, "huggingface") for name in WORD_PATTERNS),
+    (own_merges, {}, "gpt2"),
+    (own_merges, {"pattern": [r"\p{N}{1,3}", "gpt2"], **SPECIALS}, "huggingface"),
+    (own_merges, {"pattern": [bpe.Metaspace(" "), "gpt2"]}, "huggingface"),
+    (own_merges, {"pattern": r"(?<=)\w+|\W"}),
+    (own_merges, {"pattern": r"\S+|\s+"}, "huggingface"),
+    (own_merges, SPECIALS, "huggingface"),
+    (own_merges, {"flags": {END: STRIPS}}, "huggingface"),
+    *((own_model, options) for options, _ in FAMILIES),
+    *((own_model, {"special_tokens_at": at}) for at in ("after-bytes", "last")),
+    *((edited_json, part, []) for part in PRE_TOKENIZERS),
+    *((edited_json, part, ADDED) for part in PRE_TOKENIZERS),
     *((famous_model, name) for name in FAMOUS),
-    *((wild_model, name) for name in WILD),
-    *((small_model, make) for make in SMALL_MODELS),
+    *((small_model, name) for name in SMALL),
     *((sentencepiece_model, options) for options in SENTENCEPIECE),
-    *((model_of_pieces, argument) for argument in PIECES_BY_HAND),
+    *((model_of_pieces, [*UND_PIECES, ("▁un", 1, score)], 1) for score in (-1.5, -0.01)),
+    (model_of_pieces, AB_PIECES, 2),
     *((bert_vocabulary, lowercase) for lowercase in (False, True)),
-    (longest_match_of_bytes, None),
 ]
 
 
 def name_of_owned(param):
-    make, argument = param
-    return f"{make.__name__} {getattr(argument, '__name__', argument)}"[:60]
+    return " ".join([param[0].__name__, *map(str, param[1:])])[:60]
 
 
 @pytest.fixture(scope="module", params=OWNED, ids=name_of_owned)
 def owned(request, prose, tokenizer, tmp_path_factory):
-    make, argument = request.param
+    make, *arguments = request.param
     folder = tmp_path_factory.mktemp("owned")
-    result = make(SimpleNamespace(prose=prose, tokenizer=tokenizer, folder=folder), argument)
+    result = make(SimpleNamespace(prose=prose, tokenizer=tokenizer, folder=folder), *arguments)
     result.folder = folder
     return result
 
@@ -4247,15 +3944,14 @@ def test_ids_and_texts_are_those_of_the_owner_in_each_format(owned, prose, tmp_p
         folder = tmp_path / format
         ours.save(folder, format)
         loaded = bpe.Tokenizer.load(folder)
-        loaded.save(tmp_path / "again", format)
-        assert files_in(tmp_path / "again") == files_in(folder)
-        shutil.rmtree(tmp_path / "again")
-        if format == "huggingface":
-            # the scores of SentencePiece become merges, or floats of another type
-            assert owned.is_exact or loaded.digest == ours.digest
-            if (owned.folder / "tokenizer.json").is_file():
-                assert_written_as_read(owned.folder, folder)
-        saved[format] = loaded, *READERS[format](folder)
+        loaded.save(tmp_path / f"{format} again", format)
+        assert files_in(tmp_path / f"{format} again") == files_in(folder)
+        saved[format] = loaded, *calls_at(folder, format)
+    if "huggingface" in saved:
+        # the scores of SentencePiece become merges, or floats of another type
+        assert owned.is_exact or saved["huggingface"][0].digest == ours.digest
+        if (owned.folder / "tokenizer.json").is_file():
+            assert_written_as_read(owned.folder, tmp_path / "huggingface")
 
     @examples(owned.n_examples)
     @given(text=owned.texts)
@@ -4288,20 +3984,18 @@ def test_ids_and_texts_are_those_of_the_owner_in_each_format(owned, prose, tmp_p
 
 
 def test_files_chunks_and_batches_have_the_ids_of_the_text(owned, tmp_path, monkeypatch):
-    ours = owned.ours
     pieces = ["the ", "def", END, " ", "\n", "é中", "e\u0301", "1234", "  ", "<|", "|>\n"]
     pieces += ["<mask> ", " some words"]
     text = "".join(random.Random(7).choices(pieces, k=3000))
-    data = text.encode()
-    expected = ours.encode(text)
+    expected = owned.ours.encode(text)
     monkeypatch.setattr(bpe, "BLOCK_BYTES", 700)
-    for name, content in (("a.txt", data), ("b.txt.gz", gzip.compress(data))):
-        (tmp_path / name).write_bytes(content)
-        bpe.encode_files(ours, tmp_path / name, tmp_path / "a.npy", workers=2)
-        assert np.load(tmp_path / "a.npy").tolist() == expected
+    (tmp_path / "a.txt").write_text(text)
+    bpe.encode_files(owned.ours, tmp_path / "a.txt", tmp_path / "a.npy", workers=2)
+    assert np.load(tmp_path / "a.npy").tolist() == expected
+    data = text.encode()
     chunks = [data[k : k + 99] for k in range(0, len(data), 99)]
-    assert list(ours.encode_iterable(chunks)) == expected
-    assert ours.encode_batch([text] * 3, threads=2) == [expected] * 3
+    assert list(owned.ours.encode_iterable(chunks)) == expected
+    assert owned.ours.encode_batch([text] * 3, threads=2) == [expected] * 3
 
 
 def test_saved_models_load_from_each_of_their_files_by_any_name(tokenizer, tmp_path):
@@ -4309,20 +4003,20 @@ def test_saved_models_load_from_each_of_their_files_by_any_name(tokenizer, tmp_p
     tokenizer.save(folder)
     names = {"merges.txt", "vocab.json", "tokenizer.json", "tokenizer_config.json"}
     assert files_in(folder).keys() == names | {"special_tokens_map.json"}
-    bpe.Tokenizer.load(folder).save(tmp_path / "again")
-    assert files_in(tmp_path / "again") == files_in(folder)
-    loaded = [bpe.Tokenizer.from_files(folder / "vocab.json", folder / "merges.txt", [END])]
-    loaded.append(bpe.Tokenizer.load(folder / "tokenizer.json"))
+    tokenizer.save(tmp_path / "ranks" / "named.tiktoken", "tiktoken")
+    assert sorted(files_in(tmp_path / "ranks")) == ["named.tiktoken", "named.tiktoken.json"]
+    files = [folder / "tokenizer.json", tmp_path / "ranks" / "named.tiktoken"]
     for vocab, merges in [("encoder.json", "vocab.bpe"), ("x.vocab.json", "x.merges.txt")]:
         other = tmp_path / vocab
         other.mkdir()
         (other / vocab).write_bytes((folder / "vocab.json").read_bytes())
         (other / merges).write_text((folder / "merges.txt").read_text().split("\n", 1)[1])
-        loaded += [bpe.Tokenizer.load(other / vocab), bpe.Tokenizer.load(other / merges)]
-    tokenizer.save(tmp_path / "ranks" / "named.tiktoken", "tiktoken")
-    assert sorted(files_in(tmp_path / "ranks")) == ["named.tiktoken", "named.tiktoken.json"]
-    bpe.Tokenizer.load(tmp_path / "ranks" / "named.tiktoken").save(tmp_path / "back")
-    for other in [*loaded, bpe.Tokenizer.load(tmp_path / "back")]:
+        files += [other / vocab, other / merges]
+    loaded = [*map(bpe.Tokenizer.load, files)]
+    loaded.append(bpe.Tokenizer.from_files(folder / "vocab.json", folder / "merges.txt", [END]))
+    loaded[1].save(tmp_path / "back")
+    loaded[1] = bpe.Tokenizer.load(tmp_path / "back")
+    for other in loaded:
         for name in ("vocab", "merges", "special_tokens"):
             assert getattr(other, name) == getattr(tokenizer, name)
 
@@ -4355,9 +4049,8 @@ def test_only_changed_parts_of_a_tokenizer_json_are_rewritten(decoder, tokenizer
 
 
 def test_an_empty_name_and_added_tokens_stay_where_they_were(tmp_path):
-    model = tokenizers.models.BPE({"a": 0, "": 1, "b": 2, "ab": 3}, [("a", "b")])
-    theirs = huggingface_tokenizer(model, ["<end>"], **OF_BYTE_LEVELS)
-    theirs.save(str(tmp_path / "tokenizer.json"))
+    model = bpe_model(["a", "", "b", "ab"], ["a b"])
+    huggingface_tokenizer(model, ["<end>"], **OF_BYTE_LEVELS).save(f"{tmp_path}/tokenizer.json")
     with note("it leaves out unknown letters"):
         bpe.Tokenizer.load(tmp_path).save(tmp_path / "again", "huggingface")
     assert_written_as_read(tmp_path, tmp_path / "again")
@@ -4366,41 +4059,31 @@ def test_an_empty_name_and_added_tokens_stay_where_they_were(tmp_path):
 def test_truncation_and_padding_are_kept_and_not_applied(tokenizer, tmp_path):
     tokenizer.save(tmp_path)
     truncation = {"direction": "Right", "max_length": 3, "strategy": "LongestFirst", "stride": 0}
-    edited(tmp_path, truncation=truncation, model__byte_fallback=True)
+    edited(tmp_path, truncation=truncation)
     with note("truncation of a tokenizer.json"):
         again = bpe.Tokenizer.load(tmp_path)
     assert again.encode("one two three four") == tokenizer.encode("one two three four")
-    again.save(tmp_path / "again")
-    assert read_json(tmp_path / "again" / "tokenizer.json")["truncation"] == truncation
+    assert json.loads(again.to_str())["truncation"] == truncation
 
 
 @pytest.mark.parametrize(
     "processor",
     [
         A.BertProcessing(("<s>", 0), ("</s>", 1)),
-        A.RobertaProcessing(("<s>", 0), ("</s>", 1)),
-        A.TemplateProcessing("<s> $A", special_tokens=[("<s>", 0)]),
+        A.TemplateProcessing("$A </s>", "$A <s> $B", [("<s>", 0), ("</s>", 1)]),
         A.TemplateProcessing("$A", "$A <s> $B", [("<s>", 0)]),
-        A.TemplateProcessing("$A </s>", special_tokens=[("</s>", 1)]),
-        A.ByteLevel(),
         A.Sequence([A.ByteLevel(), A.TemplateProcessing("<s> $A", None, [("<s>", 0)])]),
         A.Sequence([A.ByteLevel()]),
-        None,
     ],
 )
 def test_a_post_processor_that_adds_tokens_gets_a_note(processor):
-    model = tokenizers.models.BPE({"<s>": 0, "</s>": 1, "a": 2}, [], unk_token="</s>")
-    theirs = tokenizers.Tokenizer(model)
-    if processor:
-        theirs.post_processor = processor
+    theirs = tokenizers.Tokenizer(bpe_model(["<s>", "</s>", "a"], unk_token="</s>"))
+    theirs.post_processor = processor
     with warnings.catch_warnings(record=True) as notes:
         warnings.simplefilter("always")
         ours = bpe.Tokenizer.from_str(theirs.to_str())
     assert ours.encode("aa") == [2, 2]
-    messages = [str(note.message) for note in notes]
-    is_noted = any(
-        "post_processor (unless `add_special_tokens` is set) of a" in text for text in messages
-    )
+    is_noted = any("post_processor (unless `add_special_tokens`" in str(n.message) for n in notes)
     assert is_noted == (theirs.encode("aa").ids != [2, 2])
 
 
@@ -4433,8 +4116,11 @@ def test_ignore_merges_looks_up_no_special_token(tokenizer, tmp_path):
 
 
 def test_a_missing_unk_token_is_an_error_of_texts_as_in_hugging_face():
-    bpe_model = tokenizers.models.BPE({"a": 0, "b": 1, "ab": 2}, [("a", "b")], unk_token="<unk>")
-    for model in (bpe_model, tokenizers.models.WordPiece({"a": 0, "##b": 2}, unk_token="[UNK]")):
+    for model in (
+        bpe_model(["a", "b", "ab"], ["a b"], unk_token="<unk>"),
+        tokenizers.models.WordPiece({"a": 0, "##b": 2}, unk_token="[UNK]"),
+        tokenizers.models.WordLevel({"ab": 0, "b": 1}, "<unk>"),
+    ):
         theirs = tokenizers.Tokenizer(model)
         ours = ours_from(theirs)
         assert ours.encode("ab") == theirs.encode("ab").ids
@@ -4460,11 +4146,9 @@ def test_of_a_token_that_is_added_twice_the_last_counts_as_in_hugging_face(token
     )
 )
 def test_each_byte_of_a_damaged_run_is_decoded_as_in_hugging_face(tokens):
-    vocab = {token: id for id, token in enumerate(["a", "▁", *FALLBACK])}
-    theirs = tokenizers.Tokenizer(tokenizers.models.BPE(vocab, []))
-    theirs.decoder = D.Sequence(LLAMA_DECODER)
+    theirs = huggingface_tokenizer(bpe_model(["a", "▁", *FALLBACK]), decoder=LLAMA_DECODER)
+    ids = [*map(theirs.token_to_id, tokens)]
     model = bpe.read_huggingface(json.loads(theirs.to_str()))
-    ids = [vocab[token] for token in tokens]
     assert bpe.Tokenizer.from_model(model).decode(ids) == theirs.decode(ids)
 
 
@@ -4531,38 +4215,34 @@ def test_splits_mean_what_they_mean_to_oniguruma_or_are_noted(tokenizer, tmp_pat
 
 
 # Special tokens of published encodings.
-HARMONY = {END: 199999, "<|call|>": 200012, "<|endofprompt|>": 200018}
-HARMONY |= {"<|reserved_200018|>": 200018, "<|reserved_201087|>": 201087}
-LLAMA3 = {"<|reserved_special_token_4|>": 128008, "<|eot_id|>": 128009}
-LLAMA3 |= {"<|reserved_special_token_250|>": 128255}
-LLAMA31 = {"<|finetune_right_pad_id|>": 128004, "<|eom_id|>": 128008, "<|python_tag|>": 128010}
-LLAMA31 |= {"<|reserved_special_token_247|>": 128255}
-PUBLISHED = {"o200k_harmony": HARMONY, "llama3": LLAMA3, "llama3.1": LLAMA31}
-PUBLISHED |= {"cl100k_base": {END: 100257}, "o200k_base": {END: 199999}}
-PUBLISHED |= {name: {END: 50256} for name in ("gpt2", "r50k_base", "p50k_base")}
+PUBLISHED = [
+    ("o200k_harmony", 1091, {END: 199999, "<|call|>": 200012, "<|reserved_201087|>": 201087}),
+    ("o200k_harmony", 1091, {"<|endofprompt|>": 200018, "<|reserved_200018|>": 200018}),
+    ("llama3", 256, {"<|reserved_special_token_4|>": 128008, "<|eot_id|>": 128009}),
+    ("llama3", 256, {"<|reserved_special_token_250|>": 128255}),
+    ("llama3.1", 256, {"<|finetune_right_pad_id|>": 128004, "<|eom_id|>": 128008}),
+    ("llama3.1", 256, {"<|python_tag|>": 128010, "<|reserved_special_token_247|>": 128255}),
+    ("cl100k_base", 5, {END: 100257}),
+    ("o200k_base", 2, {END: 199999}),
+    *((name, 1, {END: 50256}) for name in ("gpt2", "r50k_base", "p50k_base")),
+]
 
 
-def test_published_encodings_have_their_tokens():
-    special_tokens = {name: encoding.special_tokens for name, encoding in bpe.ENCODINGS.items()}
-    for name, tokens in PUBLISHED.items():
-        assert tokens.items() <= special_tokens[name].items()
-    sizes = {"o200k_harmony": 1091, "llama3": 256, "llama3.1": 256}
-    assert {name: len(special_tokens[name]) for name in sizes} == sizes
+@pytest.mark.parametrize("name, n, tokens", PUBLISHED)
+def test_published_encodings_have_their_tokens(name, n, tokens):
+    special_tokens = bpe.ENCODINGS[name].special_tokens
+    assert tokens.items() <= special_tokens.items() and len(special_tokens) == n
 
 
 def test_one_rank_file_with_two_sets_of_special_tokens_asks_which(tokenizer, tmp_path, monkeypatch):
-    tokenizer.save(tmp_path, "tiktoken")
     path = tmp_path / "tokenizer.model"
-    (tmp_path / "tokenizer.tiktoken").rename(path)
-    (tmp_path / "tokenizer.tiktoken.json").unlink()
-    own = bpe.ENCODINGS["llama3"]._replace(
-        pattern="gpt2", digest=hashlib.sha256(path.read_bytes()).hexdigest()
-    )
-    monkeypatch.setitem(bpe.ENCODINGS, "one", own._replace(special_tokens={END: 5000}))
-    assert bpe.Tokenizer.load(path).special_tokens == {END: 5000}
-    path.write_bytes(path.read_bytes().replace(b"\n", b"\r\n"))
-    assert bpe.Tokenizer.load(path).special_tokens == {END: 5000}
-    monkeypatch.setitem(bpe.ENCODINGS, "two", own._replace(special_tokens={"<|x|>": 5000}))
+    ranks = bpe.write_tiktoken(tokenizer.model)["tokenizer.tiktoken"].encode()
+    one = bpe.Encoding("gpt2", {END: 5000}, hashlib.sha256(ranks).hexdigest())
+    monkeypatch.setitem(bpe.ENCODINGS, "one", one)
+    for data in (ranks, ranks.replace(b"\n", b"\r\n")):
+        path.write_bytes(data)
+        assert bpe.Tokenizer.load(path).special_tokens == {END: 5000}
+    monkeypatch.setitem(bpe.ENCODINGS, "two", one._replace(special_tokens={"<|x|>": 5000}))
     with refusal(r"one.*two"):
         bpe.Tokenizer.load(path)
     assert bpe.Tokenizer.load(path, encoding="two").special_tokens == {"<|x|>": 5000}
@@ -4572,24 +4252,25 @@ def test_one_rank_file_with_two_sets_of_special_tokens_asks_which(tokenizer, tmp
 @given(data=words, seed=st.integers(0, 30))
 def test_ranks_become_merges_that_mean_the_same(data, seed):
     source = random.Random(seed)
-    tokens, _ = random_tokens_of_bytes(source, 40)
+    # no merge makes the last token
+    tokens = [*random_tokens_of_bytes(source, 40)[0], b"tttiia"]
     source.shuffle(tokens)
     by_id = bpe.Tokenizer(dict(enumerate(tokens)), None, pattern="none")
     text = data.decode("utf-8", "ignore")
-    assert by_id.to_huggingface().encode(text).ids == by_id.encode(text)
+    for string in (text, "tttiia"):
+        assert by_id.to_huggingface().encode(string).ids == by_id.encode(string)
 
 
 @examples(60)
 @given(data=words, seed=st.integers(0, 30))
 def test_merges_become_ranks_only_if_they_mean_the_same(data, seed):
-    tokens, merges = random_tokens_of_bytes(random.Random(seed), 6)
+    source = random.Random(seed)
+    tokens, merges = random_tokens_of_bytes(source, 6)
+    source.shuffle(merges)
     options = {"pattern": "none", "ignore_merges": seed % 2 == 0}
     tokenizer = bpe.Tokenizer(dict(enumerate(tokens)), merges, **options)
-    try:
+    with contextlib.suppress(bpe.InputError):
         theirs = tokenizer.to_tiktoken()
-    except ValueError as error:
-        assert "tiktoken cannot" in str(error)
-    else:
         text = data.decode("utf-8", "ignore")
         assert theirs.encode_ordinary(text) == tokenizer.encode(text)
 
@@ -4598,15 +4279,6 @@ def test_another_model_in_the_folder_is_named(tokenizer, tmp_path):
     tokenizer.save(tmp_path, "huggingface")
     with note(r"tokenizer\.json may hold another model"):
         tokenizer.save(tmp_path, "tiktoken")
-
-
-def test_a_llama_model_becomes_the_tokenizer_json_that_is_known(prose, tmp_path):
-    _, file = trained_there(tmp_path, prose, model_type="bpe", **LLAMA)
-    parts = {"normalizer": LLAMA_NORMALIZER, "decoder": D.Sequence(LLAMA_DECODER)}
-    theirs = json.loads(huggingface_tokenizer(tokenizers.models.BPE(), **parts).to_str())
-    data = json.loads(bpe.Tokenizer.load(file).to_str())
-    assert data["pre_tokenizer"] is None
-    assert [data[name] for name in parts] == [theirs[name] for name in parts]
 
 
 def test_a_failed_save_leaves_nothing(tokenizer, tmp_path, monkeypatch):
@@ -4618,34 +4290,14 @@ def test_a_failed_save_leaves_nothing(tokenizer, tmp_path, monkeypatch):
     assert files_in(tmp_path) == before
 
 
-def test_dropped_characters_give_a_warning(tmp_path):
-    model = tokenizers.models.BPE({"a": 0, "b": 1, "ab": 2}, [("a", "b")])
-    theirs = tokenizers.Tokenizer(model)
-    theirs.save(str(tmp_path / "tokenizer.json"))
-    with note("it leaves out unknown letters"):
-        ours = bpe.Tokenizer.load(tmp_path)
-    assert ours.encode("xa\nbé") == theirs.encode("xa\nbé").ids == [2]
-    assert list(ours.encode_iterable(["a", "x", "b"])) == [2]
-
-
 def test_suffixes_of_words_cannot_be_in_other_formats(tmp_path):
     vocab = dict(enumerate([*bpe.BYTES, *(byte + b"$" for byte in bpe.BYTES), b"ab$"]))
     model = bpe.Model(vocab, [(b"a", b"b$")], word_suffix="$")
-    tokenizer = bpe.Tokenizer.from_model(model)
-    assert tokenizer.encode("ab a") == [512, 32, 256 + 97]
     for name in ("gpt2", "tiktoken"):
         with pytest.raises(bpe.InputError):
-            tokenizer.save(tmp_path, name)
+            bpe.Tokenizer.from_model(model).save(tmp_path, name)
     with refusal("suffix"):
         bpe.train(texts=["ab"], from_=model)
-
-
-def test_a_word_without_a_token_is_refused():
-    model = tokenizers.models.WordLevel({"a": 0, "b": 1}, "<unk>")
-    tokenizer = ours_from(tokenizers.Tokenizer(model))
-    assert tokenizer.encode("b") == [1]
-    with refusal("a word is not in the vocabulary"):
-        tokenizer.encode("ab")
 
 
 def test_the_last_of_equal_lines_of_a_vocab_txt_counts_and_the_config_says_its_case(tmp_path):
@@ -4673,48 +4325,30 @@ def test_a_rank_file_may_have_a_line_without_a_token(tmp_path):
 
 def test_an_unmerged_name_of_other_text_is_an_ordinary_token(tmp_path):
     names = [*map(in_chars, bpe.BYTES), "<é>", "<|end|>", "Ġhi", "Ã©Ã©"]
-    vocab = {name: id for id, name in enumerate(names)}
-    (tmp_path / "vocab.json").write_text(json.dumps(vocab))
+    (tmp_path / "vocab.json").write_text(json.dumps({name: id for id, name in enumerate(names)}))
     (tmp_path / "merges.txt").write_text("#version: 0.2\n")
     ours = bpe.Tokenizer.load(tmp_path)
-    vocab |= {f"<{k}>": 260 + k for k in range(100)}
-    (tmp_path / "vocab.json").write_text(json.dumps(vocab))
-    with note("no merge makes 102 names.*belong together"):
-        bpe.Tokenizer.load(tmp_path)
     assert ours.special_tokens == {"<é>": 256, "<|end|>": 257}
     assert ours.encode("Ġhi") == list("Ġhi".encode()) and ours.decode([256, 258, 259]) == "<é> hiéé"
+    names += [f"<{k}>" for k in range(100)]
+    (tmp_path / "vocab.json").write_text(json.dumps({name: id for id, name in enumerate(names)}))
+    with note("no merge makes 102 names.*belong together"):
+        bpe.Tokenizer.load(tmp_path)
 
 
 # Names of the hub, and tokenizers of other libraries
 
 
-class Hub(http.server.BaseHTTPRequestHandler):
-    """A hub with one repository, ann/bees, whose files are those of the folder FOLDER."""
+class Hub(http.server.SimpleHTTPRequestHandler):
+    """A hub of the files in a folder."""
 
-    FOLDER: Path
     asked: ClassVar[list[str]] = []
 
-    def do_GET(self):
+    def end_headers(self):
         self.asked.append(self.path)
-        files = sorted(file.name for file in self.FOLDER.iterdir())
-        answers = {
-            f"/ann/bees/resolve/main/{name}": (self.FOLDER / name).read_bytes() for name in files
-        }
-        siblings = [{"rfilename": name} for name in files]
-        answers["/api/models/ann/bees"] = json.dumps(
-            {"id": "ann/bees", "siblings": siblings}
-        ).encode()
-        data = answers.get(self.path, b"")
-        self.send_response(200 if data else 404)
-        self.send_header("ETag", f'"{zlib.crc32(data):040x}"')
+        self.send_header("ETag", f'"{zlib.crc32(self.path.encode()):040x}"')
         self.send_header("X-Repo-Commit", "a" * 40)
-        self.send_header("X-Error-Code", "" if data else "RepoNotFound")
-        self.send_header("Content-Length", str(len(data)))
-        self.end_headers()
-        if self.command == "GET":
-            self.wfile.write(data)
-
-    do_HEAD = do_GET
+        super().end_headers()
 
     def log_message(self, *_):
         pass
@@ -4732,9 +4366,11 @@ for name in sys.argv[1:]:
 
 
 def test_names_of_the_hub(tokenizer, tmp_path):
-    tokenizer.save(tmp_path / "repository")
-    (tmp_path / "bob").mkdir()
-    handler = type("Handler", (Hub,), {"FOLDER": tmp_path / "repository", "asked": []})
+    tokenizer.save(tmp_path / "hub" / "ann" / "bees" / "resolve" / "main")
+    about = tmp_path / "hub" / "api" / "models" / "ann" / "bees"
+    about.parent.mkdir(parents=True)
+    about.write_text('{"id": "ann/bees", "siblings": [{"rfilename": "tokenizer.json"}]}')
+    handler = functools.partial(Hub, directory=tmp_path / "hub")
     server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler)
     threading.Thread(target=server.serve_forever, daemon=True).start()
     places = {"HF_ENDPOINT": f"http://127.0.0.1:{server.server_port}", "HF_HOME": tmp_path / "home"}
@@ -4743,18 +4379,12 @@ def test_names_of_the_hub(tokenizer, tmp_path):
         result = python("-c", LOADS, *names, cwd=tmp_path, **places)
         return result.stdout.decode().splitlines()
 
-    found, again, missing, mistyped, file = load(
-        "ann/bees", "ann/bees", "ann/wasps", "bob/models", "ann/bees.json"
-    )
+    found, again, missing = load("ann/bees", "ann/bees", "ann/wasps")
     server.shutdown()
     server.server_close()
     assert found == again == str(len(tokenizer))
+    assert Hub.asked.count("/api/models/ann/bees") == 1
     assert missing.startswith("ann/wasps: no such file or folder; a name of the hub needs")
-    assert "download https://huggingface.co/ann/wasps/resolve/main/tokenizer.json" in missing
-    assert mistyped == "bob/models: no such file or folder"
-    assert file == "ann/bees.json: no such file or folder"
-    assert not [path for path in handler.asked if "models/bob" in path or "json.json" in path]
-    assert handler.asked.count("/api/models/ann/bees") == 1
     # without a network: what is in the cache, and an answer at once
     start = time.monotonic()
     found, missing = load("ann/bees", "ann/wasps")
@@ -4762,42 +4392,38 @@ def test_names_of_the_hub(tokenizer, tmp_path):
     assert time.monotonic() - start < 20  # a download would be tried again for longer
 
 
-def test_a_name_of_the_hub_without_its_package(monkeypatch):
+def test_a_name_of_the_hub_without_its_package(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
     monkeypatch.setitem(sys.modules, "huggingface_hub", None)
     with refusal("pip install huggingface_hub .*; or download https://huggingface.co/ann/bees/"):
         bpe.Tokenizer.load("ann/bees")
-    for name in ("bees", "./ann/bees", "ann/bees/cells", "/ann/bees", "ann/bees.tiktoken"):
+    (tmp_path / "bob").mkdir()
+    for name in ("bees", "./ann/bees", "ann/bees/cells", "/ann/bees", "ann/bees.json", "bob/bees"):
         with refusal("no such file or folder$"):
             bpe.Tokenizer.load(name)
 
 
 def test_tokenizers_of_other_libraries_are_loaded(tokenizer):
     roles = {"eos_token": END, "model_max_length": 99, "chat_template": "{{ messages }}"}
-    theirs = transformers.PreTrainedTokenizerFast(
-        tokenizer_object=tokenizer.to_huggingface(), **roles
-    )
+    backend = tokenizer.to_huggingface()
+    theirs = transformers.PreTrainedTokenizerFast(tokenizer_object=backend, **roles)
     theirs(["a", "b c"], truncation=True, max_length=1)  # which its backend remembers
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
+    with warnings.catch_warnings(action="error"):
         loaded = bpe.Tokenizer.load(theirs)
     assert loaded.config == roles and loaded.digest == tokenizer.digest
-    assert bpe.Tokenizer.load(tokenizer.to_huggingface()).digest == tokenizer.digest
+    assert bpe.Tokenizer.load(backend).digest == tokenizer.digest
     loaded = bpe.Tokenizer.load(tokenizer.to_tiktoken())
     assert loaded.special_tokens == tokenizer.special_tokens
     assert loaded.encode(f"import this{END}") == tokenizer.encode(f"import this{END}")
-    for other in (5, None, object()):
-        with refusal("a model is a path, a name of the hub, a tokenizers.Tokenizer"):
-            bpe.Tokenizer.load(other)
+    with refusal("a model is a path, a name of the hub, a tokenizers.Tokenizer"):
+        bpe.Tokenizer.load(object())
     with refusal("has its own"):
         bpe.Tokenizer.load(theirs, pattern="gpt2")
-    incomplete = tiktoken.Encoding(
-        "some",
-        pat_str=r"\w+",
-        mergeable_ranks={b: k for k, b in enumerate(BYTES)},
-        special_tokens={},
-    )
+    ranks = {byte: id for id, byte in enumerate(BYTES)}
     with refusal("may leave text unmatched"):
-        bpe.Tokenizer.load(incomplete)
+        bpe.Tokenizer.load(
+            tiktoken.Encoding("t", pat_str=r"\w+", mergeable_ranks=ranks, special_tokens={})
+        )
 
 
 # ─── Kinds ────────────────────────────────────────────────────────────────────────────────────────
