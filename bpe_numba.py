@@ -1876,7 +1876,7 @@ class _Machine:
         self.sizes = [*sizes[self.examples].tolist(), 1]
 
     def step(self, state, matching):
-        """Read a character, of which `matching` has the one-character expressions that match it.
+        """Read a character. `matching` has the one-character expressions that match it.
 
         Returns whether a match ends before the character, and the next state.
         """
@@ -1911,7 +1911,7 @@ class _Machine:
 
 
 def _ways_to_repeat(sequence, least, most, mode, rest):
-    """List the ways to go on at a "repeat" part with a rest behind it, the preferred one last."""
+    """List the ways to go on at a "repeat" part that a rest follows, the preferred one last."""
     if not most:
         return [rest]
     again = ("repeat", sequence, max(least - 1, 0), most - 1, mode)
@@ -1932,9 +1932,9 @@ MAX_ENTRIES = 1_000_000  # states times classes; they take 5 s
 def _number_states(first, row):
     """Number the states of a machine in the order in which they are reached, from 0 on.
 
-    row(state) lists, for each letter, the output of the machine and the next state; or () if there
-    is none. Returns the outputs, and the numbers of the next states, or -1: two arrays of states by
-    letters.
+    row(state) lists, for each letter, the output of the machine and the next state; or () where no
+    match goes on. Returns the outputs, and the numbers of the next states, or -1: two arrays of
+    states by letters.
     """
     states = [first]
     numbers = {(): -1, first: 0}
@@ -2425,7 +2425,7 @@ class Pattern:
         return is_compiled_regex and bool(_sure_starts(table.next_state, table.accepts).all())
 
     def apply(self, scan, flat, opening):
-        """Cut a flat text, of which `opening` tells how it begins, by all passes but the last."""
+        """Cut a flat text by all passes but the last; `opening` tells how the text begins."""
         for step in self.passes[:-1]:
             flat = step.apply(scan, flat, opening)
             if opening == CONTINUES and isinstance(step, _CutPass):
@@ -3609,8 +3609,8 @@ def _uniform_step(source, text=""):
 def _normal_form(form):
     """Make the step for a normal form of Unicode.
 
-    Joined are the characters that may be reordered or composed: those that begin with an accent or,
-    if the form composes, with a character that a composition may end with. These are the vowels and
+    Characters that may be reordered or composed are joined. They begin with an accent or, if the
+    form composes, with a character that a composition may end with. These are the vowels and
     finals of Hangul, and all but the first character of a decomposition. A form that composes
     changes joined characters only, and so has no `changes`.
     """
@@ -3991,8 +3991,8 @@ PAIR_BYTES = 8  # two characters in UTF-8, which decide whether a pretoken ends 
 class Pretokenizer:
     """Cut and normalize texts, and apply all steps of a pattern but the last.
 
-    Texts are cut at special tokens, of which `special_tokens` has the ids and `flags` the flags,
-    if they have any. The text between them is normalized.
+    Texts are cut at special tokens. `special_tokens` has their ids, and `flags` the flags of those
+    that have any. The text between them is normalized.
 
     >>> pretokenizer = Pretokenizer(Pattern([Metaspace("_"), "_[^_]*"]), {"<|end|>": 7})
     >>> flat, original = pretokenizer.apply(_new_scan(), [b"a b<|end|>"])
@@ -4080,7 +4080,7 @@ class Pretokenizer:
         by_lines  cut only after a line
         where     the name of a text that may not have longer parts than MAX_PART_BYTES
 
-        Returns the position, which may lie behind the end of the text, and how the next part
+        Returns the position, which may lie after the end of the text, and how the next part
         begins; see Block.
         """
         # The special tokens and characters on both sides determine whether a cut is valid. So a
@@ -4114,7 +4114,7 @@ class Pretokenizer:
         """Cut a text into parts of `size` bytes or slightly more; see `find_cut`.
 
         Yields where each part begins and ends, how it begins, and how the next part does. The last
-        position may lie behind the end of the text.
+        position may lie after the end of the text.
         """
         start = 0
         while read(start, 1):
@@ -6343,8 +6343,8 @@ class Learner:
                    entropy. Each merge computes the scores of all pairs: 1,000 merges on 3 MB of
                    text take 0.5 s, not 0.02
 
-    The score is a function of its arguments alone: a random number is none, and a global variable
-    keeps the value that it had when the score was first used. A pair whose score is 0 or less is
+    The score must depend on its arguments alone, not on a random number. A global variable keeps
+    the value that it had when the score was first used. A pair whose score is 0 or less is
     never the best, and without a best pair learning ends. If the score of a pair is NaN or inf,
     raises an error, or differs when it is computed again, then `best` and `merge_best` raise
     InputError instead of choosing a pair.
@@ -8543,7 +8543,7 @@ def _expect(lattice, first, stop, probabilities):
     table[:, 0] = probabilities
     reach = sizes.max()
     likelihood = 0.0
-    n_nodes = (offsets[1:] - offsets[:-1]).max() + 1 + reach  # scaling goes on behind the last
+    n_nodes = (offsets[1:] - offsets[:-1]).max() + 1 + reach  # room to scale after the last node
     forward = np.empty(n_nodes)
     backward = np.empty(n_nodes)
     scaled = np.empty(n_nodes, np.bool_)
@@ -11653,7 +11653,7 @@ def _unpickle(pickled, config):
 
 
 # Tokenizers of other libraries that encode here: their class is a subclass of the library's, in
-# which a mixin replaces some methods. What a mixin does not support, it leaves to the library.
+# which a mixin replaces some methods. The mixin leaves all other calls to the library.
 
 
 def _swapped(mixin, owner, fields):
@@ -12854,8 +12854,8 @@ def count_files(
 def prepare(recipe, inputs=None, texts=None):
     """Complete a recipe, and find the files or texts to learn from.
 
-    Returns the recipe, the files or texts, and the counts if these are words files. What a recipe
-    leaves open about the text is taken from the words files, which must agree.
+    Returns the recipe, the files or texts, and the counts if these are words files. Settings of
+    the text that a recipe leaves open are taken from the words files, which must agree.
     """
     require(inputs is None or texts is None, "`inputs` and `texts` cannot be combined")
     require(not isinstance(texts, Text), "`texts` is a list of texts, not a single text")
@@ -13727,7 +13727,7 @@ def compare(
     """Compare models: bytes per token on each corpus, and the words that they split differently.
 
     tokenizers  models: each is a Tokenizer, the result of `train`, or a path; or {name: model}
-    corpora     paths, each of which is a corpus; or {name: files, folders or globs}
+    corpora     paths, where each is a corpus; or {name: files, folders or globs}
 
     Also text_field, as in a Source; and an Engine. Words are separated by white space, whatever the
     patterns of the models are. A word is encoded with the one character of white space before it.
