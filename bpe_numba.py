@@ -380,6 +380,7 @@ def prefetch(typing_context, array, index):
         function = _declared(builder.module, "llvm.prefetch.p0", *types)
         # for reading; keep in all levels; data
         builder.call(function, [address, _INT32(0), _INT32(3), _INT32(1)])
+        return context.get_dummy_value()
 
     return numba.void(array, numba.intp), emit
 
@@ -402,6 +403,7 @@ def store_u64(typing_context, array, index, word):
     def emit(context, builder, signature, arguments):
         address = _address(context, builder, signature, arguments, _INT64)
         builder.store(arguments[2], address, align=1)
+        return context.get_dummy_value()
 
     return numba.void(array, numba.intp, numba.uint64), emit
 
