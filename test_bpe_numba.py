@@ -1786,8 +1786,8 @@ def counted(files, special=(END,), pattern="gpt2", block_bytes=None, workers=Non
 
 
 # Parts of texts among which special tokens overlap, are cut off, or look like ordinary text.
-parts = ["<|a|>", "<|a|>b", "|>", "<|", "aa", "aaa", "x y z\nw ", "word " * 9, END]
-text_parts = texts.map(str.encode) | st.sampled_from(parts).map(str.encode) | hostile_bytes
+TEXT_PARTS = ["<|a|>", "<|a|>b", "|>", "<|", "aa", "aaa", "x y z\nw ", "word " * 9, END]
+text_parts = texts.map(str.encode) | st.sampled_from(TEXT_PARTS).map(str.encode) | hostile_bytes
 text_parts = st.lists(text_parts, max_size=12).map(b"".join)
 SPECIAL_SETS = [[], ["<|a|>"], ["<|a|>", "<|a|>b"], ["aa", "aaa"], ["\nw", " y z", "\n\n"]]
 SPECIAL_SETS += [["é", "aéa"], ["aa", "ab", END]]
@@ -3555,7 +3555,7 @@ GEMMA_DECODER = D.Sequence(LLAMA_STEPS[:3])
 MISTRAL_CUT = P.Metaspace(prepend_scheme="first", split=False)
 ALBERT = [N.Replace("``", '"'), N.NFKD(), N.StripAccents(), N.Lowercase()]
 ALBERT += [N.Replace(Regex(" {2,}"), " ")]
-BERT = N.BertNormalizer()
+NORMALIZED_AS_BERT = N.BertNormalizer()
 T5 = N.Sequence([N.Nmt(), N.NFKC()])
 T5_CUT = Sequence([P.WhitespaceSplit(), P.Metaspace()])
 CUTS = [P.Whitespace(), P.Punctuation("contiguous"), P.Digits(True), P.CharDelimiterSplit("x")]
@@ -3576,7 +3576,14 @@ FAMOUS = {
     "gemma": ("BPE", LLAMA_MODEL, PIECES, N.Replace(" ", "▁"), GEMMA_CUT, GEMMA_DECODER),
     "albert": ("Unigram", {}, PIECES, N.Sequence(ALBERT), P.Metaspace(), D.Metaspace()),
     "t5": ("Unigram", {}, PIECES, T5, T5_CUT, None),
-    "bert": ("WordPiece", BERT_MODEL, BERT_PIECES, BERT, P.BertPreTokenizer(), D.WordPiece()),
+    "bert": (
+        "WordPiece",
+        BERT_MODEL,
+        BERT_PIECES,
+        NORMALIZED_AS_BERT,
+        P.BertPreTokenizer(),
+        D.WordPiece(),
+    ),
     "cuts": ("WordPiece", BERT_MODEL, BERT_PIECES, N.Strip(), Sequence(CUTS), None),
     "qwen": ("BPE", {}, [END], N.NFC(), QWEN_CUT, BYTES_BACK),
     "deepseek": ("BPE", {}, [END], None, DEEPSEEK_CUT, BYTES_BACK),
@@ -3810,12 +3817,12 @@ def bpe_model(names, merges=(), **options):
 
 # The last name is that of ’.
 ODD_NAMES = ["a", "’", "b", "ab", "a’", "", *"âĢĻ", "âĢ", "âĢĻ"]
-ODD = bpe_model(ODD_NAMES, ["a ’", "a b", "â Ģ", "âĢ Ļ"])
+NO_BYTES = bpe_model(ODD_NAMES, ["a ’", "a b", "â Ģ", "âĢ Ļ"])
 # The score of an unknown character is 10 less: "ca" and "b" are better than "c" and "ab".
 UNLIKELY = {"<unk>": 0.0, "<s>": -100.0, "a": -12.0, "b": -12.0, "ca": -12.0, "ab": -1.0}
 UNLIKELY = tokenizers.models.Unigram([*UNLIKELY.items()], 0)
 MARKED = bpe_model(["▁", "x", "<s>"], unk_token="<s>")
-SPACED = tokenizers.AddedToken(" <s>", normalized=True)
+SPACED_TOKEN = tokenizers.AddedToken(" <s>", normalized=True)
 TO_MARKS = {"normalizer": N.Replace(" ", "▁"), "decoder": GEMMA_DECODER}
 DIGIT_MERGES = ["Ã ¼", "Ã ©", "Ġ 1", "1 2", "¼ 1", "a b", "12 3", "Ù £"]
 DIGIT_NAMES = [*map(in_chars, BYTES), *(merge.replace(" ", "") for merge in DIGIT_MERGES)]
@@ -3828,9 +3835,9 @@ BYTE_SCORES = [(name, -1.0) for name in ["<unk>", *FALLBACK, *"▁ab<>0xA"]]
 BYTES_FALL = tokenizers.models.Unigram(BYTE_SCORES, 0, True)
 # Models by hand, their special tokens and other parts, and the parts of texts for them.
 SMALL = {
-    "names of no bytes": (ODD, ["<end>"], OF_BYTE_LEVELS, ["a", "b", "’", "<end>"]),
+    "names of no bytes": (NO_BYTES, ["<end>"], OF_BYTE_LEVELS, ["a", "b", "’", "<end>"]),
     "the worst score": (UNLIKELY, ["<s>", "<unk>"], {"decoder": D.Fuse()}, ["cab", *"abc"]),
-    "a token of normalized text": (MARKED, [SPACED], TO_MARKS, ["x", " ", " <s>"]),
+    "a token of normalized text": (MARKED, [SPACED_TOKEN], TO_MARKS, ["x", " ", " <s>"]),
     "digits after a ByteLevel": (DIGITS_LAST, [], OF_DIGITS, "üòé½¼²³٣12345 ab.,!"),
     "names of bytes": (BYTES_FALL, [], FUSED_MARKS, ["<0x0A>", "0x0A", "ab", *"<a \né"]),
 }
