@@ -2612,10 +2612,9 @@ class FlatText(NamedTuple):
     def join(cls, parts, meanings):
         """Write texts, which are bytes, with an END after each."""
         end = BYTES[END]
-        data = bytearray(end).join([*parts, end * PADDING])
-        text = np.frombuffer(data, u8)
+        text = np.frombuffer(bytearray(end).join([*parts, end * PADDING]), u8)
         scanned = text
-        if data.count(end) > len(parts) + PADDING:
+        if np.count_nonzero(text == END) > len(parts) + PADDING:
             valid_parts = [bytes(part).replace(end, BYTES[INVALID_BYTE]) for part in parts]
             scanned = cls.join(valid_parts, meanings).text
         return cls(text, scanned, np.asarray(meanings, i64))
@@ -10736,7 +10735,7 @@ class _Encoder:
     def encode_short(self, data, special):
         """Encode one text of up to SHORT_BYTES after Pretokenizer.apply_to_text, in one call.
 
-        Returns None for a letter without a token.
+        Returns the ids, an array that the next call uses again; None for a letter without a token.
         """
         if special is not self._special:
             _take_text(self.workspace, special, *self._short)
@@ -10744,7 +10743,7 @@ class _Encoder:
         n = len(data)
         self._short_text[:n] = data
         n = _encode_flat(self.workspace, n, BEGINS, 0)
-        return self._short_ids[:n].copy() if n >= 0 else None
+        return self._short_ids[:n] if n >= 0 else None
 
     def encode(self, pretokenizer, parts, n_expected, offsets, sampling=None):
         """Encode the parts of some texts, as from `Tokenizer._parts`; returns their ids.
@@ -11224,17 +11223,19 @@ class Tokenizer:
         add_special_tokens  put the tokens of the model's post_processor, such as [CLS] and [SEP],
                             before and after the text, as Hugging Face does by default
         """
-        ids = self._encode_short(text, allowed_special)
+        ids = self._encode_short(text, allowed_special, np.ndarray.tolist)
         if ids is None:
-            ids, _ = self.encode_texts([text], allowed_special)
-        ids = ids.tolist()
+            ids = self.encode_texts([text], allowed_special)[0].tolist()
         if add_special_tokens:
             before, after = self.model.added_ids
             ids = before + ids + after
         return ids
 
-    def _encode_short(self, text, allowed_special):
-        """Encode a text in one call of a kernel; returns None if that is impossible."""
+    def _encode_short(self, text, allowed_special, convert):
+        """Encode a text in one call of a kernel, and convert its ids; None if that is impossible.
+
+        convert  a method of arrays: those of `encode_short` are used again
+        """
         if _text_size(text) > SHORT_BYTES:
             return None
         pretokenizer = self._prepare(allowed_special)
@@ -11243,6 +11244,8 @@ class Tokenizer:
             return None
         encoder = self._take_encoder()
         ids = encoder.encode_short(data, pretokenizer.last_special)
+        if ids is not None:
+            ids = convert(ids)
         self._idle.append(encoder)
         return ids
 
@@ -11293,7 +11296,9 @@ class Tokenizer:
         >>> Tokenizer({b: bytes([b]) for b in range(256)}, []).encode_to_numpy("Hi")
         array([ 72, 105], dtype=uint32)
         """
-        ids = None if options else self._encode_short(text, allowed_special)
+        ids = None
+        if not options:
+            ids = self._encode_short(text, allowed_special, np.ndarray.copy)
         if ids is None:
             ids, _ = self.encode_texts([text], allowed_special, **options)
         return ids
