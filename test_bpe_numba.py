@@ -6976,6 +6976,8 @@ def test_a_deeply_nested_tokenizer_json_is_refused(depth, tmp_path):
     (tmp_path / "tokenizer.json").write_text(text)
     with refused_in_one_line(r"tokenizer\.json: .*(Nope|nested too deep|not JSON)"):
         bpe.Tokenizer.load(tmp_path)
+    with refused_in_one_line("the text: .*(Nope|nested too deep|not JSON)"):
+        bpe.Tokenizer.from_str(text)
 
 
 def test_a_sentencepiece_model_that_is_not_supported_is_refused(prose, tmp_path):
