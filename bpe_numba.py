@@ -5430,6 +5430,7 @@ def load_counts(path: Path) -> tuple[CorpusCounts, dict]:
             and (words.sizes > 0).all()
             and words.sizes.sum() == len(words.symbols)
             and len(words.sizes) == len(words.counts)
+            and (words.counts > 0).all()
             and words.digest == described["words"]
         ):
             raise ValueError("its words do not match their hash")
@@ -5457,7 +5458,8 @@ def load_counts(path: Path) -> tuple[CorpusCounts, dict]:
 # The second merge makes est, 3 cells wide, at position 4. Its left neighbour is a w, which ends in
 # cell 4 - 1. Its right neighbour would begin in cell 4 + 3, but the word ends there. So the new
 # pair (w, est) occurs at position 4 - 1, since w is 1 cell wide. That position is also in the list
-# of (w, es), as a stale occurrence: cell 3 has w, but cell 3 + 1 does not have es.
+# of (w, es), as a stale occurrence: cell 3 has w, but cell 3 + 1 does not have es. The count of (w,
+# es) falls by the first count of (w, est), so no pair has to be counted anew.
 #
 # `Learner` is the interface, and `_Learner` is its state. `learn` always merges the best pair.
 
@@ -8364,7 +8366,7 @@ def _mark_continuing(words):
     """
     a = len(words.alphabet)
     marked = words.symbols + a
-    marked[words.offsets[:-1]] -= a
+    marked[words.offsets[:-1][words.sizes > 0]] -= a
     present = np.zeros(2 * a, bool)
     present[marked] = present[marked % a] = True
     symbols = (np.cumsum(present) - 1)[marked].astype(np.int32)

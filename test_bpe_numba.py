@@ -3242,6 +3242,14 @@ def test_text_that_looks_like_the_prefix_gives_a_token_once():
     assert len(set(learned.tokens)) == len(learned.tokens) and b"##" in learned.tokens
 
 
+def test_an_empty_word_changes_no_vocabulary():
+    words = bpe.Words.from_counts({b"ab": 2, b"a": 1})
+    offsets = np.append(words.offsets, words.offsets[-1])
+    more = words._replace(offsets=offsets, counts=np.append(words.counts, 4))
+    for learn in (bpe.learn, bpe.learn_wordpiece, bpe.learn_unigram):
+        assert learn(more, 600).tokens == learn(words, 600).tokens
+
+
 # ─── Unigram ──────────────────────────────────────────────────────────────────────────────────────
 
 
