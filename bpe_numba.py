@@ -7885,8 +7885,9 @@ def exact_pattern(model):
     4. The pattern is "none" if a part on its own could be segmented differently: if words are
        looked up whole or have a suffix, or if tokens of unknown characters merge; or if the set
        would have all characters.
-
-    A sum in single precision goes on from part to part, in a RunningSum.
+    5. It is "none" for a Unigram whose sums are in double precision, too. Rounding decides between
+       ways with equal sums, such as "9" + "99" and "99" + "9", and it depends on the sum of the
+       word up to there. In single precision that sum goes on from part to part, in a RunningSum.
 
     Proof. Let the pattern cut between x and y. Either one of them shares no token with other
     characters except the mark; or y is the mark, and x is not. In no token does x come before y, so
@@ -7904,7 +7905,8 @@ def exact_pattern(model):
     """
     merged = {*itertools.chain(*(model.merges or ()))}
     merges_unknown = fallback_tokens(model) & merged
-    if model.looks_up_words or model.word_suffix or merges_unknown:
+    sums_in_double = model.kind == "unigram" and not model.sums_in_single
+    if model.looks_up_words or model.word_suffix or merges_unknown or sums_in_double:
         return "none"
     letters = {*map(chr, model.letters)}
     tokens = _made_tokens(model)

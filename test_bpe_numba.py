@@ -3421,6 +3421,23 @@ def test_learning_unigram_does_not_depend_on_the_order_of_words(library):
     assert len(ours.likelihoods) > 1 and ours.likelihoods == other.likelihoods
 
 
+@pytest.mark.parametrize("split", [True, False])
+def test_rounding_decides_between_equal_sums_as_in_hugging_face(library, split):
+    text = "".join(path.read_text("utf-8") for path in library[:40])
+    pieces = Counter(regex.findall(r"[\w▁]{2,4}|(.)\1{1,3}", text, overlapped=True))
+    tokens = {*text, "▁", *(piece for piece, n in pieces.items() if n > 40 and piece)}
+    tokens |= {digit * n for digit in "0179" for n in range(1, 5)}
+    scores = [(token, -2.9 - 1.3 * len(token) - len(token) ** 0.5) for token in sorted(tokens)]
+    theirs = tokenizers.Tokenizer(tokenizers.models.Unigram([("<unk>", 0.0), *scores], 0))
+    words = tokenizers.pre_tokenizers.WhitespaceSplit()
+    mark = tokenizers.pre_tokenizers.Metaspace(split=split)
+    theirs.pre_tokenizer = tokenizers.pre_tokenizers.Sequence([words, mark][not split :])
+    ties = [f"{left}{'9' * n}{left}" for n in range(1, 41) for left in ["", "x=", "('0.", "中 1"]]
+    lines = [*ties, *text.split("\n")]
+    ours = bpe.Tokenizer.from_str(theirs.to_str())
+    assert ours.encode_batch(lines) == [line.ids for line in theirs.encode_batch(lines)]
+
+
 @functools.cache
 def single_sums(byte_fallback):
     """A model of SentencePiece with many nearly equal scores: two of our tokenizers, and theirs."""
