@@ -3132,7 +3132,7 @@ class AddedToken(NamedTuple):
     lstrip: bool = False  # together with the white space before it
     rstrip: bool = False  # together with the white space after it
     normalized: bool = False  # in normalized text, after the tokens that are not
-    special: bool = True  # a control token: found in text only if special tokens are allowed
+    special: bool = True  # a control token, found only if it is allowed; others always are
     literal: bool = False  # not normalized itself, as SentencePiece's symbols; ours alone
 
 
@@ -11223,7 +11223,7 @@ class Tokenizer:
 
         allowed_special     the special tokens that become their ids: "all", "none", or some of
                             them. All others are ordinary text, so nobody can forge a control token
-                            that is not allowed
+                            that is not allowed. Added tokens with `special: false` are always found
         add_special_tokens  put the tokens of the model's post_processor, such as [CLS] and [SEP],
                             before and after the text, as Hugging Face does by default
         """
@@ -11572,18 +11572,22 @@ class Tokenizer:
         return self._prepared[key]
 
     def _allowed(self, allowed_special):
-        """Return the allowed special tokens; raises ValueError for unknown names."""
+        """Return the tokens to be found; raises ValueError for unknown names.
+
+        Added tokens that are not special belong to ordinary text, so they are always found.
+        """
         if allowed_special == "all":
             return self.special_tokens
         if allowed_special == "none":
-            return ()
+            allowed_special = ()
         require(
             isinstance(allowed_special, Collection) and not isinstance(allowed_special, str),
             f"allowed_special is 'all', 'none' or a list of tokens, not {allowed_special!r}",
         )
         for token in {*allowed_special}.difference(self.special_tokens):
             require_known("special token", token, self.special_tokens)
-        return allowed_special
+        ordinary = [text for text, flags in self.model.flags.items() if not flags.special]
+        return dict.fromkeys([*allowed_special, *ordinary])
 
     @interruptible
     def decode_bytes(self, ids: Iterable[int], *, continues: bool = False) -> bytes:

@@ -3802,7 +3802,7 @@ def sentencepiece_model(here, options):
     if symbols and options["model_type"] != "unigram":
         with note("some ids may differ"):  # a tokenizer.json finds symbols in another way
             bpe.Tokenizer.load(file).save(here.folder / "hf")
-        fields |= {"honoured": symbols, "formats": ()}
+        fields["formats"] = ()
     return owned_by_sentencepiece(file, **fields)
 
 
@@ -4605,6 +4605,25 @@ def test_no_call_makes_a_special_token_that_is_not_allowed(kind, tmp_path):
         for ids in ids_by_each_call(tokenizer, text, chosen, tmp_path):
             used = {*map(int, ids)}
             assert used <= model.vocab.keys() and not used & forbidden, (text, chosen)
+
+
+@pytest.mark.parametrize("normalized", [False, True])
+def test_an_added_token_that_is_not_special_is_always_found(normalized, tokenizer, tmp_path):
+    flags = {"normalized": normalized, "special": False}
+    added = [{"content": token, **flags} for token in ("  ", "   ", "e<|")]
+    written(tmp_path, tokenizer, [*added, {"content": "<|a|>"}])
+    ours = bpe.Tokenizer.load(tmp_path)
+    theirs = theirs_from(tmp_path)
+    theirs.encode_special_tokens = True
+    assert [flags.special for flags in ours.model.flags.values()] == [False] * 3
+    for text in ("if x:\n     pass <|a|>  e<|a|>", END + "    ", "     e<|   e" * 300):
+        expected = theirs.encode(text).ids
+        ours_only = set(ours.special_tokens.values()).difference(expected)
+        assert ours.encode(text, []) == ours.encode_ordinary(text) == expected
+        for ids in ids_by_each_call(ours, text, "none", tmp_path):
+            found = np.bincount([*ids], minlength=len(ours))
+            assert found[-4:].any() and not found[[*ours_only]].any()
+    assert theirs.encode("<|a|>").ids == ours.encode("<|a|>", {END}) != ours.encode("<|a|>")
 
 
 # Steps before a model -> whether a short text of ASCII needs no flat text, which takes longer.
