@@ -88,6 +88,7 @@ import argparse
 import base64
 import binascii
 import bz2
+import codecs
 import contextlib
 import copy
 import ctypes
@@ -163,6 +164,7 @@ __all__ = [
     "KINDS",
     "PATTERNS",
     "AddedToken",
+    "DecodeStream",
     "Engine",
     "Family",
     "InputError",
@@ -10984,10 +10986,21 @@ class Tokenizer:
     def __reduce__(self):
         return _unpickle, (self._pickled, self.model.config)
 
+    @property
+    def token_bytes(self) -> dict[int, bytes]:
+        """The bytes of each token inside a text, by its id; the first of a text may lack a space.
+
+        >>> steps = [{"type": "Metaspace", "replacement": "▁"}]
+        >>> model = Model({0: "▁a".encode()}, [], alphabet="characters", decoder=steps)
+        >>> Tokenizer.from_model(model).token_bytes
+        {0: b' a'}
+        """
+        return self._decoded[1]
+
     @functools.cached_property
-    def _token_bytes(self):
-        """The decoded bytes of the tokens; the first token of a text may be decoded differently."""
-        return make_token_bytes(self._decoded[1])
+    def _byte_table(self):
+        """The bytes of the tokens as arrays."""
+        return make_token_bytes(self.token_bytes)
 
     @functools.cached_property
     def _by_word(self):
@@ -11597,7 +11610,7 @@ class Tokenizer:
                    first of a text
         """
         ids = _id_array(ids)
-        text, unknown = _join_tokens(ids, self._token_bytes)
+        text, unknown = _join_tokens(ids, self._byte_table)
         if unknown >= 0:
             self.id_to_token(int(ids[unknown]))  # raises InputError
         text = text.tobytes()
@@ -11614,37 +11627,91 @@ class Tokenizer:
 
         skip_special_tokens  leave out the special tokens; in Hugging Face this is the default
         """
-        ids = _id_array(ids)
-        if skip_special_tokens:
-            ids = ids[~np.isin(ids, self._skipped_ids)]
-        text = self.decode_bytes(ids).decode("utf-8", "replace")
-        steps = self.model.decoder_steps
-        if steps and "\ufffd" in text:
-            text = self._decode_runs(ids)
-        last = b"".join(map(self.vocab.get, ids[-1:].tolist()))  # empty without ids
-        for step in steps:
-            if step["type"] == "BPEDecoder" and last.endswith(step["suffix"].encode()):
-                text = text.removesuffix(" ")
-        return text
+        return DecodeStream(self, skip_special_tokens).push(ids, is_last=True)
 
-    def _decode_runs(self, ids):
-        """Decode runs of tokens like <0xE4> apart from others; each byte may become U+FFFD."""
-        parts = []
-        runs = itertools.groupby(ids.tolist(), lambda key: self.vocab[key] in _FALLBACK_TOKENS)
-        for is_byte, run in runs:
-            run_ids = list(run)
-            data = self.decode_bytes(run_ids, continues=len(parts) > 0)
-            part = data.decode("utf-8", "replace")
-            if is_byte and part.encode() != data:
-                part = "\ufffd" * len(run_ids)
-            parts.append(part)
-        return "".join(parts)
+    def stream(self, skip_special_tokens: bool = False) -> DecodeStream:
+        """Decode ids that come one after another, as a model makes them; see DecodeStream.
+
+        >>> tokenizer = Tokenizer({b: bytes([b]) for b in range(256)}, [])
+        >>> stream = tokenizer.stream()
+        >>> [stream.push([id]) for id in "é!".encode()], stream.finish()
+        (['', 'é', '!'], '')
+        """
+        return DecodeStream(self, skip_special_tokens)
 
     def decode_batch(
         self, batch: Iterable[Iterable[int]], skip_special_tokens: bool = False
     ) -> list[str]:
         """Decode several lists of ids."""
         return [self.decode(ids, skip_special_tokens) for ids in batch]
+
+
+class DecodeStream:
+    """Ids that come in pieces -> text that no later id changes; `Tokenizer.stream` makes it.
+
+    All results together are the text that `decode` gives for all ids. So the bytes of a character
+    are held until it is complete, a run of tokens like <0xE4> until it ends, and the space of a
+    BPEDecoder until another token follows.
+    """
+
+    _byte_names = frozenset(_FALLBACK_TOKENS)
+
+    def __init__(self, tokenizer: Tokenizer, skip_special_tokens: bool):
+        self._tokenizer = tokenizer
+        self._skipped_ids = tokenizer._skipped_ids * skip_special_tokens
+        self._decode_utf8 = codecs.getincrementaldecoder("utf-8")("replace").decode
+        self._held_ids = np.empty(0, u32)  # of a run of bytes
+        self._held_space = ""
+        self._continues = False  # whether there was an id
+
+    def finish(self) -> str:
+        """Return the rest of the text."""
+        return self.push((), is_last=True)
+
+    def push(self, ids: Iterable[int], *, is_last: bool = False) -> str:
+        """Take the next ids, and return the text that is whole; raises ValueError for wrong ids."""
+        ids = _id_array(ids)
+        if self._skipped_ids:
+            ids = ids[~np.isin(ids, self._skipped_ids)]
+        tokenizer = self._tokenizer
+        vocab = tokenizer.vocab
+        steps = tokenizer.model.decoder_steps
+        if not steps:
+            return self._decode_utf8(tokenizer.decode_bytes(ids), is_last)
+        ids = np.concatenate([self._held_ids, ids])
+        n = len(ids)
+        while n and not is_last and vocab.get(int(ids[n - 1])) in self._byte_names:
+            n -= 1
+        data = tokenizer.decode_bytes(ids[:n], continues=self._continues)
+        text = data.decode("utf-8", "replace")
+        if "\ufffd" in text:
+            text = self._decode_runs(ids[:n])
+        self._held_ids = ids[n:]
+        if n == 0:
+            return ""
+        text = self._held_space + text
+        whole = text
+        for step in steps:
+            if step["type"] == "BPEDecoder" and vocab[ids[n - 1]].endswith(step["suffix"].encode()):
+                whole = text.removesuffix(" ")
+        self._held_space = text[len(whole) :]
+        self._continues = True
+        return whole
+
+    def _decode_runs(self, ids):
+        """Decode runs of tokens like <0xE4> apart from others; each byte may become U+FFFD."""
+        tokenizer = self._tokenizer
+        vocab = tokenizer.vocab
+        parts = []
+        runs = itertools.groupby(ids.tolist(), lambda key: vocab[key] in self._byte_names)
+        for is_byte, run in runs:
+            run_ids = list(run)
+            data = tokenizer.decode_bytes(run_ids, continues=self._continues or parts != [])
+            part = data.decode("utf-8", "replace")
+            if is_byte and part.encode() != data:
+                part = "\ufffd" * len(run_ids)
+            parts.append(part)
+        return "".join(parts)
 
 
 @functools.lru_cache(maxsize=4)

@@ -4814,6 +4814,44 @@ def test_offsets_in_characters(text):
     assert places == tokenizer.to_tiktoken().decode_with_offsets(ids)[1]
 
 
+STREAMED = [
+    "a",
+    "▁",
+    "##b",
+    "c</w>",
+    "<s>",
+    "\ufffd",
+    "é",
+    *FALLBACK[0x9F:0xA1],
+    *FALLBACK[0xC3:0xF1],
+]
+
+
+@pytest.mark.parametrize("name", [*DECODERS, "bytes"])
+@given(data=st.data(), skip=st.booleans())
+def test_a_stream_gives_the_text_of_decode(data, skip, name):
+    model = bpe.Model({**BYTE_VOCAB, 256: "é!".encode(), 257: b"<s>"}, None, ["<s>"])
+    if name != "bytes":
+        fields = {"alphabet": "characters", "decoder": DECODERS[name]}
+        model = bpe.Model(dict(enumerate(map(str.encode, STREAMED))), [], ["<s>"], "none", **fields)
+    tokenizer = bpe.Tokenizer.from_model(model)
+    pieces = data.draw(st.lists(st.lists(st.sampled_from([*model.vocab]), max_size=3), max_size=9))
+    stream = tokenizer.stream(skip)
+    texts = [*map(stream.push, pieces), stream.finish()]
+    assert "".join(texts) == tokenizer.decode([*chain(*pieces)], skip)
+    with refusal("not in the vocabulary"):
+        stream.push([9999])
+
+
+def test_a_stream_holds_text_until_it_is_whole():
+    model = bpe_model(["a", "▁", *FALLBACK])
+    tokenizer = bpe.Tokenizer.load(huggingface_tokenizer(model, decoder=LLAMA_DECODER))
+    stream = tokenizer.stream()
+    ids = [2 + byte for byte in "中".encode()]
+    assert [*map(stream.push, [ids[:1], ids[1:], [0], [1], ids])] == ["", "", "中a", " ", ""]
+    assert stream.finish() == "中"
+
+
 def test_special_tokens_are_skipped_as_in_hugging_face():
     decoder = [{"type": "WordPiece", "prefix": "##", "cleanup": True}]
     wordpieces = {"kind": "wordpiece", "subword_prefix": "##", "decoder": decoder}
