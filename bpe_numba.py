@@ -3743,7 +3743,8 @@ def _sentencepiece_passes(charsmap, symbols, prefix, squeezes, escapes):
     """Make the normalizer of SentencePiece, a step that Hugging Face does not have.
 
     charsmap  a precompiled charsmap in base64, or ""
-    symbols   symbols that the charsmap must not change: private characters replace them meanwhile
+    symbols   symbols that the charsmap must not change: private characters replace them meanwhile.
+              Those that the text has itself are escaped by the last of these
     prefix    put a space before a text
     squeezes  remove spaces at both ends, and replace several spaces by one
     escapes   replace spaces by ▁
@@ -3751,28 +3752,36 @@ def _sentencepiece_passes(charsmap, symbols, prefix, squeezes, escapes):
     An invalid byte becomes U+FFFD.
     """
     space = b" " * prefix
-    shown = dict(enumerate(symbols, _HIDDEN))
-    hidden = {symbol: chr(code) for code, symbol in shown.items()}
+    *codes, escape = map(chr, range(_HIDDEN, _HIDDEN + len(symbols) + 1))
+    private = f"[{codes[0]}-{escape}]" if symbols else "(?!)"
+    hidden = dict(zip(symbols, codes, strict=True))
+    shown = dict(zip(codes, symbols, strict=True))
     longest_first = sorted(symbols, key=len, reverse=True)
-    expression = re.compile("|".join(map(re.escape, longest_first)))
+    to_hide = re.compile("|".join([*map(re.escape, longest_first), private]))
+    to_show = re.compile(f"{escape}(.?)|{private}", re.DOTALL)
 
     def hide(text):
-        return expression.sub(lambda match: hidden[match[0]], text)
+        return to_hide.sub(lambda match: hidden.get(match[0], escape + match[0]), text)
+
+    def show(text):
+        return to_show.sub(lambda match: shown.get(match[0], match[1]), text)
 
     def squeeze(text):
         squeezed = re.sub("  +", " ", text.strip(" "))
         return squeezed.rstrip(" ▁" if escapes else " ")
 
-    characters = "".join(symbols)
     if symbols:
-        yield _TextPass(hide, changed=characters, border=characters)
+        border = "".join(symbols)
+        yield _TextPass(hide, changed="".join([border, *codes, escape]), border=border)
     if not squeezes:
         yield _TextPass(prefix=space, changed="")
     if charsmap:
         yield _longest_match_step(charsmap)
     # The lone surrogates mean invalid bytes; 0xFE is only END here, see _MapPass.apply.
     escaped = {*range(0xDC80, 0xDD00)} - {0xDC00 + END}
-    yield _CharacterStep(shown | dict.fromkeys(escaped, "\ufffd"))
+    yield _CharacterStep(dict.fromkeys(escaped, "\ufffd"))
+    if symbols:
+        yield _TextPass(show, changed="")
     if squeezes:
         yield _TextPass(squeeze, space, " ▁")
     if escapes:

@@ -3806,6 +3806,24 @@ def sentencepiece_model(here, options):
     return owned_by_sentencepiece(file, **fields)
 
 
+@pytest.fixture(scope="module")
+def nfkc_with_symbols(prose, tmp_path_factory):
+    options = {"model_type": "bpe", "normalization_rule_name": "nmt_nfkc", "character_coverage": 1}
+    symbols = ["ﬁ", "<x>", "ｘ", "\U00100001"]
+    folder = tmp_path_factory.mktemp("symbols")
+    return trained_there(folder, prose, **options, user_defined_symbols=symbols, vocab_size=400)
+
+
+@given(st.text("\U00100000\U00100001\U00100002\U00100003\U00100004 ﬁａｘ<x>", max_size=30))
+@example("\U00100000 a")
+@example("\U00100004")
+def test_private_characters_of_a_text_stand_for_no_symbols(nfkc_with_symbols, text):
+    theirs, file = nfkc_with_symbols
+    ours = bpe.Tokenizer.load(file)
+    assert ours.encode_ordinary(text) == theirs.encode(text)
+    assert ours._normalizer.normalize(text.encode()).decode() == theirs.normalize(text)
+
+
 def model_of_pieces(here, pieces, kind):
     spec = {"add_dummy_prefix": kind == 1, "remove_extra_whitespaces": kind == 2}
     file = here.folder / "m.model"
