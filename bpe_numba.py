@@ -320,8 +320,10 @@ def struct(fields: type) -> type:
         return record
     module = fields.__module__
     # The caches of other files know the type by its name, so a changed file needs another name. A
-    # file whose time alone changed needs the same one: Numba still uses its kernels.
-    type_name = f"{fields.__name__}Type{_source_digest(module)}"
+    # file whose time alone changed needs the same one: Numba still uses its kernels. So does
+    # docs/develop.py, which keeps kernels while other parts of the file change.
+    digest = os.environ.get("BPE_NUMBA_STRUCTS") or _source_digest(module)
+    type_name = f"{fields.__name__}Type{digest}"
 
     @structref.register
     class StructType(numba.types.StructRef):  # of the instances in kernels

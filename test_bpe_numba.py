@@ -40,6 +40,7 @@ import pydoc
 import random
 import re
 import resource
+import runpy
 import shlex
 import shutil
 import signal
@@ -729,6 +730,16 @@ def test_cached_kernels_serve_a_file_until_its_text_changes(tmp_path):
     assert run_file(SUMS, 2, "int") == "[36]"
     assert run_file(SUMS, 2, "float") == "[18.0]"
     assert run_file(SUMS.replace("+ 0", "+ 1"), 2, "float", "int") == "[19.0, 37]"
+
+
+def test_a_digest_changes_with_all_that_a_kernel_uses():
+    digests = runpy.run_path(Path(MODULE).parent / "docs" / "develop.py")["digests"]
+    source = Path(MODULE).read_text("utf-8")
+    head = "def _apply_merge(number, learner"
+    old, new = digests(source), digests(source.replace(head, head + ", more=1"))
+    changed = {name for name in old if old[name] != new[name]}
+    assert {"_apply_merge", "_merge_until", "Learner"} <= changed
+    assert not {"_add_first_pairs", "_segment", "_count_text"} & changed
 
 
 # ─── Running ──────────────────────────────────────────────────────────────────────────────────────
