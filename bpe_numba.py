@@ -4782,10 +4782,9 @@ class Words(NamedTuple):
         counter = WordCounter()
         for words, weight in itertools.zip_longest(corpora, weights, fillvalue=1):
             require(isinstance(words, Words), f"only Words can be added up, not {words!r:.80}")
-            with np.errstate(invalid="ignore"):
-                counts = np.round(words.counts * weight).astype(i64)
-            is_valid = counts.min(initial=0) >= 0
-            require(is_valid, f"the weight {weight!r} is below 0 or too large")
+            greatest = float(words.counts.max(initial=0)) * weight
+            require(0 <= greatest < 2**63, f"the weight {weight!r} is below 0 or too large")
+            counts = np.round(words.counts * weight).astype(i64)
             counter.add_words(words._replace(counts=counts))
         return counter.words()
 
@@ -4811,10 +4810,16 @@ class Words(NamedTuple):
     @property
     @interruptible
     def digest(self) -> str:
-        """The SHA-256 of the words and their counts, in hexadecimal, whatever their order."""
+        """The SHA-256 of the words and their counts, in hexadecimal, whatever their order.
+
+        It is also that of the alphabet, unless this is the bytes.
+        """
         counts = self.counts.astype(u64)
         hashes = np.sort(_hash_words(self.symbols, self.offsets, counts))
-        return hashlib.sha256(hashes.astype("<u8").data).hexdigest()
+        digest = hashlib.sha256(hashes.astype("<u8").data)
+        if tuple(self.alphabet) != BYTES:
+            digest.update(repr([*self.alphabet]).encode())
+        return digest.hexdigest()
 
     @interruptible
     def as_characters(self, coverage: float = 1.0, metaspace: Metaspace | None = None) -> Words:
@@ -5524,7 +5529,8 @@ class Learned(NamedTuple):
 def _record(**fields):
     """Make the type of a table of records, which loads one cache line for all fields of an entry.
 
-    With an array for each field, learning took up to 1.4 times as long.
+    With an array for each field, learning took up to 1.4 times as long. Without a compiler, an
+    attribute of NumPy's records hides a field of the same name, such as `size`.
     """
     return np.dtype((np.record, list(fields.items())))
 
@@ -5539,8 +5545,8 @@ _SYMBOL = _record(
     count="int64",  # occurrences of this pair in the corpus when it was merged
     n_tokens="int64",  # symbols in the corpus after this merge
     width="int64",  # cells
-    start="int64",  # its bytes are spelled[start : start + size]; the next symbol's follow
-    size="int64",
+    start="int64",  # its bytes are spelled[start : start + n_bytes]; the next symbol's follow
+    n_bytes="int64",
     tie_key="uint64",  # on a tie the smaller key goes first; with equal keys, the greater bytes do
 )
 _PAIR = _record(
@@ -5627,8 +5633,8 @@ def _precedes(pair, other, learner):
         return symbols[a].tie_key < symbols[b].tie_key
     i = symbols[a].start
     j = symbols[b].start
-    i_end = i + symbols[a].size
-    j_end = j + symbols[b].size
+    i_end = i + symbols[a].n_bytes
+    j_end = j + symbols[b].n_bytes
     while i < i_end and j < j_end and spelled[i] == spelled[j]:
         i += 1
         j += 1
@@ -5648,7 +5654,7 @@ def _score(pair, learner):
     b = pair.right
     symbols = learner.symbols
     totals = learner.totals
-    size = symbols[a].size + symbols[b].size
+    size = symbols[a].n_bytes + symbols[b].n_bytes
     n_tokens = symbols[learner.n_symbols[0] - 1].n_tokens
     score = learner.score(pair.count, totals[a], totals[b], size, n_tokens)
     return score if score < np.inf else np.inf
@@ -6000,19 +6006,19 @@ def _new_symbol(a, b, learner):
     new.left = a
     new.right = b
     new.width = symbols[a].width + symbols[b].width
-    new.size = symbols[a].size + symbols[b].size
+    new.n_bytes = symbols[a].n_bytes + symbols[b].n_bytes
     new.tie_key = u64(c)
     if learner.by_bytes:
         key = ~symbols[a].tie_key  # the first 8 bytes, as those of the alphabet
-        if symbols[a].size < 8:
-            key = key | ~symbols[b].tie_key >> u64(8 * symbols[a].size)
+        if symbols[a].n_bytes < 8:
+            key = key | ~symbols[b].tie_key >> u64(8 * symbols[a].n_bytes)
         new.tie_key = ~key
     end = new.start
-    learner.spelled = _reserve(learner.spelled, end + new.size + PADDING)
+    learner.spelled = _reserve(learner.spelled, end + new.n_bytes + PADDING)
     spelled = learner.spelled
     for symbol in (a, b):
         start = symbols[symbol].start
-        end = _copy_bytes(spelled, start, start + symbols[symbol].size, spelled, end)
+        end = _copy_bytes(spelled, start, start + symbols[symbol].n_bytes, spelled, end)
     symbols[c + 1].start = end
     return c
 
@@ -6234,7 +6240,7 @@ def _make_cells(words, index_dtype):
     _copy_words(words.symbols, words.offsets, order, cells)
     counts = words.counts[order]
     stops = np.cumsum(words.sizes[order] + 1) + 1
-    last = np.flatnonzero(np.diff(counts, append=0))  # the last word of each class
+    last = np.flatnonzero(np.append(np.diff(counts), 1))  # the last word of each class
     classes = np.empty(len(last), _CLASS)
     classes["stop"] = stops[last]
     classes["count"] = counts[last]
@@ -6250,8 +6256,8 @@ def _make_symbols(words, n_symbols, tie_break):
     symbols = np.zeros(n_symbols + 1, _SYMBOL)
     letters = symbols[:a]
     letters["width"] = 1
-    letters["size"] = [len(token) for token in alphabet]
-    symbols["start"][1 : a + 1] = np.cumsum(letters["size"])
+    letters["n_bytes"] = [len(token) for token in alphabet]
+    symbols["start"][1 : a + 1] = np.cumsum(letters["n_bytes"])
     letters["n_tokens"][-1] = np.dot(words.sizes, words.counts)  # before the first merge
     if tie_break == "bytes":
         letters["tie_key"] = ~np.array(alphabet, "S8").view(">u8")
@@ -7305,39 +7311,31 @@ def _marked_letters(model):
 
 def truncate(model, vocab_size):
     """Return a model with fewer tokens; see `Tokenizer.truncated`."""
-    fixed = {
-        *model.special_tokens.values(),
-        *map(model.ids.get, fallback_tokens(model)),
-        *model.letters.values(),
-        *_marked_letters(model).values(),
-    }
-    others = sorted(model.vocab.keys() - fixed)
-    if model.scores is not None:
-        others.sort(key=lambda token_id: -model.scores[token_id])
-    n = len(others) + vocab_size - len(model.vocab)
+    require(model.kind == "bpe", f"only a BPE can be truncated, not a {model.kind}")
+    merges, looks_up_words = _as_merges(model)
+    results = [model.ids[left + right] for left, right in merges]
+    made = list(dict.fromkeys(results))
     require(
-        n >= 0 and not model.unused,
-        f"this {model.kind} cannot be truncated to {vocab_size} tokens: it may lose {len(others)}",
+        made == sorted(made),
+        "the ids do not follow the merges, so no training makes a part of this model",
     )
-    kept = sorted(model.vocab.keys() - others[n:])
+    n_kept = len(made) + vocab_size - len(model.vocab)
+    require(n_kept >= 0, f"cannot be truncated to {vocab_size} tokens: it may lose {len(made)}")
+    n_merges = results.index(made[n_kept]) if n_kept < len(made) else len(merges)
+    kept = sorted(model.vocab.keys() - made[n_kept:])
+    tokens = {*map(model.vocab.get, kept)}
     special_tokens = {text: bisect_left(kept, k) for text, k in model.special_tokens.items()}
     require(
         special_tokens == model.special_tokens or model.added_ids == ([], []),
         "the ids of special tokens would change, but the post_processor has them, too",
     )
-    vocab = dict(enumerate(map(model.vocab.get, kept)))
-    tokens = {*vocab.values()}
-    merges = model.merges
-    if merges:
-        merges = [pair for pair in merges if tokens.issuperset([*pair, b"".join(pair)])]
-    scores = model.scores
-    if scores is not None:
-        scores = scores[kept[: bisect_left(kept, len(scores))]]
     return dataclasses.replace(
         model,
-        vocab=vocab,
-        merges=merges,
-        scores=scores,
+        vocab=dict(enumerate(map(model.vocab.get, kept))),
+        # a pair may need a later token, if scores decide
+        merges=[pair for pair in merges[:n_merges] if tokens.issuperset(pair)],
+        scores=None,
+        ignore_merges=looks_up_words,
         special_tokens=special_tokens,
         batching={},
         added_from=bisect_left(kept, model.added_from),
@@ -8428,7 +8426,7 @@ def learn_wordpiece(words, n_symbols, *, score="likelihood", min_frequency=1, pr
         prefixes.append(prefixes[left])
     tokens = [*map(bytes.__add__, prefixes, learned.tokens)]
     return learned._replace(
-        tokens=list(dict.fromkeys(tokens)),  # two symbols may be the same token
+        tokens=tokens,  # two symbols may be the same token
         alphabet=tokens[: len(marked.alphabet)],
         merges=None,
     )
@@ -9320,7 +9318,9 @@ def _merges_by_score(model):
     which have equal scores in Llama 2, grow from the left, as SentencePiece merges them.
     """
     tokens = model.vocab
-    lengths = {token_id: len(tokens[token_id].decode()) for token_id in model.ordinary}
+    lengths = {
+        token_id: len(tokens[token_id].decode("utf-8", "replace")) for token_id in model.ordinary
+    }
 
     def preference(row):
         left, _, result, _ = row
@@ -10954,11 +10954,11 @@ class Tokenizer:
         self._origin = None  # the file, or the tokenizer of another library, that was loaded
 
     def truncated(self, vocab_size: int) -> Tokenizer:
-        """Make a tokenizer with the first tokens of this one, in their order, without gaps in ids.
+        """Make a BPE with the first merges of this one, as if training had ended there.
 
-        It loses the last ids, as if training had ended there, and the merges that need them; a
-        Unigram loses the tokens with the lowest scores. Letters, special tokens and the tokens of
-        unknown characters stay.
+        Letters, special tokens and the tokens of unknown characters stay, and ids have no gaps.
+        Raises InputError for other kinds, whose training makes other tokens for fewer, and for a
+        BPE whose ids do not follow its merges.
 
         >>> tokenizer = Tokenizer.from_merges([(b"a", b"b"), (b"ab", b"ab")], ["<|end|>"])
         >>> tokenizer.truncated(258).merges, tokenizer.truncated(258).encode("abab<|end|>")
@@ -13270,10 +13270,10 @@ def load_learned(folder: PathName, model: Model) -> tuple[Learned, int]:
         return Learned(tokens, alphabet, merges, **arrays), n_bytes
 
 
-def _find_history(given, model=None):
+def _find_history(given, model):
     """Return what `load_learned` does for a training, or for its folder and model; else None."""
     if isinstance(given, PathName) and Path(given, LEARNED_FILE).is_file():
-        return load_learned(given, model or load_model(given))
+        return load_learned(given, model)
     return getattr(given, "history", None)
 
 
@@ -13387,8 +13387,8 @@ def measure(model: Model, encoded: EncodedWords) -> dict[str, float]:
                              (2019)
     fertility                tokens per word between white space: Rust et al., "How Good is Your
                              Tokenizer?" (2021)
-    average rank             sum p[k] * (k + 1): Limisiewicz et al., "Tokenization Impacts
-                             Multilingual Language Modeling" (2023)
+    average rank             sum p[k] * k, with k from 0 on: Limisiewicz et al., "Tokenization
+                             Impacts Multilingual Language Modeling" (2023)
     Shannon entropy          -sum p * log2 p, in bits per token: Shannon (1948)
     Rényi efficiency         -log2(sum p**2.5) / 1.5 over log2 V: Zouhar et al., "Tokenization and
                              the Noiseless Channel" (2023)
@@ -13401,7 +13401,7 @@ def measure(model: Model, encoded: EncodedWords) -> dict[str, float]:
     >>> encoded = EncodedWords([b"ab", b"abc"], np.array([3, 2]), ids, offsets, 12)
     >>> measures = measure(model, encoded)
     >>> [round(measures[name], 3) for name in ("tokens", "bytes per token", "average rank")]
-    [7, 1.714, 1.286]
+    [7, 1.714, 0.286]
     """
     n = encoded.n_tokens
     ids = set(model.ordinary)
@@ -13417,7 +13417,7 @@ def measure(model: Model, encoded: EncodedWords) -> dict[str, float]:
     if encoded.n_words:
         measures["fertility"] = n / encoded.n_words
     return measures | {
-        "average rank": float(np.dot(p, np.arange(1, n_used + 1))),
+        "average rank": float(np.dot(p, np.arange(n_used))),
         "Shannon entropy": float(-np.sum(p * np.log2(p))),
         "Rényi efficiency": renyi_entropy / math.log2(max(n_ids, 2)),
         "Rényi, of used ids": renyi_entropy / math.log2(max(n_used, 2)),
@@ -13750,26 +13750,27 @@ def curve(
     """
     columns = {}
     options = {"text_field": text_field, "engine": engine}
-    for name, model in _by_name(models).items():
+    for name, given in _by_name(models).items():
+        history = given
+        if corpus or type(given) is not tuple:
+            tokenizer = open_model(given)
+            n_last = len(tokenizer.model.ordinary)
+            history = _find_history(given, tokenizer.model)
         if corpus:
-            tokenizer = open_model(model)
             encoded = encode_corpus(tokenizer, corpus, has_words=False, **options)
             n_tokens = tokens_by_size(tokenizer.model, encoded.frequencies(tokenizer.vocab_size))
-            n_letters = len(tokenizer.model.letters)
             n_bytes = encoded.n_bytes
         else:
-            history = model
-            if type(model) is not tuple:
-                history = _find_history(model)
             require(
                 history,
                 f"{name}: no merge counts: name a BPE that `train` wrote, or also a `corpus`",
             )
             learned, n_bytes = history
             n_tokens = learned.n_tokens
-            n_letters = len(learned.alphabet)
+            if history is given:
+                n_last = len(learned.tokens)
         n_sizes = len(n_tokens)
-        sizes = n_letters + np.arange(n_sizes)
+        sizes = n_last - n_sizes + 1 + np.arange(n_sizes)
         saved = np.full(n_sizes, np.nan)
         remaining = 100 * n_tokens[1000:] / n_tokens[:-1000]
         saved[:-1000] = 100 - remaining

@@ -667,6 +667,12 @@ def test_an_array_stays_that_is_replaced_while_a_kernel_uses_it(monkeypatch, tmp
     assert use(box, np.ones(1000, np.int64)) == 2000
 
 
+def test_no_field_of_a_record_is_hidden_by_an_attribute_of_numpy():
+    types = [value for value in vars(bpe).values() if isinstance(value, np.dtype) and value.names]
+    assert len(types) >= 5
+    assert {*dir(np.record)}.isdisjoint(chain.from_iterable(value.names for value in types))
+
+
 def test_python_calls_no_inline_kernel():
     """A call would end the process."""
     inline = set()
@@ -2169,6 +2175,8 @@ def test_the_hash_and_the_file_of_words_are_of_each_with_its_count(tmp_path):
     assert (tmp_path / "a.npz").read_bytes() == (tmp_path / "b.npz").read_bytes()
     for other in ({b"a": 2, b"b": 1}, {b"ab": 4}, {b"c": 1}):
         assert bpe.Words.from_counts(counts | other).digest != words.digest
+    few, other = (bpe.Words.from_counts({word: 2}).as_characters() for word in (b"ab", b"cd"))
+    assert few.digest != other.digest and few._replace(alphabet=other.alphabet) != few.digest
 
 
 @given(
@@ -2196,7 +2204,9 @@ NOT_ADDED_UP = [
     ([ONE_WORD], [1, 2], "a weight for each corpus"),
     ([ONE_WORD], [-1], "the weight -1 is below 0"),
     ([ONE_WORD], [math.nan], "the weight nan"),
+    ([ONE_WORD], [math.inf], "the weight inf"),
     ([ONE_WORD], [1e300], "too large"),
+    ([ONE_WORD], [2**63], "too large"),
     ([{b"ab": 3}], [], "only Words"),
 ]
 
@@ -2283,6 +2293,15 @@ def test_merges_are_those_of_the_oracle(counts, extra, options):
     learned = bpe.learn(bpe.Words.from_counts(counts), 256 + extra, **options)
     assert history(learned) == naive_learn(counts, 256 + extra, **options)
     assert learned.tokens == [*BYTES, *map(b"".join, learned.merges)]
+
+
+@given(counts=word_counts, rare=st.dictionaries(small_words, st.just(0)))
+@example({b"ab": 2}, {b"abc": 0, b"d": 0})
+def test_words_that_occur_0_times_change_no_vocabulary(counts, rare):
+    words = bpe.Words.from_counts(dict.fromkeys(rare | counts, 1))
+    drawn = words._replace(counts=np.array([counts.get(word, 0) for word in words.texts]))
+    for learn in (bpe.learn, bpe.learn_unigram):
+        assert learn(drawn, 300).tokens == learn(bpe.Words.from_counts(counts), 300).tokens
 
 
 def change_at_random(learner, naive, source, pairs):
@@ -3248,9 +3267,13 @@ def test_the_vocabulary_is_that_of_hugging_faces_trainer(least, library, monkeyp
     assert {token.decode(): id for id, token in enumerate(ours.tokens)} == theirs
 
 
-def test_text_that_looks_like_the_prefix_gives_a_token_once():
-    learned = bpe.learn_wordpiece(words_of_characters({b"###": 3, b"a#": 1}), 8)
-    assert len(set(learned.tokens)) == len(learned.tokens) and b"##" in learned.tokens
+def test_text_that_looks_like_the_prefix_gives_a_token_once_but_each_merge_its_row():
+    learned = bpe.learn_wordpiece(words_of_characters({b"##a": 9, b"ba": 5}), 8, score="count")
+    n_merges = len(learned.tokens) - len(learned.alphabet)
+    assert n_merges == len(learned.pairs) == len(learned.counts) == len(learned.n_tokens) - 1
+    assert learned.tokens.count(b"##a") == 2
+    vocab = bpe.build_vocabulary(learned, [])
+    assert [*vocab.values()] == [*dict.fromkeys(learned.tokens)]
 
 
 def test_an_empty_word_changes_no_vocabulary():
@@ -5441,12 +5464,10 @@ def test_each_family_samples_what_it_can(options):
     assert ours.model.kind != "bpe" or ours.sample(text, 0) == ours.encode(text)
 
 
-TRUNCATED = [{}, {"model": "longest"}, {"model": "wordpiece", "score": "count"}]
-TRUNCATED.append({"alphabet": "characters", "byte_fallback": True})
-
-
 @pytest.mark.parametrize("place", bpe.SPECIAL_TOKENS_AT)
-@pytest.mark.parametrize("options", TRUNCATED, ids=str)
+@pytest.mark.parametrize(
+    "options", [{}, {"alphabet": "characters", "byte_fallback": True}], ids=str
+)
 def test_a_truncated_model_is_that_of_a_shorter_training(library, options, place):
     options = {"special_tokens": [END, "<pad>"], "special_tokens_at": place, "workers": 1} | options
     ours = bpe.train(library[4], 640, **options).tokenizer
@@ -5472,17 +5493,13 @@ def test_a_truncated_model_without_merges_is_that_with_them(library):
         bpe.Tokenizer.from_model(model).with_special_tokens([], f"$A {END}").truncated(400)
 
 
-def test_a_truncated_unigram_loses_the_tokens_of_the_lowest_scores(library):
-    ours = family_training(model="unigram").tokenizer
-    few = ours.truncated(400)
-    text = library[3].read_text()
-    assert len(few) == 400 and few.decode(few.encode(text)) == text
-    scores = {ours.vocab[id]: ours.model.scores[id] for id in ours.model.ordinary}
-    kept = {few.vocab[id]: few.model.scores[id] for id in few.model.ordinary}
-    assert kept.items() <= scores.items()
-    least = min(score for token, score in kept.items() if len(token.decode()) > 1)
-    lost = scores.keys() - kept.keys()
-    assert len(lost) > 500 and max(map(scores.get, lost)) <= least
+def test_what_no_shorter_training_makes_is_not_truncated():
+    vocab = dict(enumerate([b"a", b"b", b"c", b"abc", b"ab"]))
+    with refusal("the ids do not follow the merges"):
+        bpe.Tokenizer(vocab, [(b"a", b"b"), (b"ab", b"c")]).truncated(4)
+    for family in ("unigram", "wordpiece"):
+        with refusal(f"only a BPE can be truncated, not a {family}"):
+            family_training(model=family).tokenizer.truncated(400)
 
 
 @pytest.mark.parametrize("family", ["bpe", "unigram"])
@@ -5963,7 +5980,10 @@ ids = tokenizer.encode(text)
 normalizer = bpe_numba.Normalizer([{"type": "NFC"}])
 pretokenizer = bpe_numba.Pretokenizer(tokenizer.pattern, normalizer=normalizer)
 place = pretokenizer.find_cut(lambda *_: b"the cat sat here", 0, 1)
-print(tokenizer.merges == eval(sys.argv[2]), tokenizer.decode(ids) == text, sum(ids), place[0])
+tied = {b"bbbaabb": 1, b"bbbbbbb": 4, b"a": 3, b"abaaabbba": 1}
+tokens = bpe_numba.learn(bpe_numba.Words.from_counts(tied), 262, score="likelihood").tokens
+merges = tokenizer.merges, tokens
+print(merges == eval(sys.argv[2]), tokenizer.decode(ids) == text, sum(ids), place[0])
 """
 
 
@@ -5972,7 +5992,9 @@ def test_it_runs_as_plain_python_without_docstrings_and_asserts(tmp_path):
     lines = "It was the best of times, it was the worst of times. ¿Él? 中文\n" * 3
     path.write_text(lines + "ab" * 200)
     tokenizer = bpe.train(path, 300, workers=1).tokenizer
-    merges = repr(tokenizer.merges)
+    tied = {b"bbbaabb": 1, b"bbbbbbb": 4, b"a": 3, b"abaaabbba": 1}
+    *_, tokens = naive_learn(tied, 262, score="likelihood")
+    merges = repr((tokenizer.merges, tokens))
     done = python("-OO", "-c", IN_PLAIN_PYTHON, path, merges, NUMBA_DISABLE_JIT=1)
     n = str(sum(tokenizer.encode(path.read_text()))).encode()
     assert done.stdout.split() == [b"True", b"True", n, b"3"], done.stderr
@@ -6265,7 +6287,7 @@ def naive_measures(tokenizer, texts):
         "tokens": len(ids),
         "bytes per token": sum(map(len, texts)) / len(ids),
         "fertility": len(ids) / sum(len(text.decode().split()) for text in texts),
-        "average rank": sum((k + 1) * x for k, x in enumerate(sorted(p, reverse=True))),
+        "average rank": sum(k * x for k, x in enumerate(sorted(p, reverse=True))),
         "Shannon entropy": -sum(x * math.log2(x) for x in p),
         "Rényi efficiency": renyi / math.log2(v),
         "Rényi, of used ids": renyi / math.log2(len(counts)),
@@ -6378,8 +6400,9 @@ def test_bytes_per_token_are_the_same_in_all_places(library, some_prose, tmp_pat
         assert inspection.glitches is not None
         learned, _ = bpe.load_learned(folder, training.tokenizer.model)
         assert all(map(np.array_equal, learned, training.history[0]))
-        (columns,) = bpe.curve(folder).columns.values()
-        assert columns[2][-1] == rate
+        ((sizes, _, rates, _),) = bpe.curve(folder).columns.values()
+        assert rates[-1] == rate and sizes[-1] == len(training.tokenizer.model.ordinary)
+        assert bpe.curve(folder, file).columns[str(folder)][0].tolist() == sizes.tolist()
     else:
         assert inspection.glitches is None and not (folder / "training.npz").exists()
         with refusal("no merge counts: name a BPE that `train` wrote"):
@@ -6549,6 +6572,15 @@ def test_sizes_on_a_corpus_are_those_of_models_with_fewer_merges(some_prose):
     _, of_curve, rates, _ = bpe.curve({"a": tokenizer}, files[5]).columns["a"]
     assert of_curve.tolist() == n_tokens.tolist()
     assert rates.tolist() == (files[5].stat().st_size / n_tokens).tolist()
+
+
+def test_the_sizes_of_a_model_with_a_word_suffix_count_the_letters_that_end_words(tmp_path):
+    (tmp_path / "a.txt").write_text("ab")
+    vocab = dict(enumerate([b"a", b"b", b"a</w>", b"b</w>", b"ab</w>", END.encode()]))
+    fields = {"word_suffix": "</w>", "alphabet": "characters", "drops_unknown": True}
+    model = bpe.Model(vocab, [(b"a", b"b</w>")], [END], **fields)
+    sizes, n_tokens, *_ = bpe.curve(bpe.Tokenizer.from_model(model), tmp_path).columns["1"]
+    assert (sizes.tolist(), n_tokens.tolist()) == ([4, 5], [2, 1])
 
 
 def test_sizes_need_one_way_to_each_token():
