@@ -164,10 +164,16 @@ __all__ = [
     "KINDS",
     "PATTERNS",
     "AddedToken",
+    "Comparison",
+    "CorpusCounts",
+    "Curve",
     "DecodeStream",
+    "Encoded",
+    "EncodedWords",
     "Engine",
     "Family",
     "InputError",
+    "Inspection",
     "Kind",
     "Learned",
     "Learner",
@@ -183,6 +189,7 @@ __all__ = [
     "Tokenizer",
     "Training",
     "Trie",
+    "View",
     "Words",
     "compare",
     "count",
@@ -283,8 +290,26 @@ def _compiler(cache, **options):
     return compile_lazily
 
 
-kernel = _compiler(cache=True)
+_cached_kernel = _compiler(cache=True)
 inline_kernel = _compiler(cache=False, no_cpython_wrapper=True, forceinline=True)
+
+
+def kernel(function: Function) -> Function:
+    """Compile a function by Numba when it is called, once for each set of types of its arguments.
+
+    The disk keeps the compiled kernel until the file of the function changes. A kernel releases
+    Python's lock. With NUMBA_DISABLE_JIT=1 it stays a plain function.
+
+    >>> @kernel
+    ... def count_spaces(text):
+    ...     n = 0
+    ...     for byte in text:
+    ...         n += byte == 32
+    ...     return n
+    >>> count_spaces(np.frombuffer(b"to be or not", np.uint8))
+    3
+    """
+    return _cached_kernel(function)
 
 
 def _source_digest(module):
@@ -1227,9 +1252,9 @@ class Trie:
     >>> trie = make_trie({0: b"a", 1: b"ab"})
     >>> @kernel
     ... def find(text, trie):
-    ...     node = i64(0)
-    ...     for k in range(len(text)):
-    ...         node = trie_child(node, text[k], trie.edges)
+    ...     node = 0
+    ...     for byte in text:
+    ...         node = trie_child(node, byte, trie.edges)
     ...     return trie.values[node]
     >>> int(find(np.frombuffer(b"ab", np.uint8), trie))
     1
@@ -4912,7 +4937,11 @@ def _split_at_unknown(symbols, offsets, counts, alphabet):
 
 
 class CorpusCounts(NamedTuple):
-    """The pretokens of a corpus with their counts, and the size of the corpus."""
+    """The pretokens of a corpus with their counts, and the size of the corpus.
+
+    >>> CorpusCounts(Words.from_counts({b"low": 5}), n_documents=1, n_bytes=15).n_pretokens
+    5
+    """
 
     words: Words
     n_documents: int
@@ -13308,7 +13337,12 @@ def _by_name(items):
 
 
 class EncodedWords(NamedTuple):
-    """The unique pretokens of a corpus, encoded: word w became ids[offsets[w] : offsets[w + 1]]."""
+    """The unique pretokens of a corpus, encoded: word w became ids[offsets[w] : offsets[w + 1]].
+
+    >>> encoded = EncodedWords([b"ab"], np.array([3]), np.array([1, 0]), np.array([0, 2]))
+    >>> encoded.n_tokens, encoded.frequencies().tolist()
+    (6, [3, 3])
+    """
 
     words: list[bytes]
     counts: np.ndarray  # int64[W]

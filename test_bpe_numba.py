@@ -615,7 +615,9 @@ def test_public_names_are_few_and_explained_by_examples():
     assert len(bpe.__all__) <= 64 and dir(bpe) == sorted(bpe.__all__)
     # of a kind of one's own, whose file docs/inside.md has as a whole
     parts = {"kernel", "struct", "make_trie", "read_vocab", "trie_child", "vocab_names"}
-    for name in {*bpe.__all__} - parts:
+    # the examples of the functions that return them
+    results = {"Comparison", "Curve", "Encoded", "Inspection", "View"}
+    for name in {*bpe.__all__} - parts - results:
         value = getattr(bpe, name)
         assert not callable(value) or ">>> " in inspect.getdoc(value), name
 
@@ -6752,6 +6754,11 @@ def test_the_page_on_evaluation_runs(library, tmp_path, monkeypatch, capsys):
     ours = names["tokenizers"]["bpe"]
     words = [len(ours.encode(word)) for word in naive_split(bpe.PATTERNS["gpt2"], text.encode())]
     assert names["by_pretokens"] == (sum(words) / len(words), words.count(1) / len(words))
+    lines = text.splitlines()
+    assert names["costs"][0][1] == len(ours.encode(" ".join(lines)))
+    n_tokens = sum(len(ours.encode(line)) for line in lines)
+    assert names["by_lines"]["tokens"] == n_tokens
+    assert names["by_lines"]["fertility"] == n_tokens / len(text.split())
     for costs, premiums, gini in zip(*map(names.get, ("costs", "premiums", "gini")), strict=True):
         assert premiums.tolist() == [cost / costs[0] for cost in costs]
         differences = [abs(x - y) for x in costs for y in costs]
