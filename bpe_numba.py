@@ -956,14 +956,17 @@ class _Log:
             print(line, file=sys.stderr)
 
 
+POOL_TASKS = 256  # in progress at a time, since a pool does not tell how many workers it has
+
+
 @dataclasses.dataclass(frozen=True)
 class Engine:
     """How work runs: the number of workers, and progress bars. No result depends on it.
 
-    workers     number of threads, or of processes for JSON; by default one for each core
+    workers     number of threads, or of processes for JSON; by default one for each core. Or a pool
+                of concurrent.futures or a compatible one (loky, Dask, MPI), whose workers must find
+                the files under the same names
     progress    draw progress bars on standard error
-    executor    a pool of concurrent.futures or a compatible one (loky, Dask, MPI) that does the
-                work instead; its workers must find the files under the same names
 
     Raises InputError for fewer workers than one.
 
@@ -971,40 +974,42 @@ class Engine:
     [1, 2]
     """
 
-    workers: int | None = None
+    workers: int | Executor | None = None
     progress: bool = False
-    executor: Executor | None = None
 
     def __post_init__(self):
-        is_valid = self.workers is None or self.workers >= 1
-        require(is_valid, f"{self.workers} workers: at least 1 is needed")
+        require(self.n_workers >= 1, f"{self.workers} workers: at least 1 is needed")
 
     @property
     def n_workers(self) -> int:
         """The number of workers: as requested, or one for each core that this process may use."""
-        n_cores = os.cpu_count()
+        if isinstance(self.workers, numbers.Integral):
+            return self.workers
         if hasattr(os, "sched_getaffinity"):
-            n_cores = len(os.sched_getaffinity(0))
-        return self.workers or n_cores or 1
+            return len(os.sched_getaffinity(0))
+        return os.cpu_count() or 1
 
     def map(self, function: Callable, items: Iterable, threads: bool = False) -> Iterator:
         """Apply a function to items in worker processes or threads; yields results in their order.
 
-        Two items for each worker are in progress at a time. A single item, or a single worker, runs
-        in this thread. Close the iterator to stop the workers.
+        Two items for each worker are in progress at a time, or POOL_TASKS in a pool that is given.
+        A single item, or a single worker, runs in this thread. Close the iterator to stop the
+        workers.
         """
         items = iter(items)
         first_items = [*itertools.islice(items, self.n_workers)]
         items = itertools.chain(first_items, items)
         n = len(first_items)  # more workers would have no item
-        if n < 2 and not self.executor:
+        is_own = not isinstance(self.workers, Executor)
+        if n < 2 and is_own:
             yield from map(function, items)
             return
-        pool = self.executor or _begin_workers(n, threads)
+        pool = _begin_workers(n, threads) if is_own else self.workers
+        limit = 2 * n if is_own else POOL_TASKS
         running = deque()
         try:
             for item in items:
-                if len(running) > 2 * n:
+                if len(running) > limit:
                     yield _next_result(pool, running)
                 running.append(pool.submit(function, item))
             while running:
@@ -1015,7 +1020,7 @@ class Engine:
                 "`if __name__ == '__main__':`"
             ) from None
         finally:
-            if not self.executor:
+            if is_own:
                 if running:
                     _kill_workers(pool)
                 pool.shutdown(cancel_futures=threads)
@@ -12160,11 +12165,10 @@ def encode_files(
     alpha: float | None = None,
     seed: int = 0,
     allowed_special: Allowed = "all",
-    workers: int | None = None,
+    workers: int | Executor | None = None,
     text_field: str | None = None,
     skip_bad_lines: bool = False,
     progress: bool = False,
-    executor: Executor | None = None,
 ) -> Encoded:
     """Write the token ids of files, folders or globs to one file; returns its description.
 
@@ -12194,8 +12198,8 @@ def encode_files(
     seed             of alpha; each seed gives one way, whatever the number of workers
     allowed_special  the special tokens that are found in the texts: "all", "none", or some of them
 
-    Also text_field and skip_bad_lines, as in a Source; workers, progress and executor, as in an
-    Engine. Raises InputError for invalid options and inputs.
+    Also text_field and skip_bad_lines, as in a Source; workers and progress, as in an Engine.
+    Raises InputError for invalid options and inputs.
 
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     _ = Path(folder, "a.txt").write_text("Hi!")
@@ -12209,7 +12213,7 @@ def encode_files(
     model = tokenizer.model
     paths = _name_outputs(out, val_fraction)
     id_type = _id_type(tokenizer.vocab_size - 1, dtype)
-    engine = Engine(workers, progress, executor)
+    engine = Engine(workers, progress)
     source = tokenizer.source(inputs, allowed_special, text_field, skip_bad_lines)
     outputs = [*paths, *map(_sidecar, paths)]
     index_writer = contextlib.nullcontext(len)  # `len` takes an array, and writes nothing
@@ -12382,11 +12386,10 @@ def train(
     score: str | Callable = "count",
     min_frequency: int = 1,
     max_words: int = MAX_WORDS,
-    workers: int | None = None,
+    workers: int | Executor | None = None,
     text_field: str | None = None,
     skip_bad_lines: bool = False,
     progress: bool = False,
-    executor: Executor | None = None,
     **learner_options: object,
 ) -> Training:
     """Train on files, folders or globs, and return the tokenizer with all measurements.
@@ -12428,8 +12431,8 @@ def train(
     max_words          drop the rarest words when there are more unique words than this; 0: never
                        drop any
 
-    Also text_field and skip_bad_lines, as in a Source; workers, progress and executor, as in an
-    Engine. All other options are passed to the `learn` of a family of your own; see Family.
+    Also text_field and skip_bad_lines, as in a Source; workers and progress, as in an Engine.
+    All other options are passed to the `learn` of a family of your own; see Family.
 
     Raises InputError for invalid options, before any work, and OSError for unreadable files.
 
@@ -12478,7 +12481,7 @@ BYTE_TOKENS = tuple(token.decode() for token in _FALLBACK_TOKENS)
 
 
 # those that do not decide the model
-_OTHER_OPTIONS = "inputs texts text_field skip_bad_lines workers progress executor learner_options"
+_OTHER_OPTIONS = "inputs texts text_field skip_bad_lines workers progress learner_options"
 _Options = dataclasses.make_dataclass(
     "_Options",
     [
@@ -12561,7 +12564,9 @@ class Recipe(_Options):
 
     def _learn_symbols(self, words, n_symbols, engine):
         """Call the learner with those fields of the recipe and the engine that it takes."""
-        options = vars(self) | self.learner_options | vars(engine or Engine())
+        engine = engine or Engine()
+        options = vars(self) | self.learner_options | vars(engine)
+        options["workers"] = engine.n_workers  # a learner has only those of this machine
         return call_with(FAMILIES[self.model].learn, words, n_symbols, **options)
 
     def build(self, learned: Learned) -> Model:
@@ -12917,9 +12922,8 @@ def count_files(
     max_words: int = MAX_WORDS,
     text_field: str | None = None,
     skip_bad_lines: bool = False,
-    workers: int | None = None,
+    workers: int | Executor | None = None,
     progress: bool = False,
-    executor: Executor | None = None,
 ) -> CorpusCounts:
     """Count the pretokens of files, folders or globs, and write a words file.
 
@@ -12935,7 +12939,7 @@ def count_files(
                    <0x0A>, end documents as well
 
     Also special_tokens, normalizer and max_words, as in `train`; text_field and skip_bad_lines, as
-    in a Source; workers, progress and executor, as in an Engine.
+    in a Source; workers and progress, as in an Engine.
 
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     for name in ("a.txt", "b.txt"):
@@ -13041,7 +13045,7 @@ def train_recipe(recipe, source, counts, engine):
         word = Words.from_counts({b"aa": 1})
         jobs = [
             functools.partial(compile_counting, source.pattern),
-            functools.partial(recipe._learn_symbols, word, 257, Engine(engine.workers)),
+            functools.partial(recipe._learn_symbols, word, 257, Engine(engine.n_workers)),
             functools.partial(compile_pretokenizing, source),
         ]
         compile_side_by_side(jobs, engine, KERNELS)
@@ -14003,7 +14007,7 @@ def view(tokenizer: AnyModel, text: Text) -> View:
 
 # Parameters that are not options: some are set by --no-special, --quiet and --workers, the others
 # exist only in Python.
-_PYTHON_ONLY = {"allowed_special", "progress", "executor", "options", "engine", "texts"}
+_PYTHON_ONLY = {"allowed_special", "progress", "options", "engine", "texts"}
 # In docstrings: a command, without the program's name; and a parameter with its help.
 _EXAMPLE = re.compile(r"^ *\$ (.+)", re.MULTILINE)
 _ROW = regex.compile(r"^(\w+)  +(.+(?:\n  +.+)*)", regex.MULTILINE)

@@ -771,19 +771,25 @@ def test_a_dask_cluster_of_two_processes_trains(library, tmp_path):
     cluster = distributed.LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=None)
     words = [tmp_path / "a.npz", tmp_path / "b.npz"]
     with cluster, distributed.Client(cluster) as client:
-        training = bpe.train(library[:20], 300, executor=client.get_executor())
+        training = bpe.train(library[:20], 300, workers=client.get_executor())
         halves = [library[:10], library[10:20]]
         client.gather(client.map(bpe.count_files, halves, words, workers=1))
     expected = bpe.train(library[:20], 300).tokenizer.merges
     assert training.tokenizer.merges == bpe.train(words, 300).tokenizer.merges == expected
 
 
-@pytest.mark.parametrize("options", [{"workers": 1}, {"workers": 3}, {"executor": OneByOne()}])
+@pytest.mark.parametrize("options", [{"workers": 1}, {"workers": 3}, {"workers": OneByOne()}])
 def test_results_come_in_order(options):
     engine = bpe.Engine(**options)
     assert list(engine.map(abs, range(-50, 0), threads=True)) == [*range(50, 0, -1)]
     assert list(engine.map(abs, range(-5, 0))) == [5, 4, 3, 2, 1]
     assert list(engine.map(abs, [])) == []
+
+
+def test_a_large_pool_has_work_for_all_its_workers():
+    meeting = threading.Barrier(100)
+    with ThreadPoolExecutor(100) as pool, within(20):
+        assert len({*bpe.Engine(pool).map(lambda _: meeting.wait(10), range(300))}) == 100
 
 
 def test_there_are_no_more_workers_than_work():
@@ -794,11 +800,11 @@ def test_there_are_no_more_workers_than_work():
 
 def test_files_are_counted_and_encoded_by_the_executor_that_is_given(library, tmp_path):
     pool = OneByOne()
-    training = bpe.train(library[:5], 300, executor=pool)
+    training = bpe.train(library[:5], 300, workers=pool)
     tokenizer = bpe.train(library[:5], 300).tokenizer
     assert pool.results and training.tokenizer.merges == tokenizer.merges
     pool.results.clear()
-    bpe.encode_files(tokenizer, library[:5], tmp_path / "a.npy", executor=pool)
+    bpe.encode_files(tokenizer, library[:5], tmp_path / "a.npy", workers=pool)
     bpe.encode_files(tokenizer, library[:5], tmp_path / "b.npy", workers=1)
     assert pool.results
     assert (tmp_path / "a.npy").read_bytes() == (tmp_path / "b.npy").read_bytes()
