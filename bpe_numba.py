@@ -91,6 +91,7 @@ import bz2
 import codecs
 import contextlib
 import copy
+import csv
 import ctypes
 import dataclasses
 import difflib
@@ -264,6 +265,7 @@ if not COMPILES:
 # one exit, its loops have no break, and an inline kernel uses its arrays on every path.
 
 UNSAVED: set[str] = set()  # kernels of this module that each process compiles again
+CACHE_SPACE = 1 << 26  # bytes that the kernels need on the disk
 
 
 def _compiler(cache, **options):
@@ -281,7 +283,12 @@ def _compiler(cache, **options):
         if not COMPILES:
             return function
         try:
-            return numba.njit(cache=cache, **options)(function)
+            compiled = numba.njit(cache=cache, **options)(function)
+            folder = compiled.stats.cache_path  # None without a cache
+            saved = f"{folder}/*.{function.__name__}-*.nbi"
+            if folder and shutil.disk_usage(folder).free < CACHE_SPACE and not glob.glob(saved):
+                raise RuntimeError("the disk is full, and the kernel is not saved")
+            return compiled
         except RuntimeError:  # no folder for the cache is writable, or the source is in no file
             if function.__module__ == __name__:
                 UNSAVED.add(function.__name__)
@@ -706,6 +713,12 @@ def written_together():
             _remove(temporary)
 
 
+def is_device(path):
+    """Whether a path is a device, a pipe, or a name of a file that is open (/dev/stdin)."""
+    is_open_file = path.absolute().parent in (Path("/dev"), Path("/dev/fd"))
+    return path.exists() and (is_open_file or not path.is_file())
+
+
 @contextlib.contextmanager
 def atomic_write(path):
     """Open a binary file that is renamed to `path` when the block succeeds.
@@ -723,10 +736,12 @@ def atomic_write(path):
     """
     require(not path.is_dir(), f"{path}: is a folder; name a file to write")
     # a device or a pipe is written to: replacing /dev/null would remove it
-    if path.exists() and not path.is_file():
+    if is_device(path):
         with open(path, "wb") as file:
             yield file
         return
+    name = str(path)
+    path = Path(os.path.realpath(path))  # a symbolic link stays, and its target is replaced
     folder = next(filter(os.path.lexists, path.absolute().parents))
     # the name takes less than 255 bytes in UTF-8
     temporary = str(folder / f".{path.name[:50]}.{os.urandom(8).hex()}.unfinished")
@@ -740,7 +755,7 @@ def atomic_write(path):
             is_full = getattr(error, "errno", None) in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
             # the error of a failed write names no file, and that of opening names the hidden one
             if is_full or getattr(error, "filename", None) == temporary:
-                error.filename = str(path)
+                error.filename = name
             raise
         _THREAD.group[temporary] = path
 
@@ -749,7 +764,7 @@ def check_writable(folder):
     """Raise an error, before any work, if no file can be created in a folder or as a new folder."""
     require(folder.suffix != ".json" or folder.is_dir(), f"{folder}: name a folder, not a file")
     try:
-        with contextlib.suppress(LookupError), atomic_write(folder / "test"):
+        with contextlib.suppress(LookupError), atomic_write(folder / os.urandom(8).hex()):
             raise LookupError("nothing is to be written")
     except OSError as error:
         error.filename = str(folder)
@@ -885,7 +900,7 @@ def _give_notice():
         return
     how_often = "once for each kind of work"
     if UNSAVED:
-        how_often = "at each start: set NUMBA_CACHE_DIR to a folder that can be written"
+        how_often = "at each start: set NUMBA_CACHE_DIR to a folder that can be written, with 64 MB"
     print(f"bpe_numba: compiling kernels, {how_often}", file=sys.stderr)
 
 
@@ -1052,10 +1067,8 @@ def _start_jobs(jobs):
     return subprocess.Popen(command, stdin=nowhere, stdout=subprocess.PIPE, stderr=nowhere)
 
 
-def compile_side_by_side(jobs, engine, total=None):
+def compile_side_by_side(jobs, engine):
     """Run jobs that call kernels with a little data, so that all their kernels are ready.
-
-    total  about the number of kernels, for the progress bar
 
     The jobs, which should have no kernels in common, are dealt to n workers. This process runs the
     first share. If it has to compile a kernel, it starts a process for each other share. At last it
@@ -1074,7 +1087,7 @@ def compile_side_by_side(jobs, engine, total=None):
     def count_kernel():
         nonlocal bar
         if bar is None:
-            bar = stack.enter_context(engine.progress_bar("compile", total, " kernels"))
+            bar = stack.enter_context(engine.progress_bar("compile", None, " kernels"))
         bar.update()
         while to_start:
             with contextlib.suppress(Exception):  # this process can run these jobs, too
@@ -1093,9 +1106,6 @@ def compile_side_by_side(jobs, engine, total=None):
                 bar.update()
         for job in itertools.chain(*others):
             job()
-        if bar is not None:
-            bar.total = bar.n  # some were compiled before
-            bar.refresh()
 
 
 # ─── Bytes ────────────────────────────────────────────────────────────────────────────────────────
@@ -1377,7 +1387,7 @@ class Split(NamedTuple):
         """
         if self.behavior in ("isolated", "removed"):
             return self.regex
-        character = self.regex.removesuffix("+")
+        character = re.sub(r"(?s)^((?:[^\\]|\\.)+)\+\Z", r"\1", self.regex)  # \+ is a plus itself
         is_run = self.regex != character
         # A lookahead before a run holds for its first character, and not for each.
         looks = is_run and re.match(r"\(\?[=!]", self.regex)
@@ -1496,6 +1506,7 @@ def _plain_steps(step):
             return _pre_tokenizer_steps(json.dumps(step))
         case Split():
             require_known("behavior", step.behavior, BEHAVIORS)
+            require(isinstance(step.regex, str), f"a Split has an expression, not {step.regex!r}")
             if step.behavior == "isolated":
                 is_like_a_name = _LIKE_A_NAME.fullmatch(step.regex)
                 step = Split(step.regex) if is_like_a_name else step.regex
@@ -4203,8 +4214,9 @@ class Pretokenizer:
 #     Block(path, start=0, stop=5, data=None)   ->  a worker  ->   [b"to be"]
 #
 # A pipe or a packed file can only be read from its beginning, so the parent reads it and puts the
-# bytes into the block. In a .jsonl file, blocks end after a line; in a Parquet file, a block is a
-# row group; the worker decodes both.
+# bytes into the block. In a file of JSON, blocks end after a line; in a Parquet file, a block is a
+# row group; the worker decodes both. A block of a table or of texts in memory has the texts. The
+# workers number bad lines from the beginning of their block, and the parent adds up.
 
 SUFFIXES = (".txt", ".jsonl", ".ndjson", ".parquet")  # of the files that are taken from a folder
 PACKED_SUFFIXES = (".gz", ".xz", ".bz2", ".zst")  # after one of SUFFIXES
@@ -4227,12 +4239,30 @@ _SIGNS = {
     "a 7z archive": rb"7z\xbc\xaf\x27\x1c",
     "a tar archive": rb"(?s:.{257})ustar",
     "a PDF": rb"%PDF-",
-    "an Arrow file": rb"ARROW1",
+    "an Arrow file": rb"ARROW1|\xff{4}(?s:...)\x00",
     "a NumPy array": rb"\x93NUMPY",
     "an SQLite database": rb"SQLite format 3\x00",
     "a program": rb"\x7fELF",
     "an image": rb"\x89PNG|\xff\xd8\xff|GIF8[79]a",
 }
+
+_AS_TABLE = (
+    "a table is read as text, with its separators; `text_field` reads a column of .csv or .tsv"
+)
+# the first bytes of files that are text -> a remark
+_DOUBTS = {
+    rb'(?:\xef\xbb\xbf)?\s*\[?\s*\{\s*"': (
+        "looks like JSON, and is read as text: `text_field` reads lines of JSON; an array has to "
+        "become such lines"
+    ),
+    rb"\xef\xbb\xbf": "begins with a byte order mark, which is read as text",
+    rb">.*\n[A-Za-z*-]{10,}\r?\n": "looks like FASTA, and its headers are read as text",
+    rb"(?:#.*\n)*1(?:-\d+)?\t(?:.*\t){8}.*\n": "looks like CoNLL-U, and is read as text",
+    rb'[\w".-]+([,;\t])[\w".-]+(?:\1[\w".-]+)*\r?\n.*\1': _AS_TABLE,
+}
+
+
+STANDARD_LIBRARY = Path(sysconfig.get_path("stdlib"))  # stands for its files, too
 
 
 def standard_library():
@@ -4241,7 +4271,7 @@ def standard_library():
     Installed packages are left out, and so are tests with source files in other encodings than
     UTF-8, since the first run would warn of them.
     """
-    root = Path(sysconfig.get_path("stdlib"))
+    root = STANDARD_LIBRARY
     omitted = {"site-packages", "dist-packages", "__pycache__", "encoded_modules", "tokenizedata"}
     files = sorted(
         path for path in root.rglob("*.py") if omitted.isdisjoint(path.relative_to(root).parts)
@@ -4250,12 +4280,12 @@ def standard_library():
     return files
 
 
-def find_files(inputs: Files) -> list[Path]:
+def find_files(inputs: Files | Iterable[TextStream]) -> list[Path | TextStream]:
     """Expand files, folders, globs and "-" (standard input) to files.
 
     A folder stands for its files, at any depth and sorted, whose names end in one of SUFFIXES,
     perhaps followed by one of PACKED_SUFFIXES. Hidden files are left out, and so are vocab.txt and
-    merges.txt, which belong to models. Raises InputError if a file is missing.
+    merges.txt, which belong to models. Raises InputError if a file is missing, or none is named.
 
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     _ = Path(folder, "a.txt").write_text("text"), Path(folder, "a.png").write_text("?")
@@ -4265,7 +4295,11 @@ def find_files(inputs: Files) -> list[Path]:
     files = []
     if isinstance(inputs, PathName):
         inputs = [inputs]
-    for path in map(as_path, inputs):
+    for path in inputs:
+        if isinstance(path, TextStream):
+            files.append(path)
+            continue
+        path = as_path(path)
         name = str(path)
         if os.path.isdir(name):
             group = sorted(_corpus_files(path))
@@ -4279,6 +4313,7 @@ def find_files(inputs: Files) -> list[Path]:
                 hint = "; a text goes into a file, or in Python into `train` as texts=[…]"
             require(group, f"{name[:80]}: no such file or folder, and no file matches it{hint}")
         files += group
+    require(files, "no file is named: the list of files is empty")
     return files
 
 
@@ -4314,11 +4349,14 @@ def _plain_name(path):
     return path.name.lower()
 
 
+def _separator(path):
+    """Return the character between the columns of a .csv or .tsv file; None for other files."""
+    return {".csv": ",", ".tsv": "\t"}.get(os.path.splitext(_plain_name(path))[1])
+
+
 def _is_stream(path):
     """Whether a file can be read only once, or is another one in other processes (/dev/stdin)."""
-    if isinstance(path, TextStream) or not path.is_file():
-        return True
-    return path.absolute().parent in (Path("/dev"), Path("/dev/fd"))
+    return isinstance(path, TextStream) or path == STANDARD_STREAM or is_device(path)
 
 
 def _recognize(head):
@@ -4351,21 +4389,27 @@ def expecting_whole(kind, where):
         raise InputError(f"{where}: not a whole {kind} ({error})") from None
 
 
-def _read_chunks(path, size):
-    """Read and unpack a file: yields chunks of up to `size` bytes, and the position after each."""
+@contextlib.contextmanager
+def _opened(path):
+    """Open a file that is read from its beginning; yields it unpacked, and as it is."""
     with contextlib.ExitStack() as stack:
         raw = sys.stdin.buffer
         if path != STANDARD_STREAM:
             raw = stack.enter_context(open(path, "rb"))
         file_type = _recognize(raw.peek(HEAD_BYTES))
-        position = 0
         with expecting_whole(f"{file_type} file", path):
-            file = _UNPACKERS[file_type](raw) if file_type in _UNPACKERS else raw
-            while chunk := file.read(size):
-                position += len(chunk)
-                if raw.seekable():
-                    position = raw.tell()
-                yield chunk, position
+            yield _UNPACKERS[file_type](raw) if file_type in _UNPACKERS else raw, raw
+
+
+def _read_chunks(path, size):
+    """Read and unpack a file: yields chunks of up to `size` bytes, and the position after each."""
+    position = 0
+    with _opened(path) as (file, raw):
+        while chunk := file.read(size):
+            position += len(chunk)
+            if raw.seekable():
+                position = raw.tell()
+            yield chunk, position
 
 
 def _read_part(path, start, n_bytes):
@@ -4373,12 +4417,6 @@ def _read_part(path, start, n_bytes):
     with open(path, "rb") as file:
         file.seek(start)
         return file.read(n_bytes)
-
-
-def _record_text(record, text_field):
-    if isinstance(record, dict) and isinstance(record.get(text_field), str):
-        return _text_bytes(record[text_field])
-    raise InputError(f"no text in the field {text_field!r} (`text_field` names another)")
 
 
 class Block(NamedTuple):
@@ -4394,12 +4432,12 @@ class Block(NamedTuple):
     stop: int
     opening: int = BEGINS
     next_opening: int = BEGINS
-    data: bytes | list[bytes] | None = None  # a text, or several; None: a worker reads the file
-    n_before: int = 0  # lines before it in a stream; row groups before it in a Parquet file
-    read_texts: Callable | None = None  # (block, text_field, skip_bad_lines) -> texts
-    # (path, message) of each line that `read_texts` skips: an empty list at first. The first
-    # MAX_NAMED_LINES have a message
-    bad_lines: Sequence = ()
+    data: bytes | list | None = None  # a text, or several texts; None: a worker reads the file
+    unit: str = ""  # "line" of JSON, "row", or "text", if the block has several texts
+    row_group: int = 0  # of a Parquet file
+    # what `Source.texts` has found: `n` items, and `bad` ones as (number from 1, reason). Only the
+    # first MAX_NAMED_LINES have a reason
+    items: SimpleNamespace | None = None
     number: int = 0  # of all blocks before it
 
     @property
@@ -4412,53 +4450,40 @@ class Block(NamedTuple):
             return _read_part(self.path, self.start, self.n_bytes)
         return self.data
 
-    def count_lines_before(self):
-        """Count the lines before the block, for a message that needs their number."""
-        n_lines = self.n_before
-        if self.data is None:
-            for start in range(0, self.start, BLOCK_BYTES):
-                size = min(BLOCK_BYTES, self.start - start)
-                n_lines += _read_part(self.path, start, size).count(b"\n")
-        return n_lines
+
+def _line_text(text_field, line):
+    """Return the text of a line of JSON; None if the line is empty."""
+    if not line.strip():
+        return None
+    try:
+        record = json.loads(line.decode().removeprefix("\ufeff"))  # json.loads decodes more slowly
+    except (ValueError, RecursionError) as error:
+        raise InputError(f"not JSON ({error})") from None
+    if isinstance(record, dict) and isinstance(record.get(text_field), str):
+        return _text_bytes(record[text_field])
+    raise InputError(f"no text in the field {text_field!r} (`text_field` names another)")
 
 
-def _read_lines(block, text_field, skip_bad_lines):
-    """Read the texts of a block of lines of JSON."""
-    texts = []
-    for number, line in enumerate(block.read().split(b"\n"), 1):
-        try:
-            if line.strip():
-                line = line.decode().removeprefix("\ufeff")  # json.loads takes longer to decode it
-                texts.append(_record_text(json.loads(line), text_field))
-        except (ValueError, RecursionError) as error:
-            message = ""
-            if len(block.bad_lines) < MAX_NAMED_LINES:  # the number of a line takes long to count
-                reason = error if isinstance(error, InputError) else f"not JSON ({error})"
-                number += block.count_lines_before()
-                message = f"{block.path}, line {number}: {reason}"
-            if not skip_bad_lines:
-                remedy = "with `skip_bad_lines`, train, count and encode leave out such lines"
-                raise InputError(f"{message}; {remedy}") from None
-            block.bad_lines.append((block.path, message))
-    return texts
+def _check_column(text_field, names):
+    names = ", ".join(names)
+    require(text_field in names, f"no column {text_field!r} (`text_field` names one of {names})")
 
 
-def _read_rows(block, text_field, _):
-    with expecting_whole("Parquet file", f"{block.path}, row group {block.n_before}"):
-        with import_optional("pyarrow.parquet").ParquetFile(block.path) as file:
-            names = file.schema_arrow.names
-            require(
-                text_field in names,
-                f"no column {text_field!r} (`text_field` names one of {', '.join(names)})",
-            )
-            rows = file.read_row_group(block.n_before, [text_field], use_threads=False).to_pylist()
-        return [_record_text(row, text_field) for row in rows]
+def _read_column(block, text_field):
+    """Read the texts of a row group of a Parquet file."""
+    with (
+        expecting_whole("Parquet file", block.path),
+        import_optional("pyarrow.parquet").ParquetFile(block.path) as file,
+    ):
+        _check_column(text_field, file.schema_arrow.names)
+        table = file.read_row_group(block.row_group, [text_field], use_threads=False)
+        return table[text_field].to_pylist()
 
 
 class TextStream(NamedTuple):
-    """Texts in memory, strings or lists of strings; a Source reads them once, as a stream."""
+    """Texts in memory, strings or batches of strings; a Source reads them once, as a stream."""
 
-    texts: Iterable[Text | Sequence[Text]]
+    texts: Iterable[Text | Iterable[Text]]
 
     def __str__(self):
         return "texts in memory"
@@ -4473,12 +4498,13 @@ class Source:
                     always ends one
     special_tokens  tokens that end documents
     text_field      the field of a line of JSON, or the column of a Parquet file, that has the text;
-                    "text" by default. If it is set, standard input is lines of JSON
+                    "text" by default. If it is set, a .csv or .tsv file is read by its columns, and
+                    all other files are lines of JSON, whatever their names are
     block_bytes     bytes of text in a block; BLOCK_BYTES by default. No result depends on it
     flags           how special tokens are found, if not in the plain way
     normalizer      steps of a Normalizer, which change texts before they are cut
-    skip_bad_lines  skip lines that are not JSON or have no text; warnings name the first five of a
-                    file, and count all
+    skip_bad_lines  skip lines that are not JSON, and lines, rows and texts without a text; warnings
+                    name the first five of a file, and count all
 
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     path = Path(folder, "a.jsonl")
@@ -4488,7 +4514,7 @@ class Source:
     [[b'one', b'two']]
     """
 
-    files: Sequence[Path | TextStream] | Files
+    files: Iterable[Path | TextStream] | Files | None
     pattern: Pattern | PatternSource = "gpt2"
     special_tokens: Sequence[str] = ()
     text_field: str | None = None
@@ -4498,8 +4524,7 @@ class Source:
     skip_bad_lines: bool = False
 
     def __post_init__(self):
-        if TextStream not in map(type, self.files):
-            self.files = find_files(self.files)
+        self.files = [] if self.files is None else find_files(self.files)
         if not isinstance(self.pattern, Pattern):
             self.pattern = Pattern(self.pattern)
         self._states = {}  # of the files before they are read
@@ -4534,12 +4559,13 @@ class Source:
         return sum(path.stat().st_size for path in self.files)
 
     def is_json(self, path: Path | TextStream) -> bool:
-        """Whether each line of a file is JSON: a .jsonl file; or a pipe, if a text field is set."""
+        """Whether each line of a file is JSON: with a text field, or by its name."""
         if isinstance(path, TextStream):
             return False
-        if _plain_name(path).endswith((".jsonl", ".ndjson")):
-            return True
-        return self.text_field is not None and _is_stream(path)
+        name = _plain_name(path)
+        if self.text_field:
+            return not _separator(path) and not name.endswith(".parquet")
+        return name.endswith((".jsonl", ".ndjson"))
 
     def suits_threads(self, engine: Engine) -> bool:
         """Return whether threads are better than processes.
@@ -4555,18 +4581,36 @@ class Source:
         )
 
     def texts(self, block: Block) -> list[bytes]:
-        """Read the texts of a block: a single one, or one from each line or row."""
-        if block.read_texts:
-            return block.read_texts(block, self.text_field or "text", self.skip_bad_lines)
-        data = block.read()
-        return data if isinstance(data, list) else [data]
+        """Read the texts of a block: a single one, or one from each line or row.
+
+        What has no text is skipped if the source says so, and then stands in `block.items.bad`.
+        """
+        if not block.unit:
+            return [block.read()]
+        text_field = self.text_field or "text"
+        text_of = _text_bytes
+        if block.unit == "line":
+            text_of = functools.partial(_line_text, text_field)
+            items = block.read().removesuffix(b"\n").split(b"\n")
+        else:
+            items = block.data or _read_column(block, text_field)
+        texts = []
+        bad = block.items.bad
+        for number, item in enumerate(items, 1):
+            try:
+                texts.append(text_of(item))
+            except InputError as error:
+                require(self.skip_bad_lines, f"{block.path}: {error}")
+                bad.append((number, str(error) if len(bad) < MAX_NAMED_LINES else ""))
+        block.items.n = len(items)
+        return [text for text in texts if text is not None]
 
     def blocks(self) -> Iterator[Block]:
         """Cut all files into blocks of about `block_bytes` that can be processed in any order."""
         # All files are examined first, so a bad file fails before hours of work.
         blocks_of_files = [self._examine(path) for path in self.files]
         for number, block in enumerate(itertools.chain.from_iterable(blocks_of_files)):
-            yield block._replace(number=number, bad_lines=[])
+            yield block._replace(number=number, items=SimpleNamespace(n=0, bad=[]))
 
     def _examine(self, path):
         """Check the head of a file, if it can be read twice; returns an iterator of its blocks."""
@@ -4575,22 +4619,14 @@ class Source:
         if _is_stream(path):
             return self._stream_blocks(path)
         self._states.setdefault(path, path.stat())
-        file_type = _recognize(_read_part(path, 0, HEAD_BYTES))
-        is_named_packed = path.suffix in PACKED_SUFFIXES
-        require(
-            file_type or not is_named_packed, f"{path}: is not packed, as its name says: rename it"
-        )
-        if file_type == "Parquet":
-            with expecting_whole("Parquet file", path):
-                import_optional("pyarrow.parquet")
+        with _opened(path) as (file, raw):
+            head = file.read(HEAD_BYTES)
+        if file is raw and _recognize(head) == "Parquet":
             return _row_groups(path)
-        # Python ignores an interrupt while it closes a generator by itself
-        with contextlib.closing(_read_chunks(path, HEAD_BYTES)) as chunks:
-            head, _ = next(chunks, (b"", 0))
         self._check_head(path, head)
-        if file_type:
-            return self._stream_blocks(path)
-        return self._file_blocks(path)
+        if self.text_field and _separator(path):
+            return self._table_blocks(path)
+        return self._file_blocks(path) if file is raw else self._stream_blocks(path)
 
     def _check_head(self, path, head):
         """Raise InputError for a file that is not text; warn of the first that may not be text."""
@@ -4599,34 +4635,27 @@ class Source:
             file_type is None,
             f"{path}: {file_type} is not text: unpack it, or convert it to text, first",
         )
-        doubt = None
         if head.count(0) > len(head) / 100:
             doubt = "its beginning has NUL bytes, as UTF-16 has (iconv converts text to UTF-8)"
         elif head.decode("utf-8", "replace").count("\ufffd") > len(head) / 100:
             doubt = "its beginning is not UTF-8, so its bytes are read (iconv converts it to UTF-8)"
-        elif re.match(rb'\s*\[?\s*\{\s*"', head):
-            doubt = (
-                "looks like JSON, and is read as text: lines of JSON belong in a file named "
-                ".jsonl or, with `text_field`, in a pipe; an array has to become such lines"
-            )
-        elif _plain_name(path).endswith((".csv", ".tsv")):
-            doubt = "a table is read as text, with its separators"
-        if doubt and not self._has_doubt and not self.is_json(path):
+        elif _separator(path):
+            doubt = _AS_TABLE
+        else:
+            doubt = next((_DOUBTS[sign] for sign in _DOUBTS if re.match(sign, head)), None)
+        is_read = self.text_field or self.is_json(path)
+        if doubt and not self._has_doubt and not is_read:
             self._has_doubt = True
             note(f"{path}: {doubt}")
 
     def _check_unchanged(self):
-        """Raise InputError if a file changed while it was read, except for one that only grew."""
+        """Raise InputError if a file changed while it was read."""
         state = attrgetter("st_ino", "st_size", "st_mtime_ns")
         for path, before in self._states.items():
-            now = path.stat()
-            if now.st_ino == before.st_ino and now.st_size > before.st_size:
-                note(f"{path}: grew while it was being read; the added text is left out")
-            elif state(now) != state(before):
-                raise InputError(
-                    f"{path}: changed while it was being read; start again when no program "
-                    "writes to it"
-                )
+            require(
+                state(path.stat()) == state(before),
+                f"{path}: changed while it was being read; start again when it is complete",
+            )
 
     def map(self, engine: Engine, work: Callable, task_bytes: int | None = None) -> Iterator:
         """Apply work(source, blocks) by the workers of an engine; yields results in order of text.
@@ -4640,47 +4669,79 @@ class Source:
         def size_of(block):
             return max(len(block.data or b""), block.n_bytes)
 
-        work = functools.partial(_run_task, work, dataclasses.replace(self, files=()))
+        own = dataclasses.replace(self, files=None, skip_bad_lines=True)
+        work = functools.partial(_run_task, work, own)
         tasks = _batched_by_size(self.blocks(), size_of, task_bytes or self.block_bytes)
-        self.n_bad_lines = n_bad_lines = Counter()
+        self.n_bad_lines = Counter()
+        n_before = 0  # items of the same file
         with contextlib.closing(engine.map(work, tasks, self.suits_threads(engine))) as results:
-            for result, bad_lines in results:
-                for path, message in bad_lines:
-                    n_bad_lines[path] += 1
-                    if n_bad_lines[path] <= MAX_NAMED_LINES:
-                        note(f"skipped: {message}")
+            for result, blocks in results:
+                for block in blocks:
+                    n_before *= block.start > 0
+                    for number, reason in block.items.bad:
+                        self._note_bad(block, f"{block.unit} {n_before + number}: {reason}")
+                    n_before += block.items.n
                 yield result
-        for path, n in n_bad_lines.items():
+        for path, n in self.n_bad_lines.items():
             if n > MAX_NAMED_LINES:
                 note(f"skipped in all: {n:,} lines of {path}")
         self._check_unchanged()
 
+    def _note_bad(self, block, reason):
+        """Warn of an item without a text, or raise InputError."""
+        require(
+            self.skip_bad_lines,
+            f"{block.path}, {reason}; with `skip_bad_lines`, train, count and encode skip this",
+        )
+        self.n_bad_lines[block.path] += 1
+        if self.n_bad_lines[block.path] <= MAX_NAMED_LINES:
+            note(f"skipped: {block.path}, {reason}")
+
     def _text_blocks(self, stream):
-        """Gather texts in memory into blocks."""
-        lists = (item if isinstance(item, (list, tuple)) else [item] for item in stream.texts)
-        texts = map(_text_bytes, itertools.chain.from_iterable(lists))
-        for batch in _batched_by_size(texts, len, self.block_bytes):
-            yield Block(Path(str(stream)), 0, sum(map(len, batch)), data=batch)
+        """Gather texts in memory, or batches of them, into blocks."""
+        batches = (
+            item if isinstance(item, Iterable) and not isinstance(item, Text | Mapping) else [item]
+            for item in stream.texts
+        )
+        return self._item_blocks(Path(str(stream)), "text", itertools.chain.from_iterable(batches))
+
+    def _item_blocks(self, path, unit, items):
+        """Gather items, most of which are texts, into blocks."""
+
+        def size_of(item):
+            return isinstance(item, Text) and len(item)
+
+        start = 0
+        for batch in _batched_by_size(items, size_of, self.block_bytes):
+            stop = start + sum(map(size_of, batch))
+            yield Block(path, start, stop, data=batch, unit=unit)
+            start = stop
+
+    def _table_blocks(self, path):
+        """Read a column of a file with commas or tabs, and gather its texts into blocks."""
+        csv.field_size_limit(MAX_PART_BYTES)
+        with expecting_whole("table", path), _opened(path) as (file, _):
+            lines = io.TextIOWrapper(file, "utf-8-sig", "surrogateescape", newline="")
+            rows = csv.DictReader(lines, delimiter=_separator(path))
+            _check_column(self.text_field, rows.fieldnames or [])
+            yield from self._item_blocks(path, "row", (row[self.text_field] for row in rows))
 
     def _file_blocks(self, path):
         """Cut a file into blocks, which workers read themselves."""
         size = self._states[path].st_size
         is_json = self.is_json(path)
-        read_texts = _read_lines if is_json else None
         read = functools.partial(_read_part, path)
         parts = self.pretokenizer.find_parts(read, self.block_bytes, BEGINS, is_json, path)
         for start, stop, *openings in parts:
             if start >= size:  # the file has grown
                 break
-            yield Block(path, start, min(stop, size), *openings, read_texts=read_texts)
+            yield Block(path, start, min(stop, size), *openings, unit="line" * is_json)
 
     def _stream_blocks(self, path):
         """Read a file that can be read only from its beginning; its text is put into the blocks."""
         is_json = self.is_json(path)
-        read_texts = _read_lines if is_json else None
         start = 0
         stop = 0
-        n_lines = 0
 
         def read():
             nonlocal stop
@@ -4690,16 +4751,14 @@ class Source:
                 stop = position
                 yield chunk
 
-        parts = self.pretokenizer.cut(read(), self.block_bytes, is_json, path)
-        for data, *openings in parts:
-            yield Block(path, start, stop, *openings, data, n_lines, read_texts)
+        for data, *openings in self.pretokenizer.cut(read(), self.block_bytes, is_json, path):
+            yield Block(path, start, stop, *openings, data, unit="line" * is_json)
             start = stop
-            n_lines += data.count(b"\n")
 
 
 def _run_task(work, source, blocks):
-    """Do work(source, blocks) in a worker; also returns the bad lines that were skipped."""
-    return work(source, blocks), [line for block in blocks for line in block.bad_lines]
+    """Do work(source, blocks) in a worker; also returns the blocks without their data."""
+    return work(source, blocks), [block._replace(data=None) for block in blocks]
 
 
 def _row_groups(path):
@@ -4707,8 +4766,9 @@ def _row_groups(path):
     with expecting_whole("Parquet file", path):
         n = import_optional("pyarrow.parquet").read_metadata(path).num_row_groups
     size = path.stat().st_size
-    for k in range(n):
-        yield Block(path, size * k // n, size * (k + 1) // n, n_before=k, read_texts=_read_rows)
+    return [
+        Block(path, size * k // n, size * (k + 1) // n, unit="row", row_group=k) for k in range(n)
+    ]
 
 
 def _batched_by_size(items, size_of, limit):
@@ -10810,23 +10870,25 @@ class _Encoder:
         if sampling:
             tables, alpha, seed = sampling
             state = np.full(2, seed % 2**64, u64)
-        for n_before, texts, opening in parts:
-            flat, _ = pretokenizer.apply(self.scan, texts, opening)
-            ids = _with_room(ids, n, len(flat.text))
-            # Each part overwrites the end of its text; the last is right.
-            stops = offsets[n_before + 1 :]
-            if sampling:
-                flat = flat.rewritten(_write_cuts, pretokenizer.pattern.table, *self.scan)
-            _take_text(self.workspace, pretokenizer.last_special, *flat, ids, stops)
-            if sampling:
-                if opening == BEGINS:
-                    state[:] = (seed + n_before) % 2**64
-                n = _sample_words(self.workspace, tables, alpha, state, n)
-            else:
-                n = _encode_flat(self.workspace, -1, opening, n)
-            if n < 0:
-                raise _unknown_letter(self.model, flat, -1 - n)
-        _take_text(self.workspace, pretokenizer.last_special, *self._short)  # it lets go of `ids`
+        try:
+            for n_before, texts, opening in parts:
+                flat, _ = pretokenizer.apply(self.scan, texts, opening)
+                ids = _with_room(ids, n, len(flat.text))
+                # Each part overwrites the end of its text; the last is right.
+                stops = offsets[n_before + 1 :]
+                if sampling:
+                    flat = flat.rewritten(_write_cuts, pretokenizer.pattern.table, *self.scan)
+                _take_text(self.workspace, pretokenizer.last_special, *flat, ids, stops)
+                if sampling:
+                    if opening == BEGINS:
+                        state[:] = (seed + n_before) % 2**64
+                    n = _sample_words(self.workspace, tables, alpha, state, n)
+                else:
+                    n = _encode_flat(self.workspace, -1, opening, n)
+                if n < 0:
+                    raise _unknown_letter(self.model, flat, -1 - n)
+        finally:  # the workspace lets go of the text and the ids
+            _take_text(self.workspace, pretokenizer.last_special, *self._short)
         ids.resize(n, refcheck=False)  # a copy would take a tenth of the time of a large text
         return ids
 
@@ -11599,7 +11661,7 @@ class Tokenizer:
         """Make a Source that cuts files so that their blocks have the same ids as the whole."""
         model = self.model
         return Source(
-            find_files(inputs),
+            inputs,
             self.pattern,
             tuple(self._allowed(allowed_special)),
             text_field,
@@ -11935,6 +11997,9 @@ def _id_array(ids):
 # and are renamed together when all are complete.
 
 
+DOCUMENTS = "documents are files, lines of JSON, rows, and texts before the token of `append`"
+
+
 class Encoded(NamedTuple):
     """The description of a file of token ids, written next to it as JSON; a string of one line."""
 
@@ -12022,8 +12087,7 @@ def _open_output(path):
 @contextlib.contextmanager
 def _array_writer(path, dtype):
     """Write arrays to a file or to standard output; yields the function that writes the next."""
-    is_device = path.exists() and not path.is_file()
-    is_pipe = is_device or path == STANDARD_STREAM
+    is_pipe = _is_stream(path)
     require(
         path.suffix in (".npy", ".bin", ".txt") or is_pipe,
         f"{path}: name a .npy file, a .bin file for numbers alone, or a .txt file",
@@ -12140,13 +12204,12 @@ def _write_descriptions(paths, totals, encoded):
         require(
             0 < n_held_out < encoded.documents,
             f"of {number_of(encoded.documents, 'document')} `val_fraction` holds out {n_held_out}: "
-            "documents are files, lines of .jsonl files, and texts before the token of `append`; "
-            "choose another `val_fraction`",
+            f"choose another, or note that {DOCUMENTS}",
         )
         del description["bytes"]  # they are not known for each file
     for path, (n_tokens, n_documents) in zip(paths, totals.tolist(), strict=False):
         description |= {"tokens": n_tokens, "documents": n_documents}
-        if path != STANDARD_STREAM:
+        if not _is_stream(path):
             atomic_write_all(path.parent, {_sidecar(path).name: _to_json(description)})
 
 
@@ -12222,6 +12285,9 @@ def encode_files(
         outputs.append(as_path(document_index))
         index_writer = _array_writer(outputs[-1], i64)
     _check_outputs(outputs, source.files)
+    if val_fraction and append is None and source.total_bytes:
+        has_several = len(source.files) > 1 or next(source.blocks()).unit
+        require(has_several, f"`val_fraction` needs several documents: {DOCUMENTS}")
     if model.sums_in_single and not all(map(source.is_json, source.files)):
         # The blocks of a text need the sums of those before them, which one encoder has.
         engine = Engine(1, progress)
@@ -12367,7 +12433,7 @@ def decode_file(
 
 @checked
 def train(
-    inputs: Files | None = None,
+    inputs: Files = STANDARD_LIBRARY,
     vocab_size: int = 8192,
     special_tokens: Sequence[str] = (),
     *,
@@ -12475,7 +12541,6 @@ FAMILIES = {
     "unigram": Family("unigram", "characters", "spaces", learn_unigram, mark=MARK),
     "longest": Family("wordpiece", "bytes", "gpt2", learn, max_word_chars=MAX_ID),
 }
-KERNELS = 86  # of the first training of a WordPiece; other families have fewer
 COVERAGE = 0.9995  # of a text by the characters that become tokens; that of SentencePiece
 BYTE_TOKENS = tuple(token.decode() for token in _FALLBACK_TOKENS)
 
@@ -12522,7 +12587,7 @@ class Recipe(_Options):
             options["from_"] = self.from_.digest
         return options
 
-    def source(self, files: Sequence[Path | TextStream] = (), **options: object) -> Source:
+    def source(self, files: Sequence[Path | TextStream] | None = None, **options: object) -> Source:
         """Make the Source of the text, with those of the options that are fields of a Source."""
         options |= vars(self)
         # The names of byte tokens end documents, since they must not be learnt.
@@ -12955,7 +13020,7 @@ def count_files(
     check_writable(out.parent)
     engine = call_with(Engine, **options)
     recipe = _with_checked_names(call_with(Recipe, **options))
-    source = recipe.source(find_files(inputs), **options)
+    source = recipe.source(inputs, **options)
     _warn_of_source(source)
     with stage("compile"):
         counting = functools.partial(compile_counting, source.pattern)
@@ -12977,17 +13042,23 @@ def count_files(
     return counted
 
 
-def prepare(recipe, inputs=None, texts=None):
+def prepare(recipe, inputs=STANDARD_LIBRARY, texts=None):
     """Complete a recipe, and find the files or texts to learn from.
 
     Returns the recipe, the files or texts, and the counts if these are words files. Settings of
     the text that a recipe leaves open are taken from the words files, which must agree.
     """
-    require(inputs is None or texts is None, "`inputs` and `texts` cannot be combined")
-    require(not isinstance(texts, Text), "`texts` is a list of texts, not a single text")
+    require(STANDARD_LIBRARY is inputs or texts is None, "`inputs` and `texts` cannot be combined")
+    require(
+        not isinstance(texts, Text | Mapping)
+        and not hasattr(texts, "columns")
+        and not hasattr(texts, "column_names"),
+        "`texts` is a list of texts, or their iterator: not a single text, and not a table, whose "
+        'column is passed, such as table["text"]',
+    )
     if texts is not None:
         return complete(recipe), [TextStream(texts)], ()
-    files = standard_library() if inputs is None else find_files(inputs)
+    files = standard_library() if inputs is STANDARD_LIBRARY else find_files(inputs)
     others = [file for file in files if file.suffix != ".npz"]
     if others == files:
         return complete(recipe), files, ()
@@ -13048,7 +13119,7 @@ def train_recipe(recipe, source, counts, engine):
             functools.partial(recipe._learn_symbols, word, 257, Engine(engine.n_workers)),
             functools.partial(compile_pretokenizing, source),
         ]
-        compile_side_by_side(jobs, engine, KERNELS)
+        compile_side_by_side(jobs, engine)
     with stage("scan") as timings["scan"]:
         counted = count(source, engine, counts, recipe.max_words)
         if not counts:
@@ -13062,7 +13133,7 @@ def train_recipe(recipe, source, counts, engine):
 
 
 def train_bpe(
-    input_path: Files | None = None,
+    input_path: Files = STANDARD_LIBRARY,
     vocab_size: int = 8192,
     special_tokens: Sequence[str] = (),
     **options,
@@ -14031,14 +14102,16 @@ def _train_command(inputs: Sequence[str] = (), *, out="model", template=None, **
     names = options.keys() - known
     learner_options = {name: options[name] for name in names}
     recipe = call_with(Recipe, **options, learner_options=learner_options)
-    recipe, files, counts = prepare(recipe, inputs or None)
+    if not inputs:
+        note("no file is named: this learns from the source of Python's standard library")
+    recipe, files, counts = prepare(recipe, inputs or STANDARD_LIBRARY)
     special_tokens = recipe.special_tokens
     config = call_with(transformers_config, **options | {"special_tokens": special_tokens})
     if template is not None:  # checks it before the training
         template_processing(template, dict.fromkeys(special_tokens))
     check_writable(as_path(out))  # fails before the training
     if Path(out, "tokenizer.json").exists():
-        note(f"{out}: the model in this folder will be replaced")
+        note(f"{out}: the model in this folder will be replaced when the new one is complete")
     source = recipe.source(files, **options)
     training = train_recipe(recipe, source, counts, options["engine"])
     with stage("save") as training.timings["save"]:
