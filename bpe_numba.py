@@ -262,7 +262,7 @@ if not COMPILES:
 #
 # Numba counts the references to arrays and structs wherever it cannot prove that this is needless,
 # and that takes longer than the work on a short word. So a kernel that is called for each word has
-# one exit, its loops have no break, and an inline kernel uses its arrays on every path.
+# one exit, its loops have no break, and its arrays are `borrowed`.
 
 UNSAVED: set[str] = set()  # kernels of this module that each process compiles again
 CACHE_SPACE = 1 << 26  # bytes that the kernels need on the disk
@@ -419,6 +419,21 @@ def prefetch(typing_context, array, index):
         return context.get_dummy_value()
 
     return numba.void(array, numba.intp), emit
+
+
+@_intrinsic(lambda array: array)
+def borrowed(typing_context, array):
+    """Return an array to which Numba counts no references.
+
+    For arrays that live longer than the call of a kernel, such as those of its arguments.
+    """
+
+    def emit(context, builder, signature, arguments):
+        view = context.make_array(array)(context, builder, *arguments)
+        view.meminfo = view.meminfo.type(None)
+        return view._getvalue()
+
+    return array(array), emit
 
 
 @_intrinsic(lambda array, index: array.reshape(-1)[index : index + 8].view(u64)[0])
@@ -7350,10 +7365,8 @@ class BpeTables:
     fallback_ids: np.ndarray
     unk_id: int  # the id of unknown characters otherwise, or NO_ID, or DROPPED
     fuse_unk: bool  # consecutive unknown characters become one id
-    # uint64[H, 2]  hash table: two ids in one number, and their entry; at most half full
+    # uint64[H, 2]  cuckoo hash table (Pagh and Rodler 2001): two ids in one number, and their entry
     merges: np.ndarray
-    # uint64[H / 8]  a bit for each pair in `merges`; for 3 of 4 pairs a look here is enough
-    bloom: np.ndarray
     # word -> id + 1: words that are looked up whole, since merges do not make these tokens
     tokens: _WordTable
     # int64[V, 2], by id: the parts of an unused token, or -1; empty if no token is unused
@@ -7493,18 +7506,17 @@ def _bpe_tables_and_merges(model, unknown_letter=-1, samples=False):
     of_characters = model.alphabet == "characters"
     keeps_all = any((samples, of_characters, model.unk_token, model.word_suffix))
     n_merges = len(rows) if keeps_all else min(len(rows), len(model.ids))
-    size = 1 << max(6, (2 * n_merges - 1).bit_length())
     lookup = WordCounter()
     n_parts = len(tokens.sizes) * (model.kind == "trimmed")
     parts = np.full((n_parts, 2), -1)
-    tables = BpeTables(
-        **_letter_fields(model, unknown_letter),
-        merges=np.full((size, 2), NO_MERGE, u64),
-        bloom=np.zeros(size >> 3, u64),
-        tokens=lookup.table,
-        parts=parts,
-    )
-    pairs = _fill_merges(rows, keeps_all, tokens, tables)
+    fields = _letter_fields(model, unknown_letter)
+    size = 1 << max(6, (2 * n_merges - 1).bit_length())
+    is_filled = False
+    while not is_filled:
+        merges = np.full((size, 2), NO_MERGE, u64)
+        tables = BpeTables(**fields, merges=merges, tokens=lookup.table, parts=parts)
+        pairs, is_filled = _fill_merges(rows, keeps_all, tokens, tables)
+        size *= 2
     is_joined = np.zeros(len(pairs), bool)
     is_joined[[*model.ordinary_ids.values()]] = True
     is_joined[[*model.letters.values()]] = False
@@ -7598,35 +7610,44 @@ def _merges_as_ids(merges, id_of):
 
 
 @inline_kernel
-def _merge_slot(key, merges):
-    """Look up two ids in `BpeTables.merges`; in `key`, uint64, the left one is the upper half.
-
-    Returns their slot, uint64, or the free slot where they belong.
-    """
+def _merge_slots(key, merges):
+    """Return the two slots of `BpeTables.merges` where two ids, uint64, may be."""
     mask = u64(len(merges) - 1)
     slot = key * u64(0x9E3779B97F4A7C15) >> u64(32) & mask
-    while merges[slot, 0] != key and merges[slot, 0] != NO_MERGE:
-        slot = (slot + ONE) & mask
-    return slot
+    return slot, key * u64(0xD6E8FEB86659FD93) >> u64(32) & mask
 
 
 @inline_kernel
-def _bloom_bit(key, bloom):
-    """Return the word of `BpeTables.bloom` that has the bit of a pair, and the bit, as uint64."""
-    n_bits = u64(64 * len(bloom))
-    bit = key * u64(0x9E3779B97F4A7C15) >> u64(40) & (n_bits - ONE)
-    return bit >> u64(6), ONE << (bit & u64(63))
+def _find_merge(left, right, merges):
+    """Look up the entry of a pair of ids, uint64, or NO_MERGE.
 
-
-@inline_kernel
-def _find_merge(left, right, merges, bloom):
-    """Look up the entry of a pair of ids, uint64, or NO_MERGE."""
+    Most pairs have none, but which is hard to predict. So this is fast since it has no branch.
+    """
     key = u64(left) << u64(32) | u64(right)
-    word, bit = _bloom_bit(key, bloom)
-    entry = NO_MERGE
-    if bloom[word] & bit:
-        entry = merges[_merge_slot(key, merges), 1]
-    return entry
+    slot, other = _merge_slots(key, merges)
+    entry = merges[slot, 1] if merges[slot, 0] == key else NO_MERGE
+    return min(entry, merges[other, 1] if merges[other, 0] == key else NO_MERGE)
+
+
+@kernel
+def _enter_merge(key, entry, merges):
+    """Add two ids, which are not in `BpeTables.merges` yet; returns whether there was room.
+
+    They take their slot from another pair, which moves to its other slot, and so on.
+    """
+    slot, _ = _merge_slots(key, merges)
+    n = len(merges)
+    while key != NO_MERGE and n:
+        moved = merges[slot, 0]
+        moved_entry = merges[slot, 1]
+        merges[slot, 0] = key
+        merges[slot, 1] = entry
+        key = moved
+        entry = moved_entry
+        first, second = _merge_slots(key, merges)
+        slot ^= first ^ second
+        n -= 1
+    return key == NO_MERGE
 
 
 @inline_kernel
@@ -7637,9 +7658,9 @@ def _first_letters(text, start, size, tables, ids, at):
     left out, as the model says. If it must have an id, and has none, the result is -1. There are
     never more ids than bytes. A letter is code << 3 | size, as from `_decode_character`.
     """
-    letter_ids = tables.letter_ids
-    last_ids = tables.last_ids
-    fallback_ids = tables.fallback_ids
+    letter_ids = borrowed(tables.letter_ids)
+    last_ids = borrowed(tables.last_ids)
+    fallback_ids = borrowed(tables.fallback_ids)
     unk_id = tables.unk_id
     fuse_unk = tables.fuse_unk
     position = start
@@ -7673,13 +7694,13 @@ def _first_letters(text, start, size, tables, ids, at):
 
 
 @inline_kernel
-def _merge_short(n, merges, bloom, scratch, ids, at):
+def _merge_short(n, merges, scratch, ids, at):
     """Merge the pair of lowest rank, the leftmost of several, again and again.
 
     Returns the number of ids that are left. ids[at : at + n] are the ids of the letters; `merges`
-    and `bloom` are those of BpeTables. scratch[k] is the entry of the ids k and k + 1. A merge
-    leaves a gap at i; each round closes it, and finds the next pair on the way. That takes n²
-    steps, but no more time than a heap for up to MAX_LINEAR_MERGE letters.
+    is that of BpeTables. scratch[k] is the entry of the ids k and k + 1. A merge leaves a gap at i;
+    each round closes it, and finds the next pair on the way. That takes n² steps, but no more time
+    than a heap for up to MAX_LINEAR_MERGE letters.
     """
     first = u64(at)
     last = u64(max(n - 1, 0))
@@ -7687,7 +7708,7 @@ def _merge_short(n, merges, bloom, scratch, ids, at):
     for k in range(last):
         left = ids[first + u64(k)]
         right = ids[first + u64(k) + ONE]
-        entry = _find_merge(left, right, merges, bloom)
+        entry = _find_merge(left, right, merges)
         scratch[u64(k)] = entry
         lowest = min(lowest, entry & NO_RANK | u64(k))
     while lowest < NO_RANK:
@@ -7697,10 +7718,10 @@ def _merge_short(n, merges, bloom, scratch, ids, at):
         last -= ONE
         if i < last:
             right = ids[first + i + u64(2)]
-            scratch[i + ONE] = _find_merge(token_id, right, merges, bloom)
+            scratch[i + ONE] = _find_merge(token_id, right, merges)
         if i:
             left = ids[first + i - ONE]
-            scratch[i - ONE] = _find_merge(left, token_id, merges, bloom)
+            scratch[i - ONE] = _find_merge(left, token_id, merges)
         lowest = NO_RANK
         for k in range(last):
             j = u64(k) + u64(u64(k) >= i)
@@ -7744,12 +7765,12 @@ def _heap_pop(heap, size):
 
 
 @inline_kernel
-def _queue_merge(left, right, merges, bloom, symbols, entries, heap, size):
+def _queue_merge(left, right, merges, symbols, entries, heap, size):
     """Look up the merge of two neighbours, and push it if it exists; returns the heap's size.
 
     The arrays are those of `_merge_long`: symbols, uint32[N]; entries, uint64[N]; and the heap.
     """
-    entries[left] = _find_merge(symbols[left], symbols[right], merges, bloom)
+    entries[left] = _find_merge(symbols[left], symbols[right], merges)
     if entries[left] == NO_MERGE:
         return size
     _heap_push(heap, size, entries[left] & ~LOW_HALF | u64(left))
@@ -7776,14 +7797,13 @@ def _merge_long(n, tables, alpha, state, ids, at):
     left_out = NO_MERGE
     # The loops are slower if they read these arrays from the struct.
     symbols = ids[at : at + n]
-    merges = tables.merges
-    bloom = tables.bloom
+    merges = borrowed(tables.merges)
     for k in range(n):  # np.arange and np.full take 0.3 s to compile
         before[k] = k - 1
         after[k] = k + 1
         entries[k] = NO_MERGE
         if k:
-            size = _queue_merge(k - 1, k, merges, bloom, symbols, entries, heap, size)
+            size = _queue_merge(k - 1, k, merges, symbols, entries, heap, size)
     while size:
         item = _heap_pop(heap, size)
         size -= 1
@@ -7810,9 +7830,9 @@ def _merge_long(n, tables, alpha, state, ids, at):
         entries[j] = NO_MERGE
         if k < n:
             before[k] = i
-            size = _queue_merge(i, k, merges, bloom, symbols, entries, heap, size)
+            size = _queue_merge(i, k, merges, symbols, entries, heap, size)
         if i:
-            size = _queue_merge(before[i], i, merges, bloom, symbols, entries, heap, size)
+            size = _queue_merge(before[i], i, merges, symbols, entries, heap, size)
     n_left = 0
     k = 0
     while k < n:
@@ -7872,23 +7892,29 @@ def segment_bpe(text, start, size, tables, scratch, ids, at):
     """
     n = i64(1)
     words = tables.tokens
+    text = borrowed(text)
+    ids = borrowed(ids)
     token_id = i64(-1)
     if words.n_words:
-        token_id = _find_value(text, start, size, words.entries, words.long_words) - 1
+        entries = borrowed(words.entries)
+        token_id = _find_value(text, start, size, entries, borrowed(words.long_words)) - 1
     if token_id >= 0:
         ids[at] = token_id
     else:
         n = _first_letters(text, start, size, tables, ids, at)
         if n <= MAX_LINEAR_MERGE:
-            n = _merge_short(n, tables.merges, tables.bloom, scratch, ids, at)
+            merges = borrowed(tables.merges)
+            n = _merge_short(n, merges, borrowed(scratch), ids, at)
         else:
             n = _merge_long(n, tables, 0.0, scratch, ids, at)
-    return _write_parts(n, tables.parts, ids, at, size)
+    return _write_parts(n, borrowed(tables.parts), ids, at, size)
 
 
 @kernel
 def _fill_merges(rows, keeps_all, tokens, tables):
-    """Enter merges into the tables; returns the pair that makes each token, int64[V, 2], or -1.
+    """Enter merges into the tables.
+
+    Returns the pair that makes each token, int64[V, 2], or -1; and whether all merges had room.
 
     rows       int64[M, 4]: two ids, or ANY_PAIR, the resulting id, and the rank; merges of shorter
                tokens come first
@@ -7912,7 +7938,7 @@ def _fill_merges(rows, keeps_all, tokens, tables):
     n = 0
     last = -1
     merges = tables.merges
-    bloom = tables.bloom
+    is_filled = True
     for m in range(len(rows)):
         left = rows[m, 0]
         right = rows[m, 1]
@@ -7928,13 +7954,10 @@ def _fill_merges(rows, keeps_all, tokens, tables):
             right = pairs[token_id, 1] = i64(ids[1])
         elif left == ANY_PAIR or not keeps_all:
             continue
-        key = u64(left) << u64(32) | u64(right)
-        slot = _merge_slot(key, merges)
-        word, bit = _bloom_bit(key, bloom)
-        bloom[word] |= bit
-        merges[slot, 0] = key
-        merges[slot, 1] = min(entry, merges[slot, 1])  # a pair may come twice
-    return pairs
+        if _find_merge(left, right, merges) == NO_MERGE:  # a pair may come twice, the best first
+            key = u64(left) << u64(32) | u64(right)
+            is_filled &= _enter_merge(key, entry, merges)
+    return pairs, is_filled
 
 
 @kernel

@@ -3080,6 +3080,15 @@ def test_the_exact_pattern_keeps_together_what_may_be_one_token(more, fields, wo
         assert "|".join(regex.findall(pattern, "ab▁bzz▁d▁a")) == words
 
 
+@pytest.mark.parametrize("n", [31, 32, 33, 2048, 16384])
+def test_a_table_that_is_full_of_merges_has_them_all(n):
+    pairs = list(itertools.islice(itertools.product(BYTES, repeat=2), 0, None, 65536 // n))[:n]
+    ours = bpe.Tokenizer.from_merges(pairs, pattern="none")
+    assert ours.encode_batch([*map(b"".join, pairs)], "none") == [[256 + k] for k in range(n)]
+    others = {*itertools.product(BYTES[:40], repeat=2)}.difference(pairs)
+    assert {*map(len, ours.encode_batch([*map(b"".join, others)], "none"))} == {2}
+
+
 def sample(kernel, tables, data, alpha, state):
     """One result of a kernel that samples, as a tuple of ids."""
     ids = np.empty(len(data) + 2, np.uint32)
