@@ -118,7 +118,7 @@ import shlex
 import shutil
 import subprocess
 import sysconfig
-import tempfile  # noqa: F401  examples use it
+import tempfile
 import threading
 import time
 import traceback
@@ -6798,7 +6798,7 @@ def learn(
 # - Ids are below MAX_ID and may have gaps. A token has at least one byte.
 # - Two ordinary tokens differ in their bytes. A special or unused token may have the bytes of an
 #   ordinary one.
-# - Each special token has an id in the vocabulary, and no control token is a single byte.
+# - Each special token has an id in the vocabulary.
 # - Merges are pairs of bytes. Without merges, two tokens merge if they join to a token, in the
 #   order of scores or ids.
 # - Scores are floats below inf, one for each ordinary token. A Unigram must have scores.
@@ -6871,14 +6871,14 @@ def _read_names(names, alphabet="bytes"):
 
 
 def _template_sides(single, special_tokens, **_):
-    """List the ids before and after the text of a template, which is called A."""
-    names = [content["id"] for piece in single for content in piece.values()]
-    n_before = names.index("A")
+    """List the ids before and after the text of a template, which is its Sequence."""
+    n_before = [piece.get("Sequence", {}).get("id") for piece in single].index("A")
 
-    def ids_of(names):  # a second A raises KeyError
+    def ids_of(pieces):  # a second text raises KeyError
+        names = [piece["SpecialToken"]["id"] for piece in pieces]
         return [token_id for name in names for token_id in special_tokens[name]["ids"]]
 
-    return ids_of(names[:n_before]), ids_of(names[n_before + 1 :])
+    return ids_of(single[:n_before]), ids_of(single[n_before + 1 :])
 
 
 def _cls_and_sep(cls, sep, **_):
@@ -6982,6 +6982,7 @@ class Model:
         self.normalizer = tuple(self.normalizer)
         self.decoder = tuple(self.decoder)
         self.unused = sorted(self.vocab.keys() & set(self.unused))
+        self.config = copy.deepcopy(self.config)
         _validate_special_tokens(self)
         if self.alphabet != "bytes":
             _validate_characters(self)
@@ -7172,13 +7173,11 @@ def _assign_special_ids(model):
 
 
 def _validate_special_tokens(model):
-    """Check that no control token is a single byte, and warn if text can become one by merges."""
+    """Warn if text can become a control token."""
     for text, token_id in model.special_tokens.items():
         is_control = model.flags.get(text, NO_FLAGS).special
         if is_control and token_id in model.merged_special_ids:
-            forged = f"the special token {text!r} can be produced from ordinary text"
-            require(len(model.vocab[token_id]) > 1, f"{forged}: it is a single byte")
-            note(f"{forged}: merges make it from its letters")
+            note(f"the special token {text!r} can be produced from ordinary text, by its letters")
 
 
 def _validate_distinct(model):
@@ -9218,7 +9217,7 @@ def _read_limited(path):
         data = file.read(LARGEST_FILE + 1)
     if len(data) > LARGEST_FILE:
         raise InputError(f"{path}: has more than {LARGEST_FILE >> 20} MB: it is not a tokenizer")
-    return data
+    return data.removeprefix(codecs.BOM_UTF8)
 
 
 def _decode_utf8(data, where):
@@ -9293,13 +9292,9 @@ ENCODINGS = {
 
 def read_json(data, where):
     """Parse a JSON object; raises InputError for other content."""
-    text = _decode_utf8(data, where)
-    try:
-        content = json.loads(text)
-    except (ValueError, RecursionError) as error:
-        hint = "; is it a text, not a model?" * str(error).startswith("Extra data")
-        raise InputError(f"{where}: not JSON ({error}){hint}") from None
-    require(isinstance(content, dict), f"{where}: not a JSON object")
+    with naming_file(where):
+        content = json.loads(data.decode())
+        require(isinstance(content, dict), "not a JSON object")
     return content
 
 
@@ -9318,17 +9313,25 @@ def _to_json(data, indent=2):
     return json.dumps(data, ensure_ascii=False, indent=indent, default=repr) + "\n"
 
 
+# what reading raises if a file has other content than it should have
+_WRONG = (AttributeError, LookupError, OverflowError, RecursionError, TypeError, ValueError)
+
+
 @contextlib.contextmanager
 def naming_file(where):
-    """Put the name of a file, or a clause that says what failed, before an InputError's message."""
+    """Put the name of a file, or a clause that says what failed, before the message of an error.
+
+    So a reader takes the content of a file for what it should be, and does not check types.
+    """
     try:
         yield
     except InputError as error:
         if str(where) in str(error):
             raise
         raise InputError(f"{where}: {error}") from None
-    except RecursionError:
-        raise InputError(f"{where}: its objects are nested too deeply") from None
+    except _WRONG as error:
+        reason = f"{type(error).__name__}: {error}"
+        raise InputError(f"{where}: wrong content: {reason:.200}") from error
 
 
 def _refuse(feature, is_there):
@@ -9336,17 +9339,13 @@ def _refuse(feature, is_there):
     require(not is_there, f"{feature} is not supported")
 
 
-def read_vocab(names: object, alphabet: str = "characters", texts: Iterable[str] = ()) -> Vocab:
+def read_vocab(names: Ids, alphabet: str = "characters", texts: Iterable[str] = ()) -> Vocab:
     """Read a vocabulary from a file; returns id -> token, without an empty token.
 
-    names     name -> id, from JSON, unchecked
+    names     name -> id
     alphabet  of the model: it tells how names are read
     texts     names that are read as plain text in any alphabet
     """
-    require(isinstance(names, dict), "its vocabulary is not an object of tokens and ids")
-    for name, token_id in names.items():
-        if not _is_id(token_id):
-            raise InputError(f"{name!r} has the id {_brief_json(token_id)}: {_ID_RANGE}")
     tokens = {text: text.encode("utf-8", "surrogatepass") for text in texts}
     others = [name for name in names if name not in tokens]
     tokens.update(zip(others, _read_names(others, alphabet), strict=True))
@@ -9534,13 +9533,14 @@ def _names_text(name):
     return is_text and token != name.encode()
 
 
-def _read_gpt2_pair(file, special_tokens, pattern):
+def _read_gpt2_pair(file, special_tokens, pattern, config):
     """Read one of GPT-2's two files, and the other one in the same folder."""
+    cut = _BYTE_LEVEL if config.get("add_prefix_space") else "gpt2"
     for vocab, merges in (("vocab.json", "merges.txt"), ("encoder.json", "vocab.bpe")):
         start = file.name.removesuffix(vocab).removesuffix(merges)
         files = [file.with_name(start + vocab), file.with_name(start + merges)]
         if file in files and all(map(Path.is_file, files)):
-            return read_gpt2(*files, special_tokens, pattern or "gpt2")
+            return read_gpt2(*files, special_tokens, pattern or cut)
     raise InputError(
         f"{file}: GPT-2 has two files, a vocabulary and merges, with names that end in vocab.json "
         "and merges.txt: one of them is missing"
@@ -9582,7 +9582,7 @@ def read_tiktoken(data, file, encoding, pattern, special_tokens):
     if encoding is not None:
         require_known("encoding", encoding, ENCODINGS)
         facts = ENCODINGS[encoding]._asdict()
-    elif pattern is None and sidecar.is_file():
+    elif sidecar.is_file():
         facts = _read_beside(sidecar)
         require(
             facts.get("pattern") and "special_tokens" in facts,
@@ -9679,12 +9679,7 @@ def write_bpe(model):
 
 def read_bpe(data, added, alphabet):
     """Read the "model" object of a BPE."""
-    names = data.get("vocab")
-    pairs = data.get("merges")
-    require(
-        isinstance(names, dict) and isinstance(pairs, list),
-        "its BPE has no vocabulary, or no list of merges",
-    )
+    names = data["vocab"]
     of_bytes = alphabet == "bytes"
     suffix = data.get("end_of_word_suffix") or ""
     looks_up = bool(data.get("ignore_merges"))
@@ -9696,7 +9691,7 @@ def read_bpe(data, added, alphabet):
     # Names that do not stand for bytes are plain text, and no text becomes their tokens. Cohere's
     # are emoji, beside the tokens of their bytes.
     plain = {name for name in names if of_bytes and not _BYTE_NAMES.issuperset(name)}
-    merges = _read_merges(pairs, alphabet, plain)
+    merges = _read_merges(data["merges"], alphabet, plain)
     require(len(set(merges)) == len(merges), "a merge appears twice")
     texts = plain.copy()
     if of_bytes and not looks_up:
@@ -9735,11 +9730,8 @@ def write_trimmed(model):
 
 def read_trimmed(data, added, alphabet):
     """Read the "model" object of a trimmed BPE."""
-    unused = data.get("unused")
-    require(
-        isinstance(unused, list) and all(map(_is_id, unused)),
-        "a trimmed BPE has a list of the ids of unused tokens",
-    )
+    unused = data["unused"]
+    require(all(map(_is_id, unused)), "a trimmed BPE has a list of the ids of unused tokens")
     return read_bpe(data, added, alphabet) | {"unused": unused}
 
 
@@ -9764,7 +9756,7 @@ def read_wordpiece(data, added, alphabet):
     )
     if alphabet == "bytes" and not prefix.isascii():
         raise InputError("beside a ByteLevel, the prefix of a WordPiece must be ASCII")
-    vocab = read_vocab(data.get("vocab"), alphabet, added)
+    vocab = read_vocab(data["vocab"], alphabet, added)
     unknown = data.get("unk_token", "[UNK]")
     if unknown not in data["vocab"]:
         unknown = None
@@ -9816,23 +9808,14 @@ def read_unigram(data, added, alphabet):
     _refuse(
         "a Unigram with byte_fallback beside a ByteLevel", byte_fallback and alphabet == "bytes"
     )
-    pairs = data.get("vocab")
-    require(isinstance(pairs, list), "the vocabulary of a Unigram is a list of tokens and scores")
-    for pair in pairs:
-        match pair:
-            case [str(), int() | float() as score] if abs(score) < 1e300:
-                continue
-        raise InputError(f"{_brief_json(pair)} is not a token and its score")
-    names = [name for name, _ in pairs]
+    names, scores = zip(*data["vocab"], strict=True)
     unknown = data.get("unk_id")
     if unknown is not None:
-        if not _is_id(unknown) or unknown >= len(names):
-            raise InputError(f"the unk_id {unknown!r} is not in the vocabulary of {len(names)}")
-        unknown = names[unknown]
+        unknown = dict(enumerate(names))[unknown]
     return {
         "vocab": read_vocab(_token_names(data), alphabet, added),
         "merges": None,
-        "scores": np.array([score for _, score in pairs], np.float64),
+        "scores": np.array(scores, np.float64),
         "unk_token": unknown,
         "fuse_unk": True,
         "byte_fallback": byte_fallback,
@@ -9897,25 +9880,46 @@ def _differs_in_huggingface(model):
     return has_charsmap or _USER_SYMBOL in model.flags.values() or model.sums_in_single
 
 
+def add_special_tokens(model, tokens):
+    """Add special tokens, text -> AddedToken, as Hugging Face does; returns another model.
+
+    The name of a token keeps its id. Others get the next ids, after a vocabulary without gaps, or
+    else after the last id.
+    """
+    n_own = len(_names_without_added(model))
+    next_id = max([n_own - 1, *model.special_tokens.values()]) + 1
+    if next_id in model.vocab:
+        next_id = max(model.vocab) + 1
+    ids = defaultdict(itertools.count(next_id).__next__, vocab_names(model))
+    given = {text: ids[text] for text in _check_texts(tokens)}
+    return dataclasses.replace(
+        model, special_tokens=given | model.special_tokens, flags=tokens | model.flags
+    )
+
+
 def write_huggingface(model):
-    """Write the three files of a tokenizer for transformers."""
+    """Write the files of a tokenizer for transformers."""
     if _differs_in_huggingface(model):
         note(
             "in a tokenizer.json some ids may differ: Hugging Face normalizes, adds scores, orders "
             "merges and finds symbols differently"
         )
-    roles = {name: token for name, token in model.config.items() if name.endswith("_token")}
     config = {"tokenizer_class": "PreTrainedTokenizerFast", "clean_up_tokenization_spaces": False}
+    config |= model.config
+    template = config.get("chat_template")
     return {
         "tokenizer.json": _to_json(_to_tokenizer_json(model)),
-        "tokenizer_config.json": _to_json(config | model.config),
-        "special_tokens_map.json": _to_json(roles),
+        "tokenizer_config.json": _to_json(config),
+        "special_tokens_map.json": _to_json(_roles(config)),
+        **({"chat_template.jinja": template} if isinstance(template, str) else {}),
     }
 
 
 def _to_tokenizer_json(model):
     """Make the content of a tokenizer.json, as the `tokenizers` package writes it."""
     written = KINDS[model.kind].write(model)
+    if model.kind not in _OWNED:
+        written = {name: getattr(model, name) for name in _PLAIN} | written
     if model.extra:
         written["extra"] = model.extra
     texts = {}
@@ -10031,6 +10035,10 @@ def _pre_tokenizer(part):
     }
 
 
+_OWNED = ("bpe", "wordpiece", "wordlevel", "unigram")  # kinds that `tokenizers` has, too
+# fields of Model that a tokenizer.json has for all other kinds, whatever their functions write
+_PLAIN = ("unk_token", "byte_fallback", "fuse_unk", "drops_unknown", "ignore_merges",
+          "word_suffix", "subword_prefix", "max_word_chars")  # fmt: skip
 _BATCHING = ("truncation", "padding")
 # These normalizers may insert or remove the first character of a text. In Hugging Face, a piece
 # gets the mark of a Metaspace "first" only if it begins with the first character of the text before
@@ -10058,6 +10066,8 @@ def read_huggingface(content):
     alphabet = "bytes" if "ByteLevel" in types else "characters"
     ids, flags = _read_added_tokens(content.get("added_tokens") or [])
     fields = KINDS[kind].read(model_object, list(ids), alphabet)
+    if kind not in _OWNED:
+        fields = {name: model_object[name] for name in _PLAIN if name in model_object} | fields
     if alphabet == "bytes":
         _check_after_bytes(parts[types.index("ByteLevel") + 1 :], kind, fields)
     names = _token_names(model_object)
@@ -10116,18 +10126,16 @@ def _read_decoder(part, alphabet):
 _FLAGS = AddedToken._fields[:5]  # in a tokenizer.json
 
 
+def _read_flags(token):
+    """Read the flags of an added token, an object."""
+    return AddedToken(**{name: token[name] for name in _FLAGS if name in token})
+
+
 def _read_added_tokens(added):
     """Read a list of added tokens; returns text -> id, unchecked, and text -> AddedToken."""
-    ids = {}
-    flags = {}
-    try:
-        for token in added:
-            text = token["content"]
-            if text != "":
-                ids[text] = token.get("id")
-                flags[text] = AddedToken(**{name: token[name] for name in _FLAGS if name in token})
-    except (AttributeError, KeyError, TypeError):
-        raise InputError("added_tokens is not a list of tokens") from None
+    tokens = {token["content"]: token for token in added if token["content"] != ""}
+    ids = {text: token["id"] for text, token in tokens.items()}
+    flags = {text: _read_flags(token) for text, token in tokens.items()}
     for text in _check_texts(ids):
         if set(map(type, flags[text])) != {bool}:
             raise InputError(f"the flags of the added token {text!r}: each must be true or false")
@@ -10300,20 +10308,104 @@ def read_bert(data, file, config):
         "decoder": {"type": "WordPiece", "prefix": "##", "cleanup": True},
     }
     if {"[SEP]", "[CLS]"} <= specials.keys():
-        content["post_processor"] = {
-            "type": "BertProcessing",
-            "sep": ["[SEP]", specials["[SEP]"]],
-            "cls": ["[CLS]", specials["[CLS]"]],
-        }
+        content["post_processor"] = template_processing("[CLS] $A [SEP]", specials)
     model = read_huggingface(content)
-    roles = {"pad_token": "[PAD]", "unk_token": "[UNK]"}
-    model.config = {role: text for role, text in roles.items() if text in specials}
+    model.config = {f"{text[1:-1].lower()}_token": text for text in specials}
     return model
 
 
-# the keys of tokenizer_config.json that this module keeps
+# Files beside a vocabulary, as transformers reads them. All settings are kept, and written again.
+
 ROLES = ("bos_token", "eos_token", "pad_token", "unk_token")
-CONFIG_KEYS = (*ROLES, "model_max_length", "chat_template")
+# settings that change ids in transformers, but not here; the last two are those of SentencePiece
+_UNHEEDED = {"split_special_tokens": True, "add_prefix_space": False, "do_lower_case": True}
+
+
+# transformers adds missing tokens in this order, and then those with other roles
+_ROLE_ORDER = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token",
+               "mask_token")  # fmt: skip
+
+
+def _beside(file, name):
+    """Name a file beside that of a model; a.json may have its own, a.tokenizer_config.json."""
+    own = file.with_name(f"{file.stem}.{name}")
+    return own if own.exists() else file.with_name(name)
+
+
+def _roles(config):
+    """Select the special tokens with a role, such as eos_token; each is a text or an object."""
+    return {
+        role: token
+        for role, token in config.items()
+        if role.endswith("_token") and isinstance(token, str | dict)
+    }
+
+
+def _with_folder(model, file, config):
+    """Give a model the tokens and settings of the files beside it; returns another model.
+
+    config  the content of tokenizer_config.json
+    """
+    added = config.pop("added_tokens_decoder", None)
+    if added is None:
+        config |= _read_beside(_beside(file, "special_tokens_map.json"))
+        names = _read_beside(_beside(file, "added_tokens.json"))
+        added = {names[text]: {"content": text, "normalized": True} for text in names}
+    ids = {added[key]["content"]: int(key) for key in sorted(added, key=int)}
+    tokens = {token["content"]: _read_flags({"special": False} | token) for token in added.values()}
+    tokens = {text: tokens[text] for text in ids}
+
+    def text_of(token):  # with a role; a text, or an object
+        token = {"content": token} if isinstance(token, str) else token
+        text = token["content"]
+        flags = tokens.get(text, _read_flags(token))
+        tokens[text] = flags._replace(special=True, normalized=text not in ids and flags.normalized)
+        return text
+
+    roles = _roles(config)
+    config |= {role: text_of(roles[role]) for role in (*_ROLE_ORDER, *roles) if role in roles}
+    extra = config.pop("additional_special_tokens", None)
+    extra = config.get("extra_special_tokens") or extra
+    if isinstance(extra, dict):
+        config["extra_special_tokens"] = {name: text_of(token) for name, token in extra.items()}
+    elif extra:
+        config["extra_special_tokens"] = [*map(text_of, extra)]
+    missing = {text: tokens[text] for text in tokens if text not in model.special_tokens}
+    if missing:
+        if model.normalizer_steps[:1] and model.normalizer_steps[0]["type"] == "SentencePiece":
+            # transformers finds them before SentencePiece sees the text
+            missing = {text: flags._replace(normalized=False) for text, flags in missing.items()}
+        model = add_special_tokens(model, missing)
+    others = dict(ids.items() - model.special_tokens.items())
+    if others:
+        own = {text: model.special_tokens[text] for text in others}
+        note(f"{file}: added tokens have the ids {own!r:.99}, but {others!r:.99} beside it")
+    model.config |= config | _read_templates(file)
+    return model
+
+
+def _read_templates(file):
+    """Read the files of chat templates: a text, or a list if there are several."""
+    files = {"default": _beside(file, "chat_template.jinja")}
+    files |= {path.stem: path for path in file.parent.glob("additional_chat_templates/*.jinja")}
+    templates = [
+        {"name": name, "template": _decode_utf8(_read_limited(path), path)}
+        for name, path in files.items()
+        if path.is_file()
+    ]
+    if not templates:
+        return {}
+    return {"chat_template": templates if len(files) > 1 else templates[0]["template"]}
+
+
+def _add_sides(model):
+    """Make the post_processor that `add_bos_token` and `add_eos_token` ask for."""
+    config = model.config
+    sides = [config.get(f"add_{side}") and config.get(side) for side in ("bos_token", "eos_token")]
+    if any(sides):
+        template = "{} $A {}".format(*(side or "" for side in sides))
+        model.post_processor = template_processing(template, model.special_tokens)
+
 
 # A template in Jinja for a chat. It puts each message between <|im_start|> and <|im_end|>, lists
 # tools as JSON, and puts each call of a tool between <tool_call> and </tool_call>.
@@ -10426,8 +10518,11 @@ FORMATS = {
         rb"#version|(?!" + _RANK + rb")\S+ \S+\r?\n|" + _VOCAB,
     ),
     "tiktoken": Format(read_tiktoken, write_tiktoken, "tokenizer.tiktoken", _RANK),
-    # A ModelProto begins with its pieces. The tag of this field is the byte of a newline.
-    "sentencepiece": Format(read_sentencepiece, None, "tokenizer.model", rb"\n"),
+    # A ModelProto begins with its pieces. The tag of this field is the byte of a newline; those of
+    # the score and the type of the first piece are 0x15 and 0x18.
+    "sentencepiece": Format(
+        read_sentencepiece, None, "tokenizer.model", rb"(?s)\n.{1,200}?[\x15\x18]"
+    ),
     "bert": Format(read_bert, None, "vocab.txt", rb"(?ms)(?:.*?\n)??(?:##|\[UNK\]\r?$)"),
 }
 WRITTEN_FORMATS = [name for name in FORMATS if FORMATS[name].write]
@@ -10464,7 +10559,7 @@ def load_model(path, *, encoding=None, pattern=None, special_tokens=None):
         require(not any(options.values()), "a tokenizer of a library has its own: omit `pattern`")
         return _model_of(file)
     data = _read_limited(file)
-    config = _read_beside(file.with_name("tokenizer_config.json"))
+    config = _read_beside(_beside(file, "tokenizer_config.json"))
     form = next((form for form in FORMATS.values() if regex.match(form.sign, data)), None)
     require(
         form,
@@ -10476,7 +10571,13 @@ def load_model(path, *, encoding=None, pattern=None, special_tokens=None):
             raise InputError(f"{file}: a file like {form.file} has its own: omit `{name}`")
     with naming_file(file):
         model = call_with(form.read, data=data, file=file, config=config, **options)
-    model.config |= {name: config[name] for name in CONFIG_KEYS if name in config}
+        model = _with_folder(model, file, config)
+        if form is not FORMATS["huggingface"]:  # in transformers, a tokenizer.json has its own
+            _add_sides(model)
+    names = [*_UNHEEDED][: None if form.read is read_sentencepiece else 1]
+    unheeded = [name for name in names if config.get(name) is _UNHEEDED[name]]
+    if unheeded:
+        note(f"{', '.join(unheeded)} of a tokenizer_config.json: kept, but not applied by `encode`")
     if model.drops_unknown:
         note(
             f"{file}: the model has no unknown token: it leaves out unknown letters, as Hugging "
@@ -10489,34 +10590,44 @@ def load_model(path, *, encoding=None, pattern=None, special_tokens=None):
 _HUB_VOCABULARIES = ["tokenizer.json", "tokenizer.model", "spiece.model"]
 _HUB_VOCABULARIES += ["sentencepiece.bpe.model", "vocab.json", "vocab.txt"]
 _HUB_FILES = [*_HUB_VOCABULARIES, "merges.txt", "tokenizer_config.json", "config.json"]
+_HUB_FILES += ["added_tokens.json", "special_tokens_map.json", "chat_template.jinja"]
 
 
 def _find_on_hub(name):
     """Find the file of a model by a name of the hub, such as openai-community/gpt2.
 
-    The network is asked only for a model that is not in the cache of huggingface_hub. A name whose
-    first part is a folder here is a mistyped path.
+    The network is asked unless the cache of huggingface_hub has both a tokenizer.json and its
+    settings; without a network any vocabulary in the cache will do. A name whose first part is a
+    folder here is a mistyped path.
     """
     missing = f"{name}: no such file or folder"
     is_path = name.endswith((".json", ".txt", ".model", ".tiktoken"))
     is_path |= os.path.exists(os.path.dirname(name))
     require(not is_path and re.fullmatch(r"\w[\w.-]*/[\w.-]+", name), missing)
+    files = {}
+    names = ()
     try:
         hub = importlib.import_module("huggingface_hub")
-        for file in _HUB_VOCABULARIES:
-            cached = hub.try_to_load_from_cache(name, file)
-            if isinstance(cached, str):
-                return Path(cached)
-        # This fails at once without a network, while a download tries again for 23 s.
-        names = {file.rfilename for file in hub.model_info(name, timeout=10).siblings}
-        files = [hub.hf_hub_download(name, file) for file in _HUB_FILES if file in names]
-        return Path(files[0])
+        cached = {file: hub.try_to_load_from_cache(name, file) for file in _HUB_FILES}
+        files = {file: path for file, path in cached.items() if isinstance(path, str)}
+        if not files.keys() >= {"tokenizer.json", "tokenizer_config.json"}:
+            # This fails at once without a network, while a download tries again for 23 s.
+            names = {file.rfilename for file in hub.model_info(name, timeout=10).siblings}
+            files = {file: hub.hf_hub_download(name, file) for file in _HUB_FILES if file in names}
     except Exception as error:  # the version of the package decides which errors it raises
         reason = str(error).strip().partition("\n")[0]
-        raise InputError(
-            f"{missing}; a name of the hub needs a network and pip install huggingface_hub "
-            f"({reason:.200}); or download https://huggingface.co/{name}/resolve/main/tokenizer.json"
-        ) from None
+        if not files:
+            raise InputError(
+                f"{missing}; a name of the hub needs a network and pip install huggingface_hub "
+                f"({reason:.200}); or download "
+                f"https://huggingface.co/{name}/resolve/main/tokenizer.json"
+            ) from None
+    vocabularies = [files[file] for file in _HUB_VOCABULARIES if file in files]
+    require(
+        vocabularies,
+        f"{name}: here is no {', '.join(_HUB_VOCABULARIES)}, only {sorted(names)!r:.99}",
+    )
+    return Path(vocabularies[0])
 
 
 def _model_of(tokenizer):
@@ -10533,14 +10644,13 @@ def _model_of(tokenizer):
         f"transformers or a tiktoken.Encoding, not {tokenizer!r:.80}",
     )
     content = read_json(backend.to_str().encode(), "the tokenizer")
-    if backend is not tokenizer:
-        content |= dict.fromkeys(_BATCHING)  # left over from the last call of the tokenizer
-    model = read_huggingface(content)
-    for name in CONFIG_KEYS:
-        value = getattr(tokenizer, name, None)
-        if value is not None:
-            model.config[name] = value
-    return model
+    if backend is tokenizer:
+        return read_huggingface(content)
+    content |= dict.fromkeys(_BATCHING)  # left over from the last call of the tokenizer
+    with tempfile.TemporaryDirectory() as folder:
+        tokenizer.save_pretrained(folder)
+        config = Path(folder, "tokenizer_config.json")
+        return _with_folder(read_huggingface(content), config, _read_beside(config))
 
 
 def save_model(model, path, format=None):
@@ -10558,8 +10668,15 @@ def save_model(model, path, format=None):
     if path.suffix == Path(form.file).suffix and not path.is_dir():
         # The path names the first file, and the others go next to it.
         require(format != "gpt2", f"{path}: GPT-2's format has two files: name a folder for them")
-        texts = {name.replace(form.file, path.name): text for name, text in texts.items()}
-        atomic_write_all(path.parent, texts)
+        # Two models in one folder share no file.
+        own = "" if path.name == form.file else f"{path.stem}."
+        atomic_write_all(
+            path.parent,
+            {
+                name.replace(form.file, path.name) if form.file in name else own + name: text
+                for name, text in texts.items()
+            },
+        )
         return
     plain = model.kind == "bpe" and model.merges is not None
     if format is None and plain and not model.ignore_merges:
@@ -10803,7 +10920,7 @@ def surround(ids, offsets, before, after, max_length=None):
     if max_length is not None:
         room = max_length - len(row)
         require(room >= 0, f"`max_length` {max_length} has no room for the special tokens")
-        stops = np.repeat(offsets[:-1] + room, np.diff(offsets))
+        stops = np.repeat(offsets[:-1] + min(room, len(ids)), np.diff(offsets))
         is_kept = np.arange(len(ids)) < stops
         ids = ids[is_kept]
         offsets = _add_up(is_kept)[offsets]
@@ -11215,8 +11332,10 @@ class Tokenizer:
         encoder.json and vocab.bpe; a rank file of tiktoken; a model of SentencePiece; or BERT's
         vocab.txt. A rank file lacks a pattern and special tokens: `encoding` is a name in
         ENCODINGS, or `pattern` and `special_tokens` give them. Published rank files, and those that
-        were saved here, need neither. Raises ValueError for other files, and for features that
-        would give other ids here.
+        were saved here, need neither. Files beside it add tokens, roles and settings, as in
+        transformers: tokenizer_config.json, special_tokens_map.json, added_tokens.json and chat
+        templates; all of them are written again by `save`. Raises ValueError for other files, and
+        for features that would give other ids here.
         """
         origin = find_model(path)
         tokenizer = cls.from_model(
@@ -11228,12 +11347,14 @@ class Tokenizer:
     def save(self, path: PathName, format: str | None = None) -> None:
         """Write a model folder.
 
-        "huggingface"   tokenizer.json, tokenizer_config.json, special_tokens_map.json
+        "huggingface"   tokenizer.json, tokenizer_config.json, special_tokens_map.json, and
+                        chat_template.jinja
         "gpt2"          vocab.json, merges.txt
         "tiktoken"      tokenizer.tiktoken, and the pattern and the special tokens in
                         tokenizer.tiktoken.json
         None            those of "huggingface", and also those of "gpt2" if that is possible
 
+        A path such as "a.json" is the name of the first file; the others are then a.* as well.
         Raises ValueError if the format cannot represent the model.
         """
         save_model(self.model, path, format)
@@ -11287,12 +11408,8 @@ class Tokenizer:
         >>> tokenizer.encode("Hi", add_special_tokens=True)
         [256, 72, 105, 257]
         """
-        model = self.model
-        n_own = len(_names_without_added(model))
-        next_id = max([n_own - 1, *model.special_tokens.values()]) + 1
-        ids = defaultdict(itertools.count(next_id).__next__, vocab_names(model))
-        given = {text: ids[text] for text in _check_texts(special_tokens)}
-        model = dataclasses.replace(model, special_tokens=given | model.special_tokens)
+        texts = _check_texts(special_tokens)
+        model = add_special_tokens(self.model, dict.fromkeys(texts, NO_FLAGS))
         if template is not None:
             model.post_processor = template_processing(template, model.special_tokens)
         return Tokenizer.from_model(model, self._cache_size)
@@ -11320,6 +11437,7 @@ class Tokenizer:
             and origin.with_name("tokenizer_config.json").is_file()
         ):
             original = transformers.AutoTokenizer.from_pretrained(origin.parent)
+            self._compare(original.backend_tokenizer)
         else:
             original = transformers.PreTrainedTokenizerFast(
                 tokenizer_object=self.to_huggingface(), **self.config
@@ -11327,6 +11445,14 @@ class Tokenizer:
         swapped = _swapped(_FastTexts, type(original), vars(original))
         swapped._current()  # now, since copies of it take some time
         return swapped
+
+    def _compare(self, theirs):
+        """Tell if transformers makes another tokenizer of a folder."""
+        with contextlib.suppress(InputError):
+            models = read_huggingface(_to_tokenizer_json(self.model)), _model_of(theirs)
+            ours, others = ((model.digest, model.added_ids) for model in models)
+            if ours != others:
+                note("transformers changes what this folder says: some ids differ from `encode`'s")
 
     def as_tiktoken(self, name: str = "bpe_numba"):
         """Make a `tiktoken.Encoding` whose batches are encoded here, with the same results.
@@ -11861,7 +11987,9 @@ def _copied(tokenizer, **changes):
 def _unpickle(pickled, config):
     """Make a tokenizer that has a config of its own, and shares all else with its copies."""
     tokenizer = _unpickle_once(pickled)
-    return _copied(tokenizer, model=dataclasses.replace(tokenizer.model, config=dict(config)))
+    model = copy.copy(tokenizer.model)  # it is known to be right
+    model.config = copy.deepcopy(config)
+    return _copied(tokenizer, model=model)
 
 
 # Tokenizers of other libraries that encode here: their class is a subclass of the library's, in
@@ -11924,26 +12052,35 @@ _FAST_OPTIONS = {"add_special_tokens", "max_length", "padding", "return_tensors"
 class _FastTexts(_Swapped):
     """The methods of a fast tokenizer of transformers that encode here; see `Tokenizer.as_hf`."""
 
-    _state = ...  # that of the post_processor for which `_ours` was made
+    _state = None  # that of the library's tokenizer for which `_ours` was made
+    _model_state = None  # a digest of its model, which takes some time
 
-    def add_tokens(self, *arguments, **options):
-        """Add tokens, which `_ours` lacks."""
-        self._state = ...
-        return super().add_tokens(*arguments, **options)
+    @property
+    def backend_tokenizer(self):
+        """The library's tokenizer, whose model the caller may change."""
+        self._model_state = None
+        return self._tokenizer
 
     def _current(self):
-        """Return the Tokenizer of the library's tokenizer, whose tokens or template may be new.
+        """Return the Tokenizer of the library's tokenizer, of which any part may be new.
 
-        Returns None if the library gives tokens or padding a type other than 0.
+        Returns None if it gives tokens a type other than 0, or cannot be followed.
         """
-        state = self.backend_tokenizer.post_processor.__getstate__()
+        backend = self._tokenizer
+        # Three references are those of this object, of `backend` and of the call.
+        if self._model_state is None or sys.getrefcount(backend) > 3:
+            self._model_state = hashlib.sha256(backend.model.__getstate__()).digest()
+        parts = backend.normalizer, backend.pre_tokenizer, backend.post_processor
+        added = backend.get_added_tokens_decoder()
+        state = [self._model_state, str(added), *(part and part.__getstate__() for part in parts)]
         if state != self._state:
             self._state = state
             self._ours = None
             one = super().__call__("a", return_token_type_ids=True)
-            if not any(one["token_type_ids"]) and not self.pad_token_type_id:
-                with warnings.catch_warnings(action="ignore"):  # they tell what is obeyed here
-                    self._ours = Tokenizer.from_model(load_model(self))
+            if not any(one["token_type_ids"]):
+                # notes tell what is obeyed here
+                with warnings.catch_warnings(action="ignore"), contextlib.suppress(InputError):
+                    self._ours = Tokenizer.from_model(_model_of(backend))
         return self._ours
 
     def __call__(self, text=None, *others, **options):
@@ -11964,7 +12101,8 @@ class _FastTexts(_Swapped):
         if truncation.value != "do_not_truncate":
             require(self.truncation_side == "right" and truncation.value != "only_second", _LEFT)
             options["max_length"] = max_length
-        require(self._current() and not self.split_special_tokens, _LEFT)
+        is_plain = not self.split_special_tokens and not self.pad_token_type_id
+        require(is_plain and self._current(), _LEFT)
         ids, offsets = self._ours.encode_batch_to_numpy(texts, **options)
         values = {"token_type_ids": 0, "attention_mask": 1}
         values = {name: values[name] for name in values if name in self.model_input_names}
