@@ -4815,6 +4815,7 @@ def _batched_by_size(items, size_of, limit):
 # learn.
 
 Merge = tuple[bytes, bytes]  # the two tokens that became one
+Counts = Mapping[Text, int] | Iterable[tuple[Text, int]]  # words and their counts
 TASK_BYTES = 1 << 24  # text that a worker counts at once, unless a block is longer
 MAX_WORDS = 40_000_000  # counting so many words and learning from them takes 8 GB
 
@@ -4839,17 +4840,20 @@ class Words(NamedTuple):
     __repr__ = brief_repr
 
     @classmethod
-    def from_counts(cls, counts: Mapping[bytes, int]) -> Words:
-        """Make Words from pretokens and their counts, which must be whole numbers, 0 or more."""
-        for word, n in counts.items():
-            if not isinstance(word, bytes):
-                raise InputError(f"words are bytes, not {type(word).__name__}: {word!r}")
+    def from_counts(cls, counts: Counts) -> Words:
+        """Make Words from pretokens and their counts: a mapping, or pairs, which are added up.
+
+        A pretoken is bytes or a string, and a count is a whole number, 0 or more.
+        """
+        nonzero = defaultdict(int)
+        for word, n in counts.items() if isinstance(counts, Mapping) else counts:
             is_whole = isinstance(n, (int, np.integer))
             if not is_whole or n < 0:
                 raise InputError(
                     f"the count of {word!r} is {n!r}: it must be a whole number, 0 or more"
                 )
-        nonzero = {word: int(n) for word, n in counts.items() if word and n}
+            if word and n:
+                nonzero[_text_bytes(word)] += int(n)
         n_bytes = sum(len(word) * n for word, n in nonzero.items())
         require(
             n_bytes < 2**63, "the counts add up to 2**63 bytes or more, which 64 bits cannot hold"
@@ -5483,6 +5487,23 @@ def compile_counting(pattern):
     flat = FlatText.join([b"one two"], [BEGINS])
     counter.add_flat(flat, pattern)
     counter.add_words(counter.words())
+
+
+def read_counts(path):
+    """Read lines of a word, a tab or a space, and its count; yields pairs of word and count.
+
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     path = Path(folder, "words.tsv")
+    ...     _ = path.write_text("low\\t5\\n lower\\t2\\n")
+    ...     list(read_counts(path))
+    [(b'low', 5), (b' lower', 2)]
+    """
+    data = b"".join(chunk for chunk, _ in _read_chunks(path, BLOCK_BYTES))
+    for number, line in enumerate(data.splitlines(), 1):
+        match = re.fullmatch(rb"(.*)[\t ](\d+)", line)
+        if match is None:
+            raise InputError(f"{path}: line {number} has no word, tab and count: {line!r:.80}")
+        yield match[1], int(match[2])
 
 
 # Words files: `count_files` writes them, and `train` learns from them.
@@ -6213,16 +6234,12 @@ def _merge_until(goal, learner):
         if learner.heap_size == 0 or learner.heap_size > learner.n_pairs:
             _refill_heap(learner)
             if learner.heap_size == 0:
-                if learner.threshold > LEAST_SCORE:  # the score is random: try again
-                    continue
                 return -1, -1, 0, 0.0
         first = learner.heap[0]
         queued = first.score
         number = first.pair
         pair = learner.pairs[number]
         score = _score(pair, learner)
-        if score != _score(pair, learner):  # it is not a function of its arguments
-            score = queued = np.inf
         is_outdated = score < queued or (score == queued and pair.count < first.count)
         if is_outdated and score >= learner.threshold:
             _sift_down(number, score, pair.count, learner)
@@ -6476,9 +6493,8 @@ class Learner:
 
     The score must depend on its arguments alone, not on a random number. A global variable keeps
     the value that it had when the score was first used. A pair whose score is 0 or less is
-    never the best, and without a best pair learning ends. If the score of a pair is NaN or inf,
-    raises an error, or differs when it is computed again, then `best` and `merge_best` raise
-    InputError instead of choosing a pair.
+    never the best, and without a best pair learning ends. If the score of a pair is NaN or inf, or
+    raises an error, then `best` and `merge_best` raise InputError instead of choosing a pair.
 
     A learner is for one thread at a time. Any pair may merge at any time, even where it does not
     occur. So learners of several corpora stay in step if each merge is made in all of them: a
@@ -6716,10 +6732,7 @@ class Learner:
         pair = Pair(*self._run(_merge_until, goal))
         if pair.score == np.inf:
             tokens = self.token(pair.left), self.token(pair.right)
-            raise InputError(
-                f"the score of {tokens} is not a finite number, raised an error, or is another one "
-                "when it is computed again"
-            )
+            raise InputError(f"the score of {tokens} is not a finite number, or raised an error")
         return pair if pair.left >= 0 else None
 
     def _all_tokens(self):
@@ -11124,11 +11137,12 @@ class Tokenizer:
         fields   further fields of the Model, such as `pattern`, or `decoder` for tokens of
                  characters
 
-        Ids are given as by `train`. A vocabulary without merges needs no call:
-        `Tokenizer(vocab, None)`, or a Model of the kind "wordpiece" for the longest match. After
-        splits, merges alone cut words in another way than the Learner did, so such a Learner raises
-        InputError. Make its merges and splits again in a Learner of other words, and read its
-        `words`.
+        Ids are given as by `train`. An alphabet other than the bytes is one of characters: units of
+        several letters, such as phonemes, are written as one character each. A vocabulary without
+        merges needs no call: `Tokenizer(vocab, None)`, or a Model of the kind "wordpiece" for the
+        longest match. After splits, merges alone cut words in another way than the Learner did, so
+        such a Learner raises InputError. Make its merges and splits again in a Learner of other
+        words, and read its `words`.
 
         >>> learner = Learner(Words.from_counts({b"low": 5, b" lower": 2}), 258)
         >>> learner.merge_best(258)
@@ -11151,6 +11165,14 @@ class Tokenizer:
         vocab = build_vocabulary(merges, special_tokens, special_tokens_at)
         if tuple(merges.alphabet) != BYTES:
             fields = {"alphabet": "characters", **fields}
+            suffix = fields.get("word_suffix", "").encode()
+            letters = [letter.removesuffix(suffix).decode() for letter in merges.alphabet]
+            units = [letter for letter in letters if len(letter) > 1]
+            require(
+                not units,
+                f"no merge makes {units[:1]} of the alphabet from its letters: write such a unit "
+                "as one character; for tokens of `words_of_model` use `extend_model`",
+            )
         if without:
             unused = {*without}
             require(unused <= {*vocab.values()}, "some token of `without` is not in the vocabulary")
@@ -12600,6 +12622,7 @@ def train(
     *,
     special_tokens_at: str = "first",
     texts: Iterable[Text | Sequence[Text]] | None = None,
+    counts: PathName | Counts | None = None,
     model: str = "bpe",
     alphabet: str | None = None,
     pattern: PatternSource | None = None,
@@ -12631,6 +12654,10 @@ def train(
     special_tokens_at  the ids of special tokens: first, after-bytes, or last (as in GPT-2)
     texts              texts to learn from instead of inputs, or lists of them; they are read once,
                        in bounded memory
+    counts             words and their counts to learn from instead of inputs: a file with a word,
+                       a tab and its count in each line; in Python also a mapping, or pairs. Words
+                       are pretokens as the pattern cuts them out of normalized text: one that
+                       follows a space begins with it
     model              bpe; wordpiece; unigram; or longest, which learns as bpe does and takes the
                        longest tokens
     alphabet           tokens are made of bytes or characters; the default is bytes with bpe and
@@ -12670,9 +12697,9 @@ def train(
     ([3, 3, 2], 2)
     """
     options = dict(locals())
-    recipe, files, counts = prepare(call_with(Recipe, **options), inputs, texts)
+    recipe, files, counted = prepare(call_with(Recipe, **options), inputs, texts, counts)
     source = recipe.source(files, **options)
-    return train_recipe(recipe, source, counts, call_with(Engine, **options))
+    return train_recipe(recipe, source, counted, call_with(Engine, **options))
 
 
 class Family(NamedTuple):
@@ -12707,7 +12734,7 @@ BYTE_TOKENS = tuple(token.decode() for token in _FALLBACK_TOKENS)
 
 
 # those that do not decide the model
-_OTHER_OPTIONS = "inputs texts text_field skip_bad_lines workers progress learner_options"
+_OTHER_OPTIONS = "inputs texts counts text_field skip_bad_lines workers progress learner_options"
 _Options = dataclasses.make_dataclass(
     "_Options",
     [
@@ -13203,13 +13230,29 @@ def count_files(
     return counted
 
 
-def prepare(recipe, inputs=STANDARD_LIBRARY, texts=None):
-    """Complete a recipe, and find the files or texts to learn from.
+def _count_given(counts, special_tokens):
+    """Make CorpusCounts of a mapping, of pairs or of a file, in which no word may be special."""
+    words = Words.from_counts(read_counts(counts) if isinstance(counts, PathName) else counts)
+    text = b"\xff".join(words.texts)
+    for token in special_tokens:
+        require(
+            token.encode() not in text,
+            f"words contain the special token {token!r}: cut texts there before you count them",
+        )
+    return CorpusCounts(words, 0, int(words.sizes @ words.counts))
 
-    Returns the recipe, the files or texts, and the counts if these are words files. Settings of
-    the text that a recipe leaves open are taken from the words files, which must agree.
+
+def prepare(recipe, inputs=STANDARD_LIBRARY, texts=None, counts=None):
+    """Complete a recipe, and find the files, texts or counts to learn from.
+
+    Returns the recipe, the files or texts, and the counts if there are some, as in words files.
+    Settings of the text that a recipe leaves open are taken from the words files, which must agree.
     """
-    require(STANDARD_LIBRARY is inputs or texts is None, "`inputs` and `texts` cannot be combined")
+    given = [inputs is not STANDARD_LIBRARY, texts is not None, counts is not None]
+    require(sum(given) <= 1, "`inputs`, `texts` and `counts` cannot be combined")
+    if counts is not None:
+        recipe = complete(recipe)
+        return recipe, None, [_count_given(counts, recipe.source().special_tokens)]
     require(
         not isinstance(texts, Text | Mapping)
         and not hasattr(texts, "columns")
@@ -13285,7 +13328,8 @@ def train_recipe(recipe, source, counts, engine):
         counted = count(source, engine, counts, recipe.max_words)
         if not counts:
             timings["scan"].n_bytes = counted.n_bytes
-    require(len(counted.words.counts), f"no text to learn from in {_name_some(files)}")
+    names = _name_some(files) or "`counts`"
+    require(len(counted.words.counts), f"no text to learn from in {names}")
     with stage("learn") as timings["learn"]:
         learned = recipe.learn(counted.words, engine)
     with stage("vocabulary") as timings["vocabulary"]:
@@ -13316,25 +13360,20 @@ def train_bpe(
 
 @checked
 def train_bpe_from_counts(
-    counts: Mapping[bytes, int],
-    vocab_size: int,
-    special_tokens: Sequence[str] = (),
-    **options: object,
+    counts: Counts, vocab_size: int, special_tokens: Sequence[str] = (), **options: object
 ) -> tuple[dict[int, bytes], list[Merge]]:
-    """Train on pretokens that were counted elsewhere; the options are those of a Recipe.
+    """Train a BPE on pretokens that were counted elsewhere; the options are those of a Recipe.
+
+    `train(counts=counts)` takes them, too, for models of all families.
 
     >>> vocab, merges = train_bpe_from_counts({b"hug": 10, b"pug": 5, b"hugs": 5}, 258)
     >>> merges, vocab[257]
     ([(b'u', b'g'), (b'h', b'ug')], b'hug')
     """
-    recipe = complete(Recipe(vocab_size, special_tokens, **options))
-    for token in recipe.special_tokens:
-        words = [word for word in counts if token.encode() in word]
-        require(
-            not words,
-            f"words contain the special token {token!r}, as {words[:1]}: cut texts there first",
-        )
-    model = recipe.build(recipe.learn(Words.from_counts(counts)))
+    recipe = Recipe(vocab_size, special_tokens, **options)
+    require(recipe.model == "bpe", "only a BPE has merges: `train` takes `counts` for all families")
+    recipe, _, (counted,) = prepare(recipe, counts=counts)
+    model = recipe.build(recipe.learn(counted.words))
     return model.vocab, model.merges
 
 
@@ -14263,9 +14302,9 @@ def _train_command(inputs: Sequence[str] = (), *, out="model", template=None, **
     names = options.keys() - known
     learner_options = {name: options[name] for name in names}
     recipe = call_with(Recipe, **options, learner_options=learner_options)
-    if not inputs:
+    if not inputs and options["counts"] is None:
         note("no file is named: this learns from the source of Python's standard library")
-    recipe, files, counts = prepare(recipe, inputs or STANDARD_LIBRARY)
+    recipe, files, counts = prepare(recipe, inputs or STANDARD_LIBRARY, counts=options["counts"])
     special_tokens = recipe.special_tokens
     config = call_with(transformers_config, **options | {"special_tokens": special_tokens})
     if template is not None:  # checks it before the training

@@ -617,7 +617,7 @@ def test_public_names_are_few_and_explained_by_examples():
     # of a kind of one's own, whose file docs/inside.md has as a whole
     parts = {"kernel", "struct", "make_trie", "read_vocab", "trie_child", "vocab_names"}
     # the examples of the functions that return them
-    results = {"Comparison", "Curve", "Encoded", "Inspection", "View"}
+    results = {"Comparison", "Curve", "DecodeStream", "Encoded", "Inspection", "View"}
     for name in {*bpe.__all__} - parts - results:
         value = getattr(bpe, name)
         assert not callable(value) or ">>> " in inspect.getdoc(value), name
@@ -2607,17 +2607,6 @@ def test_a_score_that_fails_is_named_and_the_learner_goes_on_without_the_pair(sc
     assert learner.learned().merges == [(b"a", b"b"), (b"x", b"y")]
 
 
-@pytest.mark.parametrize("counts", [{b"abcabd": 5, b"abc": 3}, {b"ab": 2}])
-def test_a_score_that_is_no_function_of_its_arguments_is_refused(counts):
-    for score in (
-        lambda count, size: count * np.random.random(),
-        lambda count, left, right, size: count + np.random.random(),
-    ):
-        learner = bpe.Learner(bpe.Words.from_counts(counts), 300, score=score)
-        with refusal("is another one when it is computed again"):
-            learner.merge_best(300)
-
-
 def test_two_ways_to_one_token_make_one_token():
     learner = bpe.Learner(bpe.Words.from_counts({b"abcd": 3}), 300)
     for pair in (b"b", b"c"), (b"a", b"bc"), (b"a", b"b"), (b"ab", b"c"), (b"abc", b"d"):
@@ -2789,6 +2778,18 @@ def test_going_on_reaches_across_the_ends_of_old_pretokens(text, extra):
     extended = bpe.Tokenizer.from_model(bpe.extend_model(model, learned))
     n_ids = sum(len(extended.encode(word)) * count for word, count in counts.items())
     assert n_ids == learned.n_tokens[-1]
+
+
+def test_units_of_several_letters_become_no_tokenizer():
+    units = bpe.Words(np.array([0, 1, 0]), np.array([0, 3]), np.array([5]), [b"W-", b"AH-"])
+    model = bpe.Model({0: b"a", 1: b"b", 2: b"ab"}, [(b"a", b"b")])
+    for words in (units, bpe.words_of_model(model, bpe.Words.from_counts({b"abab": 2}))):
+        with refusal(r"no merge makes \['(W-|ab)'\] of the alphabet from its letters"):
+            bpe.Tokenizer.from_merges(bpe.learn(words, 9))
+    suffixed = units._replace(alphabet=[b"a", b"b</w>"], symbols=np.array([0, 0, 1]))
+    fields = {"word_suffix": "</w>", "pattern": "none"}
+    ours = bpe.Tokenizer.from_merges(bpe.learn(suffixed, 4), **fields)
+    assert [*map(ours.id_to_token, ours.encode("aab"))] == [b"aab</w>"]
 
 
 def test_letters_that_a_model_lacks_split_words():
@@ -6015,6 +6016,32 @@ def test_training_from_counts_is_training_from_the_texts(library, tmp_path, coun
     assert written[0] == written[1] == written[2] and "training.json" in written[0]
 
 
+@pytest.mark.parametrize("options", [options for options, _ in FAMILIES], ids=str)
+def test_a_training_on_counts_is_that_on_the_texts(options):
+    of_texts = family_training(**options)
+    counts = of_texts.counted.words.to_counts()
+    halves = [(word, n - n // 2) for word, n in counts.items()]
+    halves += [(word.decode(), n // 2) for word, n in counts.items()]  # all are UTF-8
+    recipe = dataclasses.replace(of_texts.recipe, **options)
+    recipe = dataclasses.replace(recipe, normalizer=[*options.get("normalizer", ())])
+    for words in (counts, halves):
+        completed, files, (counted,) = bpe.prepare(recipe, counts=words)
+        ours = bpe.train_recipe(completed, bpe.Source(files, "none"), [counted], bpe.Engine(1))
+        assert ours.tokenizer.to_str() == of_texts.tokenizer.to_str()
+        assert ours.n_bytes == counted.n_bytes and ours.n_tokens == of_texts.n_tokens
+
+
+def test_a_file_of_counts_is_learnt_from_on_the_command_line(command, tmp_path):
+    (tmp_path / "words.tsv").write_bytes("low\t5\r\n lower 2\n a b\t3\n é\t1\n".encode())
+    (tmp_path / "more.tsv").write_text("low\t5\nlow\n")
+    command("train --counts words.tsv --vocab-size 259 --quiet --out model", cwd=tmp_path)
+    counts = {"low": 5, " lower": 2, " a b": 3, " é": 1}
+    _, merges = bpe.train_bpe_from_counts(counts, 259)
+    assert bpe.Tokenizer.load(tmp_path / "model").merges == merges
+    with refusal("line 2 has no word, tab and count: b'low'"):
+        bpe.train(counts=tmp_path / "more.tsv")
+
+
 def test_the_record_of_a_training_has_no_place_and_no_time(library, tmp_path):
     for k in (1, 2):
         (tmp_path / f"{k}").mkdir()
@@ -7323,19 +7350,24 @@ REFUSED_ARGUMENTS = {
     ],
     lambda options: bpe.train(**options): [
         ({"texts": "Hello"}, "`texts` is a list of texts"),
-        ({"texts": ["Hello"], "inputs": "x"}, "`inputs` and `texts`"),
+        ({"texts": ["Hello"], "inputs": "x"}, "`inputs`, `texts` and `counts` cannot be"),
+        ({"texts": ["Hello"], "counts": HELLO}, "`inputs`, `texts` and `counts` cannot be"),
+        ({"counts": {"a<0x0A>": 1}, "alphabet": "characters", "byte_fallback": True}, "'<0x0A>'"),
+        ({"counts": {"a<unk>": 1}, "model": "unigram"}, "the special token '<unk>'"),
+        ({"counts": {}}, "no text to learn from in `counts`"),
+        ({"counts": "text.txt"}, "text.txt: line 1 has no word, tab and count: b'"),
     ],
     # Words, and learning from them.
     bpe.Words.from_counts: [
         ({b"a": 1.5}, "the count of b'a' is 1.5"),
-        ({"a": 1}, "words are bytes"),
+        ({"a\ud800": 1}, r"U\+D800"),
         ({b"ab": 2**62}, r"add up to 2\*\*63 bytes"),
     ],
     lambda special: bpe.train_bpe_from_counts(HELLO, 257, special): [
         (["<a>", "<b>"], "`vocab_size` is 257: .* 258"),
         (["x"], "single byte"),
         ("<a>", "list"),
-        (["ell"], "b'hello'"),
+        (["ell"], "words contain the special token 'ell'"),
         (["<\ud800>"], "is not UTF-8"),
         (["é"], "'é' names a byte in tokenizer.json"),
     ],
@@ -7395,6 +7427,7 @@ REFUSED_CALLS = [
     ),
     (lambda: bpe.Pattern(bpe.Split(5)), "a Split has an expression, not 5"),
     (lambda: bpe.train("ends.txt", 300, [END]), "no text to learn from in ends.txt"),
+    (lambda: bpe.train_bpe_from_counts(HELLO, 9, model="unigram"), "only a BPE has merges"),
     (lambda: WORDS.as_characters(coverage=1.5), "from 0 to 1"),
     (lambda: WORDS.as_characters().as_characters(), "not over the 256 bytes"),
     (lambda: bpe.learn(WORDS, 300, tie_break="none"), "tie_break is 'bytes' or 'ids'"),
