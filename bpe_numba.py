@@ -1575,84 +1575,168 @@ def _call_step(part, functions, step, *arguments):
         raise InputError(f"the {part} {_brief_json(step)} is not supported: {error}") from None
 
 
-# An expression of a tokenizer.json <-> an expression for `regex`. Hugging Face matches by
-# Oniguruma, in Ruby's dialect. Most expressions mean the same in both, and some are rewritten. For
-# all others that may differ, a warning says so.
+# An expression of another engine <-> an expression for `regex`. Hugging Face matches by Oniguruma,
+# in Ruby's dialect, and tiktoken by fancy-regex. Most expressions mean the same to all three, and
+# some are rewritten. All others are refused.
 
-# Within a class, which is an expression in brackets, \w of Oniguruma matches these characters.
-# Outside of a class it also matches six numbers: see _ONIGURUMA_PARTS. The \w of `regex` matches
-# two joiners as well. So it is written for Oniguruma as a class that has them, and read back as \w.
+# Within a set, which is an expression in brackets, \w of Oniguruma matches these characters.
+# Outside of a set it also matches six numbers. The \w of `regex` matches two joiners as well. So it
+# is written for Oniguruma as a set that has them, and read back as \w.
 _WORD = r"\p{Alphabetic}\p{M}\p{Nd}\p{Pc}"
-_TO_ONIGURUMA = {r"\w": r"[\p{Word}\u200c\u200d]", r"\W": r"[^\p{Word}\u200c\u200d]"}
-_FROM_ONIGURUMA = {
-    r"\w": _WORD,
-    r"\h": "0-9A-Fa-f",
-    **{written: escape for escape, written in _TO_ONIGURUMA.items()},
-}
-# These match an escape, or an item of a class, that means the same in both dialects.
-_SAME_ESCAPE = (
-    r"\\(?:[sSdDnrtfvaA]|[pP]\{\w+\}|x[0-7][\dA-Fa-f]|u(?![dD][89a-fA-F])[\dA-Fa-f]{4}|[^\w])"
-)
 _WORD_SET = r"\[\^?\\p\{Word\}\\u200c\\u200d\]"
-_SAME_IN_SET = (
-    rf"[^\]\[\\&-]|&(?!&)|(?<=[\[^])-|-(?!-|\\[wh])|{_SAME_ESCAPE}|\\[wh](?!-[^\]])|{_WORD_SET}"
+# These match an escape, and a part of a set, that mean the same to all engines.
+_SAME_ESCAPE = (
+    r"\\(?:[sSdDnrtfva]|[pP]\{\^?(?!(?i:word|graph|print|x_?digit)\})\w+\}"
+    r"|x[0-7][\dA-Fa-f]|u(?![dD][89a-fA-F])[\dA-Fa-f]{4}|[^\w])"
 )
-# An expression is read in parts, and the first entry that matches gives the part. The value of the
-# entry is the replacement of the part for `regex`: "" keeps it, and None keeps it with a warning.
-# When case is ignored, Oniguruma matches ß with ss, and ligatures with their letters; the first
-# entry takes only groups without these. ^ and $ are the beginning and the end of each line.
-_ONIGURUMA_PARTS = {
-    r"\(\?i:(?:(?i:(?!ss|ff|fi|fl|st))[A-Za-z'|]|\[[A-Za-z]+\])+\)": "",
-    rf"{_SAME_ESCAPE}|\[\^?(?:{_SAME_IN_SET})+\]": "",
-    r"\[\^?\]?(?:\\.|\[(?:\\.|[^\]\\])*\]|[^\]\[\\])*\]": None,
-    r"\^": r"(?<![^\n])",
-    r"\$": r"(?![^\n])",
-    r"\\z": r"\Z",
-    r"\\Z": r"(?=\n?\Z)",
-    r"\\w": f"[{_WORD}²³¹¼½¾]",
-    r"\\W": f"[^{_WORD}²³¹¼½¾]",
+_ITEM = rf"[^\]\[\\&~-]|&(?!&)|~(?!~)|-(?!-|\[|&&|\\[whe])|{_SAME_ESCAPE}|\\[whe](?!-[^\]])"
+_ANY_SET = r"(?P<set>\[\^?\]?(?:\\.|[^\]\[\\]|(?&set))*\])"
+_SET_PART = regex.compile(
+    rf"&&|\\[WH]|(?:\A\]|\A-(?!-)|{_ITEM}|{_WORD_SET})(?:{_ITEM}|{_WORD_SET})*|{_ANY_SET}"
+)
+
+
+class _Dialect(NamedTuple):
+    """What `regex` reads instead of an engine's own expressions."""
+
+    parts: dict  # a regular expression -> the replacement; None: of its matches themselves
+    items: dict  # an escape or a class in a set -> items of a set, or another set
+    escapes: dict = MappingProxyType({})  # of `regex` -> what the engine reads instead
+
+
+# When case is ignored, Oniguruma matches ß with ss, and ligatures with their letters, and `regex`
+# matches i with İ. The first entry takes only groups without these.
+_SAME_PARTS = {
+    r"\(\?i:(?:(?i:(?!ss|ff|fl|st|i))[A-Za-z'|]|\[[A-HJ-Za-hj-z]+\])+\)": None,
+    rf"\\A|{_SAME_ESCAPE}": None,
+    r"\((?!\?)|\(\?(?:[:=!>]|<[=!]|P?<[A-Za-z]\w*>)": None,
+    r"[*+?][+?]?|\{\d+,?\}|\{\d*,\d+\}\??": None,
+    r"[^\\\[({*+?^$]": None,
     r"\\h": "[0-9A-Fa-f]",
     r"\\H": "[^0-9A-Fa-f]",
-    r"\{1(?:,\d+)?\}\+": "+",  # in Oniguruma, + after a count repeats it
-    r"\{0?,\d+\}\+": "*",
-    r"\\.|\[|\(\?[a-z-]+[:)]|\{\d+\}\?|\{[\d,]*\}\+": None,
-    r"(?s:.)": "",
+    r"\\e": r"\x1b",
+    r"\\z": r"\Z",
 }
-_ONIGURUMA_PART = regex.compile("|".join(f"({part})" for part in _ONIGURUMA_PARTS))
+_SAME_ITEMS = {r"\h": "0-9A-Fa-f", r"\H": "[^0-9A-Fa-f]", r"\e": r"\x1b"}
+_POSIX = ("Alpha", "Digit", "Space", "Alnum", "Upper", "Lower", "Cntrl", "Blank")
+_TO_ONIGURUMA = {r"\w": r"[\p{Word}\u200c\u200d]", r"\W": r"[^\p{Word}\u200c\u200d]"}
+# ^ and $ are the beginning and the end of each line; + after a count repeats it.
+_ONIGURUMA = _Dialect(
+    {
+        **{regex.escape(written): escape for escape, written in _TO_ONIGURUMA.items()},
+        r"\^": r"(?<![^\n])",
+        r"\$": r"(?![^\n])",
+        r"\\Z": r"(?=\n?\Z)",
+        r"\\w": f"[{_WORD}²³¹¼½¾]",
+        r"\\W": f"[^{_WORD}²³¹¼½¾]",
+        r"\(\?m:": "(?s:",
+        r"\{1(?:,\d*)?\}\+": "+",
+        r"\{0?,\d+\}\+": "*",
+        r"\{\d+,?\d*\}\+|\{\d+\}\?": "",  # is refused
+        **_SAME_PARTS,
+    },
+    _SAME_ITEMS
+    | {r"\w": _WORD, r"\W": f"[^{_WORD}]"}
+    | {written: escape for escape, written in _TO_ONIGURUMA.items()}
+    | {f"[:{name.lower()}:]": rf"[\p{{{name}}}]" for name in _POSIX},
+    _TO_ONIGURUMA,
+)
+_FANCY = _Dialect(
+    {r"\^|\\[wWbB]|\(\?s:|\{\d+(?:,\d*)?\}\+": None, r"\$": r"\Z", **_SAME_PARTS},
+    _SAME_ITEMS,
+    {r"\Z": r"\z"},
+)
 
 
 def _replace_escapes(text, replacements):
-    """Replace some escapes, and classes that stand for them, in an expression."""
+    """Replace some escapes, and sets that stand for them, in an expression."""
     escapes = rf"{_WORD_SET}|\\(?s:.)"
     return regex.sub(escapes, lambda part: replacements.get(part[0], part[0]), text)
 
 
-def _read_regex(text):
-    """Rewrite an expression of Hugging Face's engine for `regex`; warn if that may differ."""
+def _union(sets):
+    """Unite sets by lookaheads, since `regex` takes [^a]|[^b] for [^ab]."""
+    if len(sets) == 1:
+        return sets[0]
+    none = "".join(f"(?!{one})" for one in sets)
+    return rf"(?!{none}[\s\S])[\s\S]"
+
+
+def _read_set(text, dialect):
+    """Rewrite a set of another engine for `regex`, which knows no sets in it and no intersections.
+
+    Lookaheads take their place. The result is "" if the set is not supported.
+
+    >>> _read_set(r"[a-z&&[^aeiou]]", _FANCY)
+    '(?:(?=[^aeiou])[a-z])'
+    """
+    negation = "^" * text.startswith("[^")
+    body = text[1 + len(negation) : -1]
+    parts = list(_SET_PART.finditer(body))
+    if "".join(part[0] for part in parts) != body:
+        return ""
+    operands = [[]]  # of the intersections: the sets that each one unites
+    for part in parts:
+        read = dialect.items.get(part[0])
+        if part[0] == "&&":
+            operands.append([])
+            continue
+        if part["set"] and not read:
+            read = "" if body[part.start() + 1] == ":" else _read_set(part[0], dialect)
+        elif not read or read[0] != "[":
+            read = read or _replace_escapes(part[0], dialect.items)
+            if len(parts) == 1:
+                return f"[{negation}{read}]"
+            escape = "\\" * read.startswith("^")
+            read = f"[{escape}{read}]"
+        operands[-1].append(read)
+    if [] in operands or not all(map(all, operands)):
+        return ""
+    *looks, first = map(_union, reversed(operands))
+    source = "".join(f"(?={look})" for look in looks) + first
+    return rf"(?:(?!{source})[\s\S])" if negation else f"(?:{source})"
+
+
+def _read_regex(text, dialect=_ONIGURUMA):
+    """Rewrite an expression of another engine for `regex`; raises InputError if that may differ."""
+
+    def without_braces(escape):
+        code = int(escape[1] or "0", 16)
+        if code >= 0x80:
+            return chr(code)
+        return rf"\x{code:02x}" if code else escape[0]
+
+    text = re.sub(r"\\x\{([\dA-Fa-f]+)\}|\\(?s:.)", without_braces, text)
+    replacements = [*dialect.parts.values()]
+    engine = regex.compile("|".join([*(f"({source})" for source in dialect.parts), _ANY_SET]))
     rewritten = ""
-    doubtful = ""
-    replacements = list(_ONIGURUMA_PARTS.values())
-    for part in _ONIGURUMA_PART.finditer(text):
-        replacement = replacements[part.lastindex - 1]
-        if replacement is None:
-            doubtful = part[0]
-        rewritten += replacement or _replace_escapes(part[0], _FROM_ONIGURUMA)
-    if doubtful:
-        note(
-            f"Hugging Face's engine may read {doubtful} in the pattern {text[:200]!r} "
-            "differently: some ids may differ"
+    at = 0
+    while at < len(text):
+        part = engine.match(text, at)
+        read = ""
+        if part and part["set"]:
+            read = _read_set(part[0], dialect)
+        elif part:
+            read = replacements[part.lastindex - 1]
+        if read is None:
+            read = part[0]
+        require(
+            read,
+            f"the pattern {text[:200]!r} is not supported: {text[at : at + 20]!r} may mean "
+            "something else to `regex`",
         )
+        rewritten += read
+        at = part.end()
     return rewritten
 
 
-def _write_regex(source):
-    """Rewrite an expression of `regex` for Hugging Face's engine, if that is possible."""
-    written = _replace_escapes(source, _TO_ONIGURUMA)
-    require(
-        _read_regex(written) == source,
-        f"Hugging Face reads {source!r} differently: write $ as (?![\\s\\S])"[:300],
-    )
-    return written
+def _write_regex(source, dialect=_ONIGURUMA):
+    """Rewrite an expression of `regex` for another engine, if that is possible."""
+    written = _replace_escapes(source, dialect.escapes)
+    with contextlib.suppress(InputError):
+        if _read_regex(written, dialect) == source:
+            return written
+    raise InputError(f"another engine reads {source!r} differently: write $ as (?![\\s\\S])"[:300])
 
 
 # The steps of a pattern for a pre_tokenizer
@@ -2323,6 +2407,8 @@ def _compile_regex(source):
     try:
         if math.prod(map(int, group_counts)) > 10**6:
             raise ValueError("its counts of groups multiply to more than 1,000,000")
+        if any("&&" in found[0] for found in regex.finditer(rf"\\.|{_ANY_SET}", source)):
+            raise ValueError("sets do not intersect by && here: write (?:(?=[^b])[a-z])")
         compiled = regex.compile(source)
         source.encode()  # a file of a model could not hold a lone surrogate
     except (regex.error, ValueError, OverflowError, RecursionError) as error:
@@ -9605,7 +9691,10 @@ def read_tiktoken(data, file, encoding, pattern, special_tokens):
         facts = _find_encoding(data, file, special_tokens is not None)._asdict()
     if special_tokens is None:
         special_tokens = facts.get("special_tokens")
-    return Model(vocab, None, special_tokens, pattern or facts["pattern"])
+    pattern = pattern or facts["pattern"]
+    if isinstance(pattern, str) and not _LIKE_A_NAME.fullmatch(pattern):
+        pattern = _read_regex(pattern, _FANCY)
+    return Model(vocab, None, special_tokens, pattern)
 
 
 def _parse_ranks(data, file):
@@ -9663,7 +9752,8 @@ def write_tiktoken(model):
     lines = []
     for token, rank in tiktoken_ranks(model).items():
         lines.append(f"{base64.b64encode(token).decode()} {rank}\n")
-    facts = {"pattern": Pattern(model.pattern).source, "special_tokens": model.special_tokens}
+    pattern = _write_regex(Pattern(model.pattern).source, _FANCY)
+    facts = {"pattern": pattern, "special_tokens": model.special_tokens}
     return {"tokenizer.tiktoken": "".join(lines), "tokenizer.tiktoken.json": _to_json(facts)}
 
 
@@ -10647,7 +10737,8 @@ def _model_of(tokenizer):
     """Make the model of a tokenizer of tokenizers, transformers or tiktoken."""
     if hasattr(tokenizer, "_mergeable_ranks"):
         vocab = {token_id: token for token, token_id in tokenizer._mergeable_ranks.items()}
-        model = Model(vocab, None, tokenizer._special_tokens, tokenizer._pat_str)
+        pattern = _read_regex(tokenizer._pat_str, _FANCY)
+        model = Model(vocab, None, tokenizer._special_tokens, pattern)
         tiktoken_ranks(model)  # raises InputError for a pattern that leaves out text
         return model
     backend = getattr(tokenizer, "backend_tokenizer", tokenizer)
@@ -11405,7 +11496,7 @@ class Tokenizer:
         """Make a `tiktoken.Encoding` with the same ids; raises ValueError if that is impossible."""
         return import_optional("tiktoken").Encoding(
             name,
-            pat_str=self.pattern.source,
+            pat_str=_write_regex(self.pattern.source, _FANCY),
             mergeable_ranks=tiktoken_ranks(self.model),
             special_tokens=self.special_tokens,
         )
