@@ -9409,7 +9409,11 @@ def _read_beside(path):
 
 def _to_json(data, indent=2):
     """Write the JSON of a file; what is not JSON, such as an array in an option, as a string."""
-    return json.dumps(data, ensure_ascii=False, indent=indent, default=repr) + "\n"
+
+    def plain(value):
+        return value.item() if isinstance(value, np.generic) else repr(value)
+
+    return json.dumps(data, ensure_ascii=False, indent=indent, default=plain) + "\n"
 
 
 # what reading raises if a file has other content than it should have
@@ -9431,6 +9435,12 @@ def naming_file(where):
     except _WRONG as error:
         reason = f"{type(error).__name__}: {error}"
         raise InputError(f"{where}: wrong content: {reason:.200}") from error
+
+
+_ELSEWHERE = (
+    "; if transformers reads it, give its fast tokenizer: "
+    "Tokenizer.load(transformers.AutoTokenizer.from_pretrained(folder))"
+)
 
 
 def _refuse(feature, is_there):
@@ -9597,6 +9607,8 @@ def read_gpt2(vocab_path, merges_path, special_tokens, pattern):
     names = read_json(_read_limited(vocab_path), vocab_path)
     text = _decode_utf8(_read_limited(merges_path), merges_path).rstrip()
     lines = re.sub(r"\A#version.*\s*", "", text).splitlines()
+    n_ends = sum(line.endswith("</w>") for line in lines)
+    require(n_ends <= len(lines) // 9, f"{vocab_path}: words end in </w>, as CLIP's{_ELSEWHERE}")
     where = f"{vocab_path}, {merges_path.name}"
     with naming_file(where):
         model = _gpt2_model(names, lines, special_tokens, pattern)
@@ -9642,7 +9654,7 @@ def _read_gpt2_pair(file, special_tokens, pattern, config):
             return read_gpt2(*files, special_tokens, pattern or cut)
     raise InputError(
         f"{file}: GPT-2 has two files, a vocabulary and merges, with names that end in vocab.json "
-        "and merges.txt: one of them is missing"
+        f"and merges.txt: one is missing, as in folders of Marian and subword-nmt{_ELSEWHERE}"
     )
 
 
@@ -9983,17 +9995,19 @@ def _differs_in_huggingface(model):
     return has_charsmap or _USER_SYMBOL in model.flags.values() or model.sums_in_single
 
 
-def add_special_tokens(model, tokens):
+def add_special_tokens(model, tokens, own_ids=MappingProxyType({})):
     """Add special tokens, text -> AddedToken, as Hugging Face does; returns another model.
 
     The name of a token keeps its id. Others get the next ids, after a vocabulary without gaps, or
     else after the last id.
+
+    own_ids  text -> id of tokens of a rank file, for which this is the id
     """
     n_own = len(_names_without_added(model))
     next_id = max([n_own - 1, *model.special_tokens.values()]) + 1
     if next_id in model.vocab:
         next_id = max(model.vocab) + 1
-    ids = defaultdict(itertools.count(next_id).__next__, vocab_names(model))
+    ids = defaultdict(itertools.count(next_id).__next__, vocab_names(model) | own_ids)
     given = {text: ids[text] for text in _check_texts(tokens)}
     return dataclasses.replace(
         model, special_tokens=given | model.special_tokens, flags=tokens | model.flags
@@ -10154,7 +10168,10 @@ _TYPES_BY_KEYS = {"merges": "BPE", "continuing_subword_prefix": "WordPiece", "un
 def read_huggingface(content):
     """Read a tokenizer.json; raises ValueError for features that would give other ids here."""
     model_object = content.get("model")
-    require(isinstance(model_object, dict), "not a tokenizer.json: it has no model")
+    require(
+        isinstance(model_object, dict),
+        f"not a tokenizer.json: it has no model, as Mistral's tekken.json{_ELSEWHERE}",
+    )
     kind = _read_kind(model_object)
     batching = {key: content[key] for key in _BATCHING if content.get(key)}
     normalizer = list(filter(None, [content.get("normalizer")]))
@@ -10478,7 +10495,8 @@ def _with_folder(model, file, config):
         if model.normalizer_steps[:1] and model.normalizer_steps[0]["type"] == "SentencePiece":
             # transformers finds them before SentencePiece sees the text
             missing = {text: flags._replace(normalized=False) for text, flags in missing.items()}
-        model = add_special_tokens(model, missing)
+        is_ranked = model.merges is None and model.kind == "bpe" and model.alphabet == "bytes"
+        model = add_special_tokens(model, missing, ids if is_ranked else {})
     others = dict(ids.items() - model.special_tokens.items())
     if others:
         own = {text: model.special_tokens[text] for text in others}
@@ -10651,7 +10669,8 @@ def find_model(name):
         files = [file for pattern in patterns for file in path.glob(pattern)]
         if len(files) == 1:
             return files[0]
-    raise InputError(f"{path}: no tokenizer.json here, nor a single file of another format")
+    message = "no tokenizer.json here, nor a single file of another format"
+    raise InputError(f"{path}: {message}{_ELSEWHERE}")
 
 
 def load_model(path, *, encoding=None, pattern=None, special_tokens=None):
@@ -11796,7 +11815,7 @@ class Tokenizer:
             0 <= alpha <= 1 or (kind == "unigram" and abs(alpha) < 1e100),
             f"alpha is a probability, or with a unigram a power of it, not {alpha}",
         )
-        return self._sample_tables, float(alpha), seed
+        return self._sample_tables, float(alpha), int(seed)
 
     def encode_batch(
         self, texts: Iterable[Text], allowed_special: Allowed = "all", **options: object
@@ -11890,6 +11909,8 @@ class Tokenizer:
         ids, offsets = self.encode_batch_to_numpy(
             texts, allowed_special, max_length=max_length, **options
         )
+        [pad_id] = _id_array([pad_id])
+        require(min_length <= MAX_ID, f"`min_length` is {min_length}: it must be at most {MAX_ID}")
         rows, _ = pad_ids(ids, offsets, min_length, pad_id, pad_left)
         return rows, np.diff(offsets)
 

@@ -4785,6 +4785,35 @@ def test_tokens_are_added_after_the_last_id_of_a_vocabulary_with_gaps(tmp_path):
     assert tokenizer.to_huggingface().encode("ab" + END).ids == [257, 258]
 
 
+def test_special_tokens_beside_a_rank_file_have_their_own_ids(tmp_path):
+    bpe.Tokenizer(BYTE_VOCAB, None).save(tmp_path / "tiktoken.model.tiktoken", "tiktoken")
+    (tmp_path / "tiktoken.model.tiktoken").rename(tmp_path / "tiktoken.model")
+    (tmp_path / "tiktoken.model.tiktoken.json").unlink()
+    decoder = {"300": added_there("<a>"), "290": added_there("<b>")}
+    write_folder(tmp_path, {"tokenizer_config.json": {"added_tokens_decoder": decoder}})
+    assert bpe.Tokenizer.load(tmp_path, pattern="gpt2").encode("<a>a<b>") == [300, 97, 290]
+
+
+UNREAD = [
+    ("tekken.json", '{"config": {}, "vocab": []}', "tekken.json.*AutoTokenizer"),
+    ("codes.txt", "#version: 0.2\ni n\nin g</w>\n", "subword-nmt.*AutoTokenizer"),
+    ("vocab.json", '{"a": 0, "b</w>": 1}', "Marian.*AutoTokenizer"),
+    ("nothing.bin", "", "no tokenizer.json here.*AutoTokenizer"),
+]
+
+
+@pytest.mark.parametrize("name,content,message", UNREAD)
+def test_folders_of_others_are_refused_with_a_way_to_load_them(name, content, message, tmp_path):
+    (tmp_path / name).write_text(content)
+    path = tmp_path if name in ("vocab.json", "nothing.bin") else tmp_path / name
+    with refused_in_one_line(message):
+        bpe.Tokenizer.load(path)
+    if name == "vocab.json":
+        (tmp_path / "merges.txt").write_text("#version: 0.2\na b</w>\n")
+        with refused_in_one_line("words end in </w>, as CLIP's"):
+            bpe.Tokenizer.load(path)
+
+
 @pytest.mark.parametrize("text", ["\nA text.\n", "\n\n", "\na\nb\n", "\n}\n}\n"])
 def test_a_text_that_begins_with_a_newline_is_no_model(text, tmp_path):
     (tmp_path / "a.txt").write_text(text)
@@ -4919,12 +4948,13 @@ def test_help_and_the_page_have_the_signatures_of_a_kind():
 
 def test_a_kind_of_tokenizers_is_added_in_one_place(fewest, tmp_path):
     plain = bpe.Model(BYTE_VOCAB, None, {END: 256}, kind="fewest")
-    model = dataclasses.replace(plain, extra={"of": [1, 2]})
+    model = dataclasses.replace(plain, extra={"of": [1, 2]}, unk_token=END, fuse_unk=True)
     ours = bpe.Tokenizer.from_model(model)
     ours.save(tmp_path / "model")
     loaded = bpe.Tokenizer.load(tmp_path / "model")
     assert loaded.digest == ours.digest != plain.digest
     assert loaded.model.kind == "fewest" and loaded.model.extra == {"of": [1, 2]}
+    assert loaded.model.unk_token == END and loaded.model.fuse_unk
     text = f"Any text, {END}é and more." * 500
     (tmp_path / "a.txt").write_text(text)
     expected = bpe.Tokenizer(BYTE_VOCAB, [], {END: 256}).encode(text)
@@ -5538,6 +5568,31 @@ def test_a_swapped_tokenizer_follows_changes_and_can_be_copied(tokenizer):
         assert_same_batch(theirs, ours, texts)
     for copied in (pickle.loads(pickle.dumps(ours)), copy.deepcopy(ours)):
         assert_same_batch(theirs, copied, texts)
+
+
+@pytest.mark.parametrize("number", [0, 1, 3, sys.maxsize, 2**63, 2**70, 1e30, np.int64(2), None])
+def test_numbers_may_be_as_large_as_one_likes(number, tmp_path):
+    tokenizer = plain()
+    texts = ["Hello", "", "it is"]
+    end = 99 if number is None else min(int(number), 99)
+    expected = [[*text.encode()][:end] for text in texts]
+    assert tokenizer.encode_batch(texts, max_length=number) == expected
+    hf = tokenizer.as_hf()
+    if number != 0 and number is not None:
+        tokenizer.config["model_max_length"] = number
+        tokenizer.save(tmp_path)
+        del tokenizer.config["model_max_length"]
+        hf = bpe.Tokenizer.load(tmp_path).as_hf()
+        assert hf.model_max_length == number
+        assert hf(texts, truncation=True)["input_ids"] == expected
+    if type(number) is not float and number is not None:
+        assert tokenizer.sample("ab", 0.5, number) == tokenizer.sample("ab", 0.5, int(number))
+
+
+@pytest.mark.parametrize("options", [{"pad_id": -1}, {"pad_id": 2**40}, {"min_length": 2**63}])
+def test_numbers_that_cannot_be_are_refused(options):
+    with refused_in_one_line("is not a list of ids|min_length"):
+        plain().encode_batch_padded(["Hello"], **options)
 
 
 @pytest.mark.filterwarnings("ignore:post_processor")
