@@ -5021,13 +5021,14 @@ class Words(NamedTuple):
         """Decode words over the single bytes as words over characters, in the order of code points.
 
         coverage   the most frequent characters are kept until they make up this share of all
-                   occurrences; on a tie the smaller code point comes first
+                   occurrences; on a tie the smaller code point comes first. ASCII and white space
+                   are always kept
         metaspace  replaces the spaces first, and may put its character before each word that lacks
                    it
 
         A word is split at characters that are not kept and at invalid bytes, and each part gets the
-        count of the word. The rule of coverage is that of SentencePiece. The order is that of
-        Hugging Face's trainers, and decides ties.
+        count of the word. The rule of coverage is that of SentencePiece, which keeps neither ASCII
+        nor white space. The order is that of Hugging Face's trainers, and decides ties.
 
         >>> words = Words.from_counts({"naïve".encode(): 1, b"vane": 2}).as_characters(0.9)
         >>> words.alphabet, words.to_counts()
@@ -5048,7 +5049,9 @@ class Words(NamedTuple):
         if coverage < 1:
             # a character is left out if those before it suffice
             before = np.cumsum(totals[letters]) - totals[letters]
-            letters = letters[before < coverage * totals.sum()]
+            is_kept = before < coverage * totals.sum()
+            is_kept |= _code_points_matching(r"[\x00-\x7f\s]")[letters]
+            letters = letters[is_kept]
         letters.sort()
         symbol_of = np.full(N_CODE_POINTS, -1, np.int32)
         symbol_of[letters] = np.arange(len(letters))
@@ -5738,6 +5741,7 @@ class Learned(NamedTuple):
     n_tokens: np.ndarray | None = None  # int64[M + 1]  of the corpus, at first and after each merge
     # the log probability of the corpus in each round of a Unigram, before tokens were removed
     likelihoods: Sequence[float] = ()
+    longest_word: int = 0  # its characters, in the corpus of a WordPiece
 
     __repr__ = brief_repr
 
@@ -8644,6 +8648,7 @@ def learn_wordpiece(words, n_symbols, *, score="likelihood", min_frequency=1, pr
         tokens=tokens,  # two symbols may be the same token
         alphabet=tokens[: len(marked.alphabet)],
         merges=None,
+        longest_word=int(words.sizes.max(initial=0)),
     )
 
 
@@ -12783,7 +12788,8 @@ def train(
     normalizer         changes the text first: nfc, nfd, nfkc, nfkd, lowercase, strip-accents, nmt,
                        bert or bert-cased
     coverage           with characters: only the most frequent ones, which make up this share of the
-                       text, become tokens; the default is 0.9995, as in SentencePiece
+                       text, become tokens, and all of ASCII and white space; the default is
+                       0.9995, as in SentencePiece
     byte_fallback      with characters: unknown characters become tokens of their bytes
     unk_token          with characters and no byte fallback: the token of unknown characters; the
                        default is <unk> or, with wordpiece, [UNK]
@@ -12951,6 +12957,7 @@ class Recipe(_Options):
         fields = family._asdict() | vars(self)  # a Model has some of them under the same names
         fields["decoder"] = self._decoder
         fields["fuse_unk"] = self.alphabet == "characters" and family.kind != "wordpiece"
+        fields["max_word_chars"] = max(family.max_word_chars, learned.longest_word)
         if learned.scores is not None:
             score_of = dict(zip(learned.tokens, learned.scores.tolist(), strict=True))
             fields["scores"] = np.array([score_of.get(token, 0.0) for token in vocab.values()])

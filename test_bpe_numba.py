@@ -2285,7 +2285,7 @@ def test_words_of_characters_are_what_python_decodes(counts, coverage, step):
     before = 0
     frequent = set()
     for letter in sorted(+totals, key=lambda letter: (-totals[letter], letter)):
-        if before < coverage * totals.total():
+        if before < coverage * totals.total() or regex.match(r"[\x00-\x7f\s]", letter):
             frequent.add(letter)
         before += totals[letter]
     expected = Counter()
@@ -6198,6 +6198,27 @@ def test_rare_characters_are_no_tokens_by_default():
     assert tokenizer.encode("€") == [tokenizer.special_tokens["<?>"]]
     assert whole.tokenizer.token_to_id("€") is not None
     assert "| characters  | 8 are tokens" in str(whole.summary())
+
+
+@pytest.mark.parametrize("model", ["unigram", "wordpiece", "bpe"])
+def test_rare_ascii_and_white_space_are_tokens(model):
+    rare = "37XQZ/%@$#+&?^~\t\r\n\x0b\u3000\u2028é"
+    texts = ["the cat sat " * 9000 + rare]
+    options = {"alphabet": "characters", "pattern": "gpt2"}
+    with note("fewer than"):
+        tokenizer = bpe.train(texts=texts, vocab_size=200, model=model, **options).tokenizer
+    assert [char for char in rare if tokenizer.token_to_id(char) is None] == ["é"]
+
+
+def test_a_wordpiece_encodes_the_words_that_it_was_trained_on():
+    source = random.Random(1)
+    proteins = ["".join(source.choices("ACDEFGHIKLMNPQRSTVWY", k=k)) for k in range(200, 330)]
+    tokenizer = bpe.train(texts=proteins, vocab_size=300, model="wordpiece").tokenizer
+    theirs = tokenizer.to_huggingface()
+    for protein in proteins:
+        tokens = theirs.encode(protein)
+        assert tokenizer.encode(protein) == tokens.ids and "[UNK]" not in tokens.tokens
+    assert tokenizer.encode("A" * 400) == theirs.encode("A" * 400).ids == [0]
 
 
 def test_the_bar_of_a_unigram_ends_full(capsys, library):
