@@ -922,7 +922,7 @@ def test_a_full_disk_is_as_one_that_cannot_be_written(tmp_path, monkeypatch):
         if is_saved:
             (tmp_path / "bpe_numba._begin_workers-909.py311.nbi").touch()
         assert bpe._compiler(True)(bpe._begin_workers).cache == cache
-    assert bpe.UNSAVED == {"_begin_workers"}
+    assert {"_begin_workers"} == bpe.UNSAVED
 
 
 @pytest.mark.parametrize("work", ["decode", "encode", "digest", "as_characters", "count"])
