@@ -7142,51 +7142,34 @@ class Model:
         return f"<Model: {self.kind}, {len(self.vocab)} tokens, {n_special} special>"
 
     @functools.cached_property
-    def special_ids(self) -> set[int]:
-        """The ids whose bytes are the text of a special token."""
-        return {
-            token_id
-            for text, token_id in self.special_tokens.items()
-            if self.vocab[token_id] == text.encode()
-        }
+    def ordinary(self) -> list[int]:
+        """The ids that text can become without special tokens, in ascending order.
 
-    @functools.cached_property
-    def merged_special_ids(self) -> set[int]:
-        """The special ids that ordinary text can become, too.
-
-        They are in the vocabulary of the model, and no ordinary token has the same bytes. In a BPE
-        merges make them of text, or they are single letters; other models find those whose tokens
-        were added with `special: false`.
+        Those of special tokens are among them only if they are in the vocabulary of the model, and
+        no other token has the same bytes. In a BPE merges make them of text, or they are single
+        letters; other models find those whose tokens were added with `special: false`.
         """
-        end = self.added_from if self.scores is None else len(self.scores)
-        tokens = {token_id: self.vocab[token_id] for token_id in self.special_ids}
-        n_ids = Counter(filter(set(tokens.values()).__contains__, self.vocab.values()))
-        special = {
-            token: token_id
-            for token_id, token in tokens.items()
-            if token_id < end and n_ids[token] == 1
-        }
+        vocab = self.vocab
+        pairs = ((text.encode(), token_id) for text, token_id in self.special_tokens.items())
+        special = {token: token_id for token, token_id in pairs if vocab[token_id] == token}
+        found = {text.encode() for text, flags in self.flags.items() if not flags.special}
         if self.kind in ("bpe", "trimmed"):
-            merged = special.keys() & map(b"".join, self.merges or ())
             letters = _letters(special, self.alphabet).values()
-            return {*map(special.get, merged), *letters}
-        return {
+            found = {*map(b"".join, self.merges or ()), *map(vocab.get, letters)}
+        end = self.added_from if self.scores is None else len(self.scores)
+        n_ids = Counter(filter(special.__contains__, vocab.values()))
+        others = {
             token_id
             for token, token_id in special.items()
-            if not self.flags.get(token.decode(), NO_FLAGS).special
+            if token not in found or token_id >= end or n_ids[token] > 1
         }
-
-    @functools.cached_property
-    def ordinary(self) -> list[int]:
-        """The ids that text can become without special tokens, in ascending order."""
-        others = (self.special_ids - self.merged_special_ids).union(self.unused)
-        return sorted(self.vocab.keys() - others)
+        return sorted(vocab.keys() - others.union(self.unused))
 
     @functools.cached_property
     def ids(self) -> dict[bytes, int]:
         """The id of each token; of several ids with the same bytes, the ordinary one."""
-        ordinary_last = itertools.chain(self.special_ids, self.unused, self.ordinary)
-        return {self.vocab[token_id]: token_id for token_id in ordinary_last}
+        others = sorted(self.vocab.keys() - self.ordinary)
+        return {self.vocab[token_id]: token_id for token_id in [*others, *self.ordinary]}
 
     @functools.cached_property
     def ordinary_ids(self) -> dict[bytes, int]:
@@ -7322,9 +7305,10 @@ def _assign_special_ids(model):
 
 def _validate_special_tokens(model):
     """Warn if text can become a control token."""
+    ordinary = set(model.ordinary)
     for text, token_id in model.special_tokens.items():
         is_control = model.flags.get(text, NO_FLAGS).special
-        if is_control and token_id in model.merged_special_ids:
+        if is_control and token_id in ordinary and model.vocab[token_id] == text.encode():
             note(f"the special token {text!r} can be produced from ordinary text, by its letters")
 
 
