@@ -139,8 +139,8 @@ from concurrent.futures import (
 )
 from operator import attrgetter
 from pathlib import Path
-from types import MappingProxyType, SimpleNamespace, UnionType
-from typing import NamedTuple, TypeVar, get_args, get_origin, get_type_hints
+from types import MappingProxyType, SimpleNamespace
+from typing import NamedTuple, TypeVar
 
 try:
     import numba
@@ -183,9 +183,9 @@ __all__ = [
     "Normalizer",
     "Pair",
     "Pattern",
-    "Recipe",
     "Source",
     "Split",
+    "Start",
     "Table",
     "Tokenizer",
     "Training",
@@ -588,32 +588,9 @@ def note(text):
     warnings.warn(text, stacklevel=own_levels[-1] + 1)
 
 
-def count_lost(name, n_bytes, n_kept):
-    """Count the bytes of a text that are in no token, see `Tokenizer.text_sizes`, and warn."""
-    n_lost = int(n_bytes - n_kept)
-    if n_lost:
-        note(f"{name}: {100 * n_lost / n_bytes:.2g} % of the text is in no token: {n_lost:,} bytes")
-    return n_lost
-
-
 def require_known(what, name, names):
     """Raise InputError, with the list of valid names, for a name that is not one of them."""
     require(name in names, f"no {what} is named {name!r}; there are {', '.join(names) or 'none'}")
-
-
-# What these annotated types accept. Any other type accepts itself.
-_ACCEPTED = {int: numbers.Integral, float: numbers.Real, Sequence: Iterable}
-
-
-def _check_type(name, value, hint):
-    """Raise InputError for an argument whose type its annotation does not accept."""
-    hints = get_args(hint) if isinstance(hint, UnionType) else [hint]
-    types = [get_origin(hint) or hint for hint in hints]
-    accepted = tuple(_ACCEPTED.get(kind, kind) for kind in types)
-    is_odd = isinstance(value, bool) and bool not in types  # nobody means True as a number
-    if is_odd or not isinstance(value, accepted):
-        names = " or ".join(kind.__name__ for kind in types)
-        raise InputError(f"`{name}` must be of type {names}, not {reprlib.repr(value)}")
 
 
 def interruptible(function: Function) -> Function:
@@ -632,29 +609,6 @@ def interruptible(function: Function) -> Function:
             raise error from None
 
     return call
-
-
-def checked(function: Function) -> Function:
-    """Make a public function, which is interruptible and checks the types of its arguments.
-
-    Messages name parameters `like_this`; the command line shows them as options.
-
-    >>> train(vocab_size=1e4)
-    Traceback (most recent call last):
-    ...
-    bpe_numba.InputError: `vocab_size` must be of type int, not 10000.0
-    """
-    signature = inspect.signature(function)
-    # the hints are read at the first call, since they may name classes that are defined below
-    hints = functools.cache(lambda: get_type_hints(function))
-
-    @functools.wraps(function)
-    def call(*arguments, **options):
-        for name, value in signature.bind(*arguments, **options).arguments.items():
-            _check_type(name, value, hints().get(name, object))
-        return function(*arguments, **options)
-
-    return interruptible(call)
 
 
 def call_with(function, *arguments, **options):
@@ -4322,7 +4276,7 @@ class Pretokenizer:
 #
 #     Block(path, start=0, stop=5, data=None)   ->  a worker  ->   [b"to be"]
 #
-# A pipe, a packed file or a URL is read from its beginning, so the parent reads it and puts the
+# A pipe or a packed file can only be read from its beginning, so the parent reads it and puts the
 # bytes into the block. In a file of JSON, blocks end after a line; in a Parquet file, a block is a
 # row group; the worker decodes both. A block of a table or of texts in memory has the texts. The
 # workers number bad lines from the beginning of their block, and the parent adds up.
@@ -4335,7 +4289,7 @@ HEAD_BYTES = 1 << 12  # the head of a file, which reveals its type
 MAX_NAMED_LINES = 5  # bad lines of a file that are named one by one
 STANDARD_STREAM = Path("-")
 
-Files = PathName | Iterable[PathName]  # files, folders, globs, URLs, or - for standard input
+Files = PathName | Iterable[PathName]  # files, folders, globs, or - for standard input
 
 # the first bytes of files that are not text; those that are neither packed nor Parquet are refused
 _SIGNS = {
@@ -4389,8 +4343,8 @@ def standard_library():
     return files
 
 
-def find_files(inputs: Files | Iterable[TextStream]) -> list[Path | str | TextStream]:
-    """Expand files, folders, globs, URLs and "-" (standard input) to files; a URL stays a str.
+def find_files(inputs: Files | Iterable[TextStream]) -> list[Path | TextStream]:
+    """Expand files, folders, globs and "-" (standard input) to files.
 
     A folder stands for its files, at any depth and sorted, whose names end in one of SUFFIXES,
     perhaps followed by one of PACKED_SUFFIXES. Hidden files are left out, and so are vocab.txt and
@@ -4402,14 +4356,11 @@ def find_files(inputs: Files | Iterable[TextStream]) -> list[Path | str | TextSt
     ['a.txt']
     """
     files = []
-    if isinstance(inputs, PathName):
+    if isinstance(inputs, PathName) or not isinstance(inputs, Iterable):
         inputs = [inputs]
     for path in inputs:
         if isinstance(path, TextStream):
             files.append(path)
-            continue
-        if "://" in str(path):
-            files += _remote_files(path)
             continue
         path = as_path(path)
         name = str(path)
@@ -4436,19 +4387,7 @@ def as_path(name):
         f"a file is named by a string or a path, not {reprlib.repr(name)}",
     )
     require(os.fspath(name), "the name of a file or folder is empty: is a variable not set?")
-    require("://" not in str(name), f"{name}: only text to read may have a URL")
     return Path(name)
-
-
-def _remote_files(url):
-    """List the URLs that match a URL with an asterisk; any other URL is that of a file."""
-    if "*" not in url:
-        return [url]
-    with expecting_whole("list of files", url):
-        system, pattern = import_optional("fsspec.core").url_to_fs(url)
-        names = sorted(system.glob(pattern))
-        require(names, "no file matches it")
-        return [system.unstrip_protocol(name) for name in names]
 
 
 def _corpus_files(folder):
@@ -4468,9 +4407,9 @@ def _corpus_files(folder):
 
 def _plain_name(path):
     """Return the name of a file in lower case and without the suffix of a packed file."""
-    name = os.path.basename(path).lower()
-    stem, suffix = os.path.splitext(name)
-    return stem if suffix in PACKED_SUFFIXES else name
+    if path.suffix.lower() in PACKED_SUFFIXES:
+        path = path.with_suffix("")
+    return path.name.lower()
 
 
 def _separator(path):
@@ -4480,7 +4419,7 @@ def _separator(path):
 
 def _is_stream(path):
     """Whether a file can be read only once, or is another one in other processes (/dev/stdin)."""
-    return isinstance(path, TextStream | str) or path == STANDARD_STREAM or is_device(path)
+    return isinstance(path, TextStream) or path == STANDARD_STREAM or is_device(path)
 
 
 def _recognize(head):
@@ -4508,22 +4447,9 @@ def expecting_whole(kind, where):
     except InputError as error:
         raise InputError(f"{where}: {error}") from None
     except Exception as error:
-        if getattr(error, "errno", None) and error.filename:  # the error already names the file
+        if getattr(error, "errno", None):  # an error of the system already names the file
             raise
         raise InputError(f"{where}: not a whole {kind} ({error})") from None
-
-
-def _open_raw(path):
-    """Open a file or, with fsspec, a URL."""
-    if isinstance(path, Path):
-        return open(path, "rb")
-    package = import_optional("fsspec.core")
-    try:
-        raw = io.BufferedReader(package.open(path).open())
-        raw.peek()  # some errors come at the first request
-        return raw
-    except Exception as error:  # of many packages
-        raise InputError(f"{path}: cannot be read ({error!r:.300})") from None
 
 
 @contextlib.contextmanager
@@ -4532,9 +4458,9 @@ def _opened(path):
     with contextlib.ExitStack() as stack:
         raw = sys.stdin.buffer
         if path != STANDARD_STREAM:
-            raw = stack.enter_context(_open_raw(path))
+            raw = stack.enter_context(open(path, "rb"))
         file_type = _recognize(raw.peek(HEAD_BYTES))
-        with expecting_whole(f"{file_type or 'text'} file", path):
+        with expecting_whole(f"{file_type} file", path):
             yield _UNPACKERS[file_type](raw) if file_type in _UNPACKERS else raw, raw
 
 
@@ -4610,8 +4536,7 @@ def _read_column(block, text_field):
     """Read the texts of a row group of a Parquet file."""
     with (
         expecting_whole("Parquet file", block.path),
-        _open_raw(block.path) as raw,
-        import_optional("pyarrow.parquet").ParquetFile(raw) as file,
+        import_optional("pyarrow.parquet").ParquetFile(block.path) as file,
     ):
         _check_column(text_field, file.schema_arrow.names)
         table = file.read_row_group(block.row_group, [text_field], use_threads=False)
@@ -4631,7 +4556,7 @@ class TextStream(NamedTuple):
 class Source:
     """The texts to read, and how to read them; worker processes get it, too.
 
-    files           files, folders, globs and URLs, as for `find_files`; or a list of TextStreams
+    files           files, folders and globs, as for `find_files`; or a list of TextStreams
     pattern         the Pattern that cuts texts into pretokens, or its source; blocks end where it
                     always ends one
     special_tokens  tokens that end documents
@@ -4652,7 +4577,7 @@ class Source:
     [[b'one', b'two']]
     """
 
-    files: Iterable[Path | str | TextStream] | Files | None
+    files: Iterable[Path | TextStream] | Files | None
     pattern: Pattern | PatternSource = "gpt2"
     special_tokens: Sequence[str] = ()
     text_field: str | None = None
@@ -4696,7 +4621,7 @@ class Source:
             return None
         return sum(path.stat().st_size for path in self.files)
 
-    def is_json(self, path: Path | str | TextStream) -> bool:
+    def is_json(self, path: Path | TextStream) -> bool:
         """Whether each line of a file is JSON: with a text field, or by its name."""
         if isinstance(path, TextStream):
             return False
@@ -4754,10 +4679,9 @@ class Source:
         """Check the head of a file, if it can be read twice; returns an iterator of its blocks."""
         if isinstance(path, TextStream):
             return self._text_blocks(path)
-        if isinstance(path, Path):
-            if _is_stream(path):
-                return self._stream_blocks(path)
-            self._states.setdefault(path, path.stat())
+        if _is_stream(path):
+            return self._stream_blocks(path)
+        self._states.setdefault(path, path.stat())
         with _opened(path) as (file, raw):
             head = file.read(HEAD_BYTES)
         if file is raw and _recognize(head) == "Parquet":
@@ -4765,9 +4689,7 @@ class Source:
         self._check_head(path, head)
         if self.text_field and _separator(path):
             return self._table_blocks(path)
-        if file is raw and isinstance(path, Path):
-            return self._file_blocks(path)
-        return self._stream_blocks(path)
+        return self._file_blocks(path) if file is raw else self._stream_blocks(path)
 
     def _check_head(self, path, head):
         """Raise InputError for a file that is not text; warn of the first that may not be text."""
@@ -4904,9 +4826,9 @@ def _run_task(work, source, blocks):
 
 def _row_groups(path):
     """Make a block of each row group of a Parquet file, with an equal share of its bytes."""
-    with expecting_whole("Parquet file", path), _open_raw(path) as raw:
-        n = import_optional("pyarrow.parquet").read_metadata(raw).num_row_groups
-        size = raw.seek(0, io.SEEK_END)
+    with expecting_whole("Parquet file", path):
+        n = import_optional("pyarrow.parquet").read_metadata(path).num_row_groups
+    size = path.stat().st_size
     return [
         Block(path, size * k // n, size * (k + 1) // n, unit="row", row_group=k) for k in range(n)
     ]
@@ -5057,18 +4979,23 @@ class Words(NamedTuple):
         return digest.hexdigest()
 
     @interruptible
-    def as_characters(self, coverage: float = 1.0, metaspace: Metaspace | None = None) -> Words:
+    def as_characters(
+        self,
+        coverage: float = 1.0,
+        metaspace: Metaspace | None = None,
+        required: Iterable[str] = (),
+    ) -> Words:
         """Decode words over the single bytes as words over characters, in the order of code points.
 
         coverage   the most frequent characters are kept until they make up this share of all
-                   occurrences; on a tie the smaller code point comes first. ASCII and white space
-                   are always kept
+                   occurrences; on a tie the smaller code point comes first
         metaspace  replaces the spaces first, and may put its character before each word that lacks
                    it
+        required   characters that are kept, also those that do not occur
 
         A word is split at characters that are not kept and at invalid bytes, and each part gets the
-        count of the word. The rule of coverage is that of SentencePiece, which keeps neither ASCII
-        nor white space. The order is that of Hugging Face's trainers, and decides ties.
+        count of the word. The rule of coverage is that of SentencePiece. The order is that of
+        Hugging Face's trainers, and decides ties.
 
         >>> words = Words.from_counts({"naïve".encode(): 1, b"vane": 2}).as_characters(0.9)
         >>> words.alphabet, words.to_counts()
@@ -5089,15 +5016,8 @@ class Words(NamedTuple):
         if coverage < 1:
             # a character is left out if those before it suffice
             before = np.cumsum(totals[letters]) - totals[letters]
-            is_kept = before < coverage * totals.sum()
-            is_kept |= _code_points_matching(r"[\x00-\x7f\s]")[letters]
-            others = letters[~is_kept]
-            letters = letters[is_kept]
-            if len(others):
-                share = 100 * totals[others].sum() / totals.sum()
-                shown = readable("".join(map(chr, others)).encode())
-                note(f"coverage: {share:.2g} % of the characters are no tokens: {shown[:60]}")
-        letters.sort()
+            letters = letters[before < coverage * totals.sum()]
+        letters = np.union1d(letters, np.array([*map(ord, required)], i64))
         symbol_of = np.full(N_CODE_POINTS, -1, np.int32)
         symbol_of[letters] = np.arange(len(letters))
         alphabet = [chr(code_point).encode() for code_point in letters.tolist()]
@@ -5171,6 +5091,9 @@ class CorpusCounts(NamedTuple):
     n_bad_lines: int = 0  # that were skipped
 
     __repr__ = brief_repr
+
+    def __str__(self) -> str:
+        return str(tabulate_counts(self))
 
     @property
     def n_read(self):
@@ -5562,7 +5485,7 @@ def _count_task(source, blocks):
     return CorpusCounts(counter.words(u8), n_documents, n_bytes, special), n_read
 
 
-@checked
+@interruptible
 def count(
     source: Source | Files,
     engine: Engine | None = None,
@@ -5786,7 +5709,6 @@ class Learned(NamedTuple):
     n_tokens: np.ndarray | None = None  # int64[M + 1]  of the corpus, at first and after each merge
     # the log probability of the corpus in each round of a Unigram, before tokens were removed
     likelihoods: Sequence[float] = ()
-    longest_word: int = 0  # its characters, in the corpus of a WordPiece
 
     __repr__ = brief_repr
 
@@ -6656,7 +6578,7 @@ class Learner:
     Pair(left=120, right=121, count=6, score=24.0)
     """
 
-    @checked
+    @interruptible
     def __init__(
         self,
         words: Words,
@@ -6905,7 +6827,7 @@ class Learner:
             raise
 
 
-@checked
+@interruptible
 def learn(
     words: Words,
     n_symbols: int,
@@ -7142,34 +7064,51 @@ class Model:
         return f"<Model: {self.kind}, {len(self.vocab)} tokens, {n_special} special>"
 
     @functools.cached_property
-    def ordinary(self) -> list[int]:
-        """The ids that text can become without special tokens, in ascending order.
+    def special_ids(self) -> set[int]:
+        """The ids whose bytes are the text of a special token."""
+        return {
+            token_id
+            for text, token_id in self.special_tokens.items()
+            if self.vocab[token_id] == text.encode()
+        }
 
-        Those of special tokens are among them only if they are in the vocabulary of the model, and
-        no other token has the same bytes. In a BPE merges make them of text, or they are single
-        letters; other models find those whose tokens were added with `special: false`.
+    @functools.cached_property
+    def merged_special_ids(self) -> set[int]:
+        """The special ids that ordinary text can become, too.
+
+        They are in the vocabulary of the model, and no ordinary token has the same bytes. In a BPE
+        merges make them of text, or they are single letters; other models find those whose tokens
+        were added with `special: false`.
         """
-        vocab = self.vocab
-        pairs = ((text.encode(), token_id) for text, token_id in self.special_tokens.items())
-        special = {token: token_id for token, token_id in pairs if vocab[token_id] == token}
-        found = {text.encode() for text, flags in self.flags.items() if not flags.special}
-        if self.kind in ("bpe", "trimmed"):
-            letters = _letters(special, self.alphabet).values()
-            found = {*map(b"".join, self.merges or ()), *map(vocab.get, letters)}
         end = self.added_from if self.scores is None else len(self.scores)
-        n_ids = Counter(filter(special.__contains__, vocab.values()))
-        others = {
+        tokens = {token_id: self.vocab[token_id] for token_id in self.special_ids}
+        n_ids = Counter(filter(set(tokens.values()).__contains__, self.vocab.values()))
+        special = {
+            token: token_id
+            for token_id, token in tokens.items()
+            if token_id < end and n_ids[token] == 1
+        }
+        if self.kind in ("bpe", "trimmed"):
+            merged = special.keys() & map(b"".join, self.merges or ())
+            letters = _letters(special, self.alphabet).values()
+            return {*map(special.get, merged), *letters}
+        return {
             token_id
             for token, token_id in special.items()
-            if token not in found or token_id >= end or n_ids[token] > 1
+            if not self.flags.get(token.decode(), NO_FLAGS).special
         }
-        return sorted(vocab.keys() - others.union(self.unused))
+
+    @functools.cached_property
+    def ordinary(self) -> list[int]:
+        """The ids that text can become without special tokens, in ascending order."""
+        others = (self.special_ids - self.merged_special_ids).union(self.unused)
+        return sorted(self.vocab.keys() - others)
 
     @functools.cached_property
     def ids(self) -> dict[bytes, int]:
         """The id of each token; of several ids with the same bytes, the ordinary one."""
-        others = sorted(self.vocab.keys() - self.ordinary)
-        return {self.vocab[token_id]: token_id for token_id in [*others, *self.ordinary]}
+        ordinary_last = itertools.chain(self.special_ids, self.unused, self.ordinary)
+        return {self.vocab[token_id]: token_id for token_id in ordinary_last}
 
     @functools.cached_property
     def ordinary_ids(self) -> dict[bytes, int]:
@@ -7305,10 +7244,9 @@ def _assign_special_ids(model):
 
 def _validate_special_tokens(model):
     """Warn if text can become a control token."""
-    ordinary = set(model.ordinary)
     for text, token_id in model.special_tokens.items():
         is_control = model.flags.get(text, NO_FLAGS).special
-        if is_control and token_id in ordinary and model.vocab[token_id] == text.encode():
+        if is_control and token_id in model.merged_special_ids:
             note(f"the special token {text!r} can be produced from ordinary text, by its letters")
 
 
@@ -7398,13 +7336,13 @@ def _check_texts(special_tokens):
 SPECIAL_TOKENS_AT = ("first", "after-bytes", "last")
 
 
-def build_vocabulary(learned, special_tokens, special_tokens_at="first", byte_tokens=()):
+def build_vocabulary(learned, special_tokens, byte_tokens=()):
     """Number the tokens: first the alphabet (bytes in BYTE_ORDER), then the merged tokens in order.
 
-    special_tokens_at  where special tokens are inserted: "first", as by Hugging Face's trainer;
-                       "after-bytes", which is after the alphabet; or "last", as in GPT-2
-    byte_tokens        names of the 256 bytes in a vocabulary of characters; they come before the
-                       alphabet
+    special_tokens  the special tokens by their places, which are "first", as by Hugging Face's
+                    trainer; "after-bytes", which is after the alphabet; or "last", as in GPT-2
+    byte_tokens     names of the 256 bytes in a vocabulary of characters; they come before the
+                    alphabet
 
     Two ways to make the same bytes, such as a + bc and ab + c, make one token.
     """
@@ -7413,10 +7351,12 @@ def build_vocabulary(learned, special_tokens, special_tokens_at="first", byte_to
     letters = tokens[: len(alphabet)]
     if tuple(alphabet) == BYTES:
         letters = [tokens[byte] for byte in BYTE_ORDER]
-    letters = itertools.chain(map(str.encode, byte_tokens), letters)
-    parts = [letters, tokens[len(alphabet) :]]
-    parts.insert(SPECIAL_TOKENS_AT.index(special_tokens_at), map(str.encode, special_tokens))
-    return dict(enumerate(itertools.chain(*parts)))
+    first, after_bytes, last = [
+        [text.encode() for text in special_tokens.get(place, ())] for place in SPECIAL_TOKENS_AT
+    ]
+    byte_tokens = map(str.encode, byte_tokens)
+    merged = tokens[len(alphabet) :]
+    return dict(enumerate([*first, *byte_tokens, *letters, *after_bytes, *merged, *last]))
 
 
 # ─── Encoding ─────────────────────────────────────────────────────────────────────────────────────
@@ -8635,7 +8575,9 @@ def _mark_continuing(words):
     return words._replace(symbols=symbols, alphabet=alphabet), int(present[:a].sum())
 
 
-def learn_wordpiece(words, n_symbols, *, score="likelihood", min_frequency=1, progress=False):
+def learn_wordpiece(
+    words, n_symbols, *, score="count", min_frequency=1, n_beginning=None, progress=False
+):
     """Learn `n_symbols` tokens of characters, including the alphabet.
 
     score          the pair with the greatest score merges, as in a `Learner`; no size contains the
@@ -8646,6 +8588,8 @@ def learn_wordpiece(words, n_symbols, *, score="likelihood", min_frequency=1, pr
                    then symbols that begin words
     min_frequency  rarer pairs do not merge; without a limit, the likelihood prefers pairs that
                    occur once
+    n_beginning    the symbols of `words` are tokens of a model, without the prefix; so many begin
+                   words, and the others continue them
 
     `words` hold plain characters. Tokens that continue words have the prefix. The alphabet has all
     characters that occur, and with the prefix the ones that occur after the first character of a
@@ -8654,13 +8598,15 @@ def learn_wordpiece(words, n_symbols, *, score="likelihood", min_frequency=1, pr
     InputError if there are no words, or if the alphabet has more than `n_symbols` symbols.
 
     >>> words = Words.from_counts({b"low": 5, b"lower": 2, b"newest": 6, b"widest": 3})
-    >>> learn_wordpiece(words, 20, score="count").tokens[-3:]
+    >>> learn_wordpiece(words, 20).tokens[-3:]
     [b'##w', b'##es', b'##est']
-    >>> learned = learn_wordpiece(Words.from_counts({b"aab": 3, b"b": 1}), 5)
+    >>> learned = learn_wordpiece(Words.from_counts({b"aab": 3, b"b": 1}), 5, score="likelihood")
     >>> learned.tokens, learned.pairs.tolist()
     ([b'a', b'b', b'##a', b'##b', b'aa'], [[0, 2]])
     """
-    marked, n_beginning = _mark_continuing(words)
+    marked = words
+    if n_beginning is None:
+        marked, n_beginning = _mark_continuing(words)
     learned = learn(
         marked,
         n_symbols,
@@ -8677,7 +8623,6 @@ def learn_wordpiece(words, n_symbols, *, score="likelihood", min_frequency=1, pr
         tokens=tokens,  # two symbols may be the same token
         alphabet=tokens[: len(marked.alphabet)],
         merges=None,
-        longest_word=int(words.sizes.max(initial=0)),
     )
 
 
@@ -8903,11 +8848,35 @@ def _digamma(x):
     return series - sum(1 / (x + k) for k in range(7))
 
 
+def _find_substrings(tokens, words, lattice):
+    """Find tokens among the substrings of `_list_substrings`: int64[T], -1 for the others."""
+    symbol_of = {letter.decode(): symbol for symbol, letter in enumerate(words.alphabet)}
+    # a substring is the one without its last symbol, and this symbol
+    last_symbols = words.symbols[lattice.places + lattice.sizes - 1]
+    last_symbols[: len(symbol_of)] = np.arange(len(symbol_of))
+    keys = lattice.shorter.astype(i64) << 32 | last_symbols
+    order = np.argsort(keys)
+    keys = keys[order]
+    numbers = np.full(len(tokens), -1)
+    for letters in itertools.zip_longest(*map(bytes.decode, tokens)):
+        symbols = np.array([symbol_of.get(letter, -2) for letter in letters])
+        symbols[[letter is None for letter in letters]] = -1
+        wanted = numbers << 32 | symbols
+        places = np.searchsorted(keys, wanted) % len(keys)
+        is_equal = (keys[places] == wanted) & (symbols >= 0)
+        longer = np.where(is_equal, order[places], -2)
+        numbers = np.where(symbols == -1, numbers, longer)
+    return np.maximum(numbers, -1)
+
+
 class _UnigramLearner:
     """The remaining tokens, their probabilities, and the lattices of the words."""
 
-    def __init__(self, words, seed_size, longest, engine=None):
-        """Begin with the alphabet, and the substrings of most occurrences times length."""
+    def __init__(self, words, seed_size, longest, engine=None, scores=()):
+        """Begin with the alphabet, and the substrings of most occurrences times length.
+
+        scores  tokens that stay, and their scores
+        """
         self.engine = engine or Engine()
         self.words = _in_order(words)  # rounding depends on it
         self.n_alphabet = len(words.alphabet)
@@ -8918,9 +8887,16 @@ class _UnigramLearner:
         is_seed = (totals > longer) & (sizes <= longest)
         weights = np.where(is_seed, sizes * totals, -np.inf)
         weights[:a] = np.maximum(totals[:a], LEAST_EXPECTED)
-        self.probabilities = weights
-        self.keep(self.best(weights, a + seed_size))
+        self.fixed = np.full(len(sizes), np.nan)  # the probabilities that stay
+        if scores:
+            numbers = _find_substrings(scores, self.words, self.lattice)
+            occurs = numbers >= 0
+            self.fixed[numbers[occurs]] = np.exp([*scores.values()])[occurs]
+        self.n_fixed = np.count_nonzero(self.fixed >= 0)
+        self.probabilities = np.maximum(weights, 0.0)
+        self.keep(self.best(weights, a + self.n_fixed + seed_size))
         self.probabilities /= self.probabilities.sum()
+        self.probabilities = np.where(self.fixed >= 0, self.fixed, self.probabilities)
 
     @property
     def n_tokens(self):
@@ -8932,8 +8908,8 @@ class _UnigramLearner:
             return np.log(self.probabilities)
 
     def best(self, values, n):
-        """List n tokens in ascending order: the alphabet, and those of the greatest values."""
-        values = values.copy()
+        """List n tokens in ascending order: those that stay, and those of the greatest values."""
+        values = np.where(self.fixed >= 0, np.inf, values)
         values[: self.n_alphabet] = np.inf
         return np.sort(_best_first(values)[:n])
 
@@ -8954,6 +8930,7 @@ class _UnigramLearner:
             places=lattice.places[ids],
         )
         self.probabilities = self.probabilities[ids]
+        self.fixed = self.fixed[ids]
 
     def expect(self):
         """Compute the expected count of each token, and the log probability of the corpus."""
@@ -8980,7 +8957,7 @@ class _UnigramLearner:
         with np.errstate(divide="ignore"):
             logs = _digamma(expected) - _digamma(expected.sum())
         self.expected = expected
-        self.probabilities = np.exp(logs)
+        self.probabilities = np.where(self.fixed >= 0, self.fixed, np.exp(logs))
         return likelihood
 
     def spell(self, token):
@@ -8992,8 +8969,11 @@ class _UnigramLearner:
         return b"".join(self.words.alphabet[symbol] for symbol in symbols.tolist())
 
 
-def learn_unigram(words, n_symbols, *, workers=None, progress=False):
+def learn_unigram(words, n_symbols, *, old_scores=None, workers=None, progress=False):
     """Learn `n_symbols` tokens, including the alphabet, and their probabilities (Kudo 2018).
+
+    old_scores  tokens of a model and their scores: both stay, these tokens are among the
+                `n_symbols`, and probabilities are fitted for new tokens alone
 
     Learning begins with the SEED_SIZE substrings of up to MAX_TOKEN_CHARS symbols that cover the
     most of the corpus; there may be fewer. Each round fits the probabilities in SUB_ITERATIONS
@@ -9013,8 +8993,10 @@ def learn_unigram(words, n_symbols, *, workers=None, progress=False):
     """
     _check_words(words, n_symbols)
     engine = Engine(workers, progress)
-    learner = _UnigramLearner(words, SEED_SIZE, MAX_TOKEN_CHARS, engine)
-    goal = n_symbols * 11 // 10
+    scores = old_scores or {}
+    learner = _UnigramLearner(words, SEED_SIZE, MAX_TOKEN_CHARS, engine, scores)
+    n_symbols -= len(scores) - learner.n_fixed  # without those that do not occur
+    goal = learner.n_fixed + (n_symbols - learner.n_fixed) * 11 // 10
     likelihoods = []
     n = max(learner.n_tokens, goal)
     with engine.progress_bar("prune", n - goal, " tokens") as bar:
@@ -11246,7 +11228,7 @@ class Tokenizer:
     'hi!<|end|>'
     """
 
-    @checked
+    @interruptible
     def __init__(
         self,
         vocab: Mapping[int, bytes],
@@ -11306,7 +11288,8 @@ class Tokenizer:
             merges = merges.learned()
         if not isinstance(merges, Learned):
             merges = Learned([*BYTES, *map(b"".join, merges)], BYTES, merges)
-        vocab = build_vocabulary(merges, special_tokens, special_tokens_at)
+        require_known("`special_tokens_at`", special_tokens_at, SPECIAL_TOKENS_AT)
+        vocab = build_vocabulary(merges, {special_tokens_at: special_tokens})
         if tuple(merges.alphabet) != BYTES:
             fields = {"alphabet": "characters", **fields}
             suffix = fields.get("word_suffix", "").encode()
@@ -11414,28 +11397,6 @@ class Tokenizer:
     def _byte_table(self):
         """The bytes of the tokens as arrays."""
         return make_token_bytes(self.token_bytes)
-
-    @functools.cached_property
-    def text_sizes(self) -> np.ndarray:
-        """The bytes of text that each id stands for, int64[V].
-
-        They are those that `decode` writes for it inside a text; 0 for the unknown token. A mark is
-        one byte, the space. But the space that a WordPiece writes between any two words is in no
-        token. The bytes that these lack of a text are *lost*: the pattern or the normalizer has
-        dropped them, or they are unknown. A character that the normalizer changes counts with the
-        size of the new one.
-
-        >>> Tokenizer({0: b"low", 1: b"er"}, None).text_sizes
-        array([3, 2])
-        """
-        model = self.model
-        text, starts, sizes = self._byte_table
-        if any(step["type"] == "WordPiece" for step in model.decoder_steps):
-            sizes = sizes - (text[starts] == ord(" "))
-        if model.unk_token and not model.byte_fallback:
-            sizes = sizes.copy()
-            sizes[model.ids[model.unk_token.encode()]] = 0
-        return sizes
 
     @functools.cached_property
     def _by_word(self):
@@ -11833,7 +11794,7 @@ class Tokenizer:
             n_before += len(long) > 0
             opening = BEGINS
 
-    @checked
+    @interruptible
     def sample(
         self, text: Text, alpha: float = 0.1, seed: int = 0, allowed_special: Allowed = "all"
     ) -> list[int]:
@@ -11889,7 +11850,7 @@ class Tokenizer:
         """
         return split_ids(*self.encode_batch_to_numpy(texts, allowed_special, **options))
 
-    @checked
+    @interruptible
     def encode_batch_to_numpy(
         self,
         texts: Iterable[Text],
@@ -11935,7 +11896,7 @@ class Tokenizer:
         ids.resize(n, refcheck=False)  # a copy would take a tenth of the time of a large text
         return ids, _add_up(np.concatenate([[], *sizes]))
 
-    @checked
+    @interruptible
     def encode_batch_padded(
         self,
         texts: Iterable[Text],
@@ -12340,7 +12301,7 @@ def _id_array(ids):
 #
 #     a.npy         a header, then the ids 72 105 33 as uint16; as uint32 if an id is above 65,535
 #     a.npy.json    {"tokens": 3, "documents": 1, "bytes": 3, "dtype": "uint16", "model": its
-#                   digest, "lost": 0, …}
+#                   digest, …}
 #
 # A .bin file has no header, and a .txt file has decimal numbers, with a document on each line; so
 # have standard output, pipes and devices. With `append`, each document ends with a token. A
@@ -12360,13 +12321,16 @@ class Encoded(NamedTuple):
     dtype: str
     model: str  # Tokenizer.digest
     append: str | None  # the token at the end of each document; None: documents are files and lines
-    lost: int  # bytes of text that are in no token; see `Tokenizer.text_sizes`
+    held_out: int = 0  # of the tokens, for validation; the files of both describe their own
 
     def __str__(self) -> str:
         tokens = number_of(self.tokens, "token")
         documents = number_of(self.documents, "document" if self.append else "text")
         size = number_of(self.bytes, "byte")
-        return f"{tokens} ({self.dtype}) of {size} in {documents}"
+        shown = f"{tokens} ({self.dtype}) of {size} in {documents}"
+        if self.held_out:
+            shown += f"; {number_of(self.held_out, 'token')} held out"
+        return shown
 
 
 class _EncodedBlock(NamedTuple):
@@ -12375,7 +12339,6 @@ class _EncodedBlock(NamedTuple):
     ids: np.ndarray  # uint16 or uint32[N]
     ends: np.ndarray  # int64[D]   documents end before these positions in `ids`
     n_bytes: int  # of text
-    n_kept: int  # of these bytes, in tokens
     n_read: int  # bytes on the disk
     begins: bool  # whether the block begins with a text, not within one
     # Whether the first id is the end of a text that has no other id in this block. The parent drops
@@ -12393,9 +12356,6 @@ def _encode_blocks(tokenizer, options, added_ids, end_id, dtype, source, blocks)
     added_ids  the ids before and after each text
     """
     encoded = []
-    model = tokenizer.model
-    losing = model.normalizer, model.unk_token, model.drops_unknown
-    may_lose = any(losing) or not tokenizer.pattern.matches_everything  # else it would cost 6 %
     for block in blocks:
         texts = source.texts(block)
         begins = block.opening == BEGINS
@@ -12403,9 +12363,6 @@ def _encode_blocks(tokenizer, options, added_ids, end_id, dtype, source, blocks)
         seed = options["seed"] + (block.number << 32)
         own = {"opening": block.opening, "seed": seed}
         ids, offsets = tokenizer.encode_texts(texts, **options | own)
-        n_bytes = n_kept = sum(map(len, texts))
-        if may_lose:
-            n_kept = int(tokenizer.text_sizes[ids].sum())
         if any(added_ids):
             before, after = added_ids
             ids, offsets = surround(ids, offsets, before * begins, after * ends_there)
@@ -12421,8 +12378,8 @@ def _encode_blocks(tokenizer, options, added_ids, end_id, dtype, source, blocks)
             ids = np.insert(ids, ends[lacks_end], end_id)
             ends = np.flatnonzero(ids == end_id) + 1
         ids = ids.astype(dtype, copy=False)
-        sizes = n_bytes, n_kept, block.n_bytes
-        encoded.append(_EncodedBlock(ids, ends, *sizes, begins, repeats_end))
+        n_bytes = sum(map(len, texts))
+        encoded.append(_EncodedBlock(ids, ends, n_bytes, block.n_bytes, begins, repeats_end))
     return encoded
 
 
@@ -12518,7 +12475,7 @@ def _hold_out(block, first, fraction):
 
 def _check_outputs(outputs, inputs):
     """Raise InputError if a file would be both read and written, or written twice."""
-    taken = {path.resolve() for path in inputs if not _is_stream(path)}  # a pipe may be both
+    taken = {path.resolve() for path in inputs if path.is_file()}  # a device or a pipe may be both
     for path in outputs:
         if path.resolve() in taken:
             raise InputError(f"{path}: is an input, or would be written twice; choose another")
@@ -12558,6 +12515,7 @@ def _write_descriptions(paths, totals, encoded):
     if not encoded.tokens:
         note(f"{paths[0]}: no ids, since there is no text to encode")
     description = encoded._asdict()
+    del description["held_out"]
     if len(paths) > 1:
         n_held_out = totals[1, 1]
         require(
@@ -12565,18 +12523,18 @@ def _write_descriptions(paths, totals, encoded):
             f"of {number_of(encoded.documents, 'document')} `val_fraction` holds out {n_held_out}: "
             f"choose another, or note that {DOCUMENTS}",
         )
-        del description["bytes"], description["lost"]  # they are not known for each file
+        del description["bytes"]  # they are not known for each file
     for path, (n_tokens, n_documents) in zip(paths, totals.tolist(), strict=False):
         description |= {"tokens": n_tokens, "documents": n_documents}
         if not _is_stream(path):
             atomic_write_all(path.parent, {_sidecar(path).name: _to_json(description)})
 
 
-@checked
+@interruptible
 def encode_files(
-    tokenizer: AnyModel,
+    model: AnyModel,
     inputs: Files,
-    out: PathName,
+    out: PathName = "-",
     *,
     dtype: str = "auto",
     append: str | None = None,
@@ -12592,12 +12550,12 @@ def encode_files(
     skip_bad_lines: bool = False,
     progress: bool = False,
 ) -> Encoded:
-    """Write the token ids of files, folders or globs to one file; returns its description.
+    """Turn text into token ids, in one file; returns its description.
 
-    inputs           files, folders (their files in the order of their paths), globs, URLs that
-                     fsspec opens (s3://, gs://, hf://datasets/, https://), or - for standard input:
-                     text, lines of JSON (.jsonl), or Parquet; text and JSON may be packed by gzip,
-                     xz, bzip2 or zstandard
+    model            a file or a folder of any format, or a Tokenizer
+    inputs           files, folders (their files in the order of their paths), globs, or - for
+                     standard input: text, lines of JSON (.jsonl), or Parquet; text and JSON may be
+                     packed by gzip, xz, bzip2 or zstandard
     out              a .npy file; a .bin file for numbers without a header; or a .txt file for
                      decimal numbers with a document on each line, or - for these on standard
                      output. A file gets a description next to it, with .json added to its name
@@ -12624,6 +12582,9 @@ def encode_files(
     Also text_field and skip_bad_lines, as in a Source; workers and progress, as in an Engine.
     Raises InputError for invalid options and inputs.
 
+    $ encode model corpus.txt --out tokens.npy --append "<|endoftext|>"
+    $ encode model - < corpus.txt
+
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     _ = Path(folder, "a.txt").write_text("Hi!")
     ...     tokenizer = Tokenizer({b: bytes([b]) for b in range(256)}, [])
@@ -12632,8 +12593,10 @@ def encode_files(
     3 tokens (uint16) of 3 bytes in 1 text
     array([ 72, 105,  33], dtype=uint16)
     """
-    tokenizer = open_model(tokenizer)
+    tokenizer = open_model(model)
     model = tokenizer.model
+    if tokenizer.pattern.warning:
+        note(tokenizer.pattern.warning)
     paths = _name_outputs(out, val_fraction)
     id_type = _id_type(tokenizer.vocab_size - 1, dtype)
     engine = Engine(workers, progress)
@@ -12662,7 +12625,7 @@ def encode_files(
     options = {"allowed_special": allowed_special, "alpha": alpha, "seed": seed}
     work = functools.partial(_encode_blocks, tokenizer, options, added_ids, end_id, id_type)
     totals = np.zeros((2, 2), i64)  # the numbers of tokens and documents of each file
-    n_bytes = n_kept = 0
+    n_bytes = 0
     with written_together(), contextlib.ExitStack() as stack, index_writer as write_index:
         writers = [stack.enter_context(_array_writer(path, id_type)) for path in paths]
         write_index(np.zeros(1, i64))
@@ -12676,16 +12639,14 @@ def encode_files(
                 write(ids, ends)
                 total += len(ids), len(ends)
             n_bytes += block.n_bytes
-            n_kept += block.n_kept
             bar.update(block.n_read)
-        n_lost = count_lost(out, n_bytes, min(n_bytes, n_kept))
-        settings = id_type.name, tokenizer.digest, append, n_lost
-        encoded = Encoded(*totals.sum(0).tolist(), n_bytes, *settings)
+        settings = id_type.name, tokenizer.digest, append
+        encoded = Encoded(*totals.sum(0).tolist(), n_bytes, *settings, int(totals[1, 0]))
         _write_descriptions(paths, totals, encoded)
     return encoded
 
 
-@checked
+@interruptible
 def read_ids(path: PathName, dtype: str | None = None) -> np.ndarray:
     """Open the ids of a .npy or .bin file as an array that stays on the disk.
 
@@ -12741,19 +12702,23 @@ def _read_id_batches(path, dtype):
                 raise InputError(f"{path}: token ids must be whole numbers: {error}") from None
 
 
-@checked
+@interruptible
 def decode_file(
-    tokenizer: AnyModel, tokens: PathName, out: PathName = "-", *, dtype: str | None = None
+    model: AnyModel, tokens: PathName, out: PathName = "-", *, dtype: str | None = None
 ) -> None:
-    """Write the bytes of all ids of a file, as one text, in bounded memory.
+    """Turn token ids into text, in bounded memory.
 
     A line of decimal numbers is read as a whole.
 
+    model   a file or a folder of any format, or a Tokenizer
     tokens  a .npy or .bin file, any other file with ids as decimal numbers (1 2, or [1, 2]), or -
             for these on standard input
     out     the file for the text, which is written under a temporary name and renamed when it is
             complete; or - for standard output
     dtype   uint16 or uint32, for a .bin file without a .json file
+
+    $ decode model tokens.npy --out corpus.again.txt
+    $ decode model - < ids.txt
 
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     _ = Path(folder, "ids.txt").write_text("72 105")
@@ -12762,7 +12727,7 @@ def decode_file(
     ...     Path(folder, "a.txt").read_text()
     'Hi'
     """
-    tokenizer = open_model(tokenizer)
+    tokenizer = open_model(model)
     digest = tokenizer.digest
     path = Path(tokens)
     output = Path(out)
@@ -12770,7 +12735,7 @@ def decode_file(
     description = _read_beside(_sidecar(path))
     if description.get("model", digest) != digest:
         note(f"{tokens}: another model wrote these ids, or this one has changed since")
-    with _open_output(output) as file:
+    with stage("decode"), _open_output(output) as file:
         continues = False
         for ids in _read_id_batches(path, dtype):
             file.write(tokenizer.decode_bytes(ids, continues=continues))
@@ -12779,22 +12744,22 @@ def decode_file(
 
 # ─── Training ─────────────────────────────────────────────────────────────────────────────────────
 #
-# Files, or words files -> a Training: a tokenizer with all measurements. All options are written
-# once, in the signature of `train`. A Recipe has those that decide the model; the others say where
-# the text is, and how it is read. `complete` checks a recipe and fills in the defaults of its
-# family of models; from words files come the pattern, the normalizer and the special tokens. After
-# that, the recipe alone decides each part of the training:
+# Files, or words files -> a Training: a tokenizer with all measurements. A training begins with a
+# Start, which is a Model without learnt tokens or one whose tokens stay:
 #
-#     recipe.source        pattern, normalizer, special tokens        -> how text becomes words
-#     recipe.learn         model, alphabet, vocab_size, tie_break …   -> tokens from the words
-#     recipe.build         alphabet, mark, unk_token, byte_fallback … -> the Model around them
+#     untrained     options of `train`  -> Start: how text is cut, and what surrounds the tokens
+#     start_like    another model       -> Start: the same as in that model, without its tokens
+#     start_from    another model       -> Start: that model
+#     count         text                -> words
+#     Start.learn   words               -> tokens, by the function of the family
+#     Start.build   tokens              -> the Model with these tokens
 #
 # For example, `--model unigram --vocab-size 8000` has the alphabet "characters", the mark "▁", the
 # pattern "spaces" followed by ▁ for each space, and the unknown token "<unk>", which is a special
 # token. `learn_unigram` then learns 7,999 tokens.
 
 
-@checked
+@interruptible
 def train(
     inputs: Files = STANDARD_LIBRARY,
     vocab_size: int = 8192,
@@ -12803,7 +12768,9 @@ def train(
     special_tokens_at: str = "first",
     texts: Iterable[Text | Sequence[Text]] | None = None,
     counts: PathName | Counts | None = None,
-    model: str = "bpe",
+    like: AnyModel | None = None,
+    from_: AnyModel | None = None,
+    model: str | None = None,
     alphabet: str | None = None,
     pattern: PatternSource | None = None,
     mark: str | None = None,
@@ -12811,23 +12778,28 @@ def train(
     coverage: float | None = None,
     byte_fallback: bool = False,
     unk_token: str | None = None,
-    from_: PathName | Model | None = None,
-    tie_break: str = "bytes",
-    score: str | Callable = "count",
-    min_frequency: int = 1,
+    tie_break: str | None = None,
+    score: str | Callable | None = None,
+    min_frequency: int | None = None,
     max_words: int = MAX_WORDS,
-    workers: int | Executor | None = None,
+    out: PathName | None = None,
+    template: str | None = None,
+    bos_token: str | None = None,
+    eos_token: str | None = None,
+    pad_token: str | None = None,
+    model_max_length: int | None = None,
+    chat_template: PathName | None = None,
     text_field: str | None = None,
     skip_bad_lines: bool = False,
+    workers: int | Executor | None = None,
     progress: bool = False,
     **learner_options: object,
 ) -> Training:
-    """Train on files, folders or globs, and return the tokenizer with all measurements.
+    """Learn a vocabulary from text; returns the tokenizer with all measurements.
 
-    inputs             files, folders (their files in the order of their paths), globs, URLs that
-                       fsspec opens (s3://, gs://, hf://datasets/, https://), or - for standard
-                       input: text, lines of JSON (.jsonl), or Parquet; text and JSON may be packed
-                       by gzip, xz, bzip2 or zstandard.
+    inputs             files, folders (their files in the order of their paths), globs, or - for
+                       standard input: text, lines of JSON (.jsonl), or Parquet; text and JSON may
+                       be packed by gzip, xz, bzip2 or zstandard.
                        Default: the source of Python's standard library. Or words files (.npz) of
                        `count`, which contain the pattern, the normalizer and the special tokens
     vocab_size         number of tokens in all
@@ -12839,8 +12811,12 @@ def train(
                        a tab and its count in each line; in Python also a mapping, or pairs. Words
                        are pretokens as the pattern cuts them out of normalized text: one that
                        follows a space begins with it
-    model              bpe; wordpiece; unigram; or longest, which learns as bpe does and takes the
-                       longest tokens
+    like               a model whose clothes the new tokens get: kind, pattern, normalizer, decoder,
+                       special tokens, template and settings; only its vocabulary is learnt anew
+    from_              a model whose training is continued: its tokens keep their ids and scores,
+                       and new ones get the last ids. A text without the new tokens keeps its ids
+    model              bpe, the default; wordpiece; unigram; or longest, which learns as bpe does
+                       and takes the longest tokens
     alphabet           tokens are made of bytes or characters; the default is bytes with bpe and
                        longest
     pattern            gpt2, cl100k, o200k, llama3, qwen2, nanochat, bert, whitespace,
@@ -12852,25 +12828,30 @@ def train(
     normalizer         changes the text first: nfc, nfd, nfkc, nfkd, lowercase, strip-accents, nmt,
                        bert or bert-cased
     coverage           with characters: only the most frequent ones, which make up this share of the
-                       text, become tokens, and all of ASCII and white space; the default is
-                       0.9995, as in SentencePiece
+                       text, become tokens; the default is 0.9995, as in SentencePiece
     byte_fallback      with characters: unknown characters become tokens of their bytes
     unk_token          with characters and no byte fallback: the token of unknown characters; the
                        default is <unk> or, with wordpiece, [UNK]
-    from_              a BPE model whose training is continued; its tokens keep their ids
-    tie_break          the order of equally frequent pairs: bytes, the greater bytes first; or ids,
-                       the smaller ids first (the rule of Hugging Face)
-    score              the pair that merges: the one with the greatest count (as in Hugging Face),
-                       or with the greatest likelihood, count(ab) / (count(a) * count(b)), which
-                       prefers rare pairs; in Python also a function, see `Learner`
+    tie_break          the order of equally frequent pairs: bytes, the default, the greater bytes
+                       first; or ids, the smaller ids first (the rule of Hugging Face)
+    score              the pair that merges: the one with the greatest count, the default (as in
+                       Hugging Face), or with the greatest likelihood,
+                       count(ab) / (count(a) * count(b)), which prefers rare pairs; in Python also a
+                       function, see `Learner`
     min_frequency      do not merge rarer pairs; 0 and 1 allow every pair
     max_words          drop the rarest words when there are more unique words than this; 0: never
                        drop any
+    out                folder to write, as `Training.save` does
 
-    Also text_field and skip_bad_lines, as in a Source; workers and progress, as in an Engine.
+    Also template, bos_token, eos_token, pad_token, model_max_length and chat_template, as in
+    `convert`; text_field and skip_bad_lines, as in a Source; workers and progress, as in an Engine.
     All other options are passed to the `learn` of a family of your own; see Family.
 
     Raises InputError for invalid options, before any work, and OSError for unreadable files.
+
+    $ train corpus.txt --vocab-size 32k --special-token "<|endoftext|>" --out model
+    $ train "shards/*.jsonl.gz" --model unigram --vocab-size 16k --out unigram
+    $ train corpus.txt --like openai-community/gpt2 --vocab-size 32k --out mine
 
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     _ = Path(folder, "a.txt").write_text("low low lower<|end|>newest")
@@ -12878,10 +12859,97 @@ def train(
     >>> training.learned.counts.tolist(), training.counted.n_documents
     ([3, 3, 2], 2)
     """
-    options = dict(locals())
-    recipe, files, counted = prepare(call_with(Recipe, **options), inputs, texts, counts)
-    source = recipe.source(files, **options)
-    return train_recipe(recipe, source, counted, call_with(Engine, **options))
+    engine = Engine(workers, progress)
+    files, words_files, settings = _find_texts(inputs, texts, counts)
+    counted_pattern, counted_tokens, counted_normalizer = _open_settings(settings)
+    if like is None and from_ is None:
+        start = untrained(
+            model or "bpe",
+            special_tokens or counted_tokens,
+            special_tokens_at=special_tokens_at,
+            alphabet=alphabet,
+            pattern=pattern or counted_pattern,
+            mark=mark,
+            normalizer=normalizer or counted_normalizer,
+            byte_fallback=byte_fallback,
+            unk_token=unk_token,
+        )
+    else:
+        given = {"model": model, "alphabet": alphabet, "mark": mark, "normalizer": normalizer}
+        given |= {"byte_fallback": byte_fallback, "unk_token": unk_token}
+        for name, value in given.items():
+            require(not value, f"`{name}` is that of the model: omit it with `like` and `from_`")
+        if from_ is None:
+            require(pattern is None, "`pattern` is that of the model: omit it with `like`")
+            start = start_like(like, special_tokens)
+        else:
+            require(like is None, "`like` and `from_` cannot be combined")
+            start = start_from(from_, special_tokens, pattern)
+    options = {"tie_break": tie_break, "score": score, "min_frequency": min_frequency}
+    options = {name: value for name, value in options.items() if value is not None}
+    options |= learner_options
+    start.check(vocab_size, coverage)
+    coverage = COVERAGE if coverage is None else coverage
+    _add_settings(
+        start.model,
+        template,
+        bos_token=bos_token,
+        eos_token=eos_token,
+        pad_token=pad_token,
+        unk_token=unk_token,
+        model_max_length=model_max_length,
+        chat_template=chat_template,
+    )
+    source = start.source(None if words_files else files, text_field, skip_bad_lines)
+    _check_settings(files, words_files, settings, source)
+    if out is not None:
+        _check_folder(out)
+    timings = {}
+    with stage("compile") as timings["compile"]:
+        _compile_training(start, source, options, engine)
+    with stage("scan") as timings["scan"]:
+        counted = count(source, engine, words_files, max_words)
+        timings["scan"].n_bytes = counted.n_bytes * (not words_files)
+    require(len(counted.words.counts), f"no text to learn from in {_name_some(files)}")
+    with stage("learn") as timings["learn"]:
+        learned = start.learn(counted.words, vocab_size, coverage, options, engine)
+    with stage("vocabulary") as timings["vocabulary"]:
+        tokenizer = Tokenizer.from_model(start.build(learned), is_checked=True)
+    if len(tokenizer) < vocab_size:
+        note(f"the text gives {len(tokenizer):,} tokens, fewer than the {vocab_size:,} asked for")
+    options |= {"vocab_size": vocab_size, "coverage": coverage, "max_words": max_words}
+    training = Training(tokenizer, counted, learned, timings, source, start, options)
+    if out is not None:
+        with stage("save") as timings["save"]:
+            training.save(out)
+    return training
+
+
+def _compile_training(start, source, options, engine):
+    """Compile the kernels of a training, or load them; learning also reveals bad options."""
+    if source.files:
+        _warn_of_source(source)
+    word = Words.from_counts({b"aa": 1})
+    jobs = [
+        functools.partial(compile_counting, source.pattern),
+        functools.partial(start.learn_symbols, word, 257, options, Engine(engine.n_workers)),
+        functools.partial(compile_pretokenizing, source),
+    ]
+    compile_side_by_side(jobs, engine)
+
+
+def _check_folder(out):
+    """Check a folder for a model before the work; a note says if it has one."""
+    check_writable(as_path(out))
+    if Path(out, "tokenizer.json").exists():
+        note(f"{out}: the model in this folder will be replaced when the new one is complete")
+
+
+def _add_settings(model, template, **settings):
+    """Put a template around texts, and settings into tokenizer_config.json, of a model of ours."""
+    model.config |= transformers_config(model.special_tokens, **settings)
+    if template is not None:
+        model.post_processor = template_processing(template, model.special_tokens)
 
 
 class Family(NamedTuple):
@@ -12915,258 +12983,343 @@ COVERAGE = 0.9995  # of a text by the characters that become tokens; that of Sen
 BYTE_TOKENS = tuple(token.decode() for token in _FALLBACK_TOKENS)
 
 
-# those that do not decide the model
-_OTHER_OPTIONS = "inputs texts counts text_field skip_bad_lines workers progress learner_options"
-_Options = dataclasses.make_dataclass(
-    "_Options",
-    [
-        (name, option.annotation, option.default)
-        for name, option in inspect.signature(train).parameters.items()
-        if name not in _OTHER_OPTIONS.split()
-    ],
-    frozen=True,
-)
+class Start(NamedTuple):
+    """A model before a training learns its tokens.
 
-
-@dataclasses.dataclass(frozen=True)
-class Recipe(_Options):
-    """The options of `train` that decide which model is learnt; see there.
-
-    `complete` replaces None, and the names of a normalizer by its steps. The pattern does not have
-    the mark.
-
-    >>> recipe = complete(Recipe(260, model="bpe"))
-    >>> recipe.learn(Words.from_counts({b"low": 2})).merges
+    >>> start = untrained("bpe", ["<s>"])
+    >>> learned = start.learn(Words.from_counts({b"low": 2}), 259)
+    >>> start.build(learned).merges
     [(b'o', b'w'), (b'l', b'ow')]
     """
 
-    learner_options: dict = dataclasses.field(default_factory=dict)  # of a family of one's own
+    model: Model  # its tokens are special tokens and byte tokens; or all tokens, which stay
+    family: str
+    # where special tokens get their ids, see `build_vocabulary`; None if all tokens stay
+    places: Mapping[str, Sequence[str]] | None
+    pattern: PatternSource  # cuts text into words
+    metaspace: Metaspace | None = None  # the step of the model that marks these words
 
     @property
     def byte_tokens(self) -> tuple[str, ...]:
-        """The tokens of single bytes in a vocabulary of characters."""
-        return BYTE_TOKENS * self.byte_fallback
+        """The tokens of single bytes in a new vocabulary of characters."""
+        return BYTE_TOKENS * (self.model.byte_fallback and self.places is not None)
 
-    @property
-    def options(self) -> dict:
-        """The recipe as plain JSON."""
-        options = vars(self) | self.source().settings
-        options["special_tokens"] = self.special_tokens  # the settings have byte tokens, too
-        options["score"] = getattr(self.score, "__qualname__", self.score)
-        if self.from_:
-            options["from_"] = self.from_.digest
-        return options
-
-    def source(
-        self, files: Sequence[Path | str | TextStream] | None = None, **options: object
-    ) -> Source:
-        """Make the Source of the text, with those of the options that are fields of a Source."""
-        options |= vars(self)
+    def source(self, files: Files | None, text_field: str | None, skip_bad_lines: bool) -> Source:
+        """Make the Source of the text."""
+        model = self.model
         # The names of byte tokens end documents, since they must not be learnt.
-        options["special_tokens"] = [*self.special_tokens, *self.byte_tokens]
-        return call_with(Source, files, **options)
+        tokens = [*model.special_tokens, *self.byte_tokens]
+        return Source(
+            files,
+            self.pattern,
+            tokens,
+            text_field,
+            flags=model.flags,
+            normalizer=model.normalizer,
+            skip_bad_lines=skip_bad_lines,
+        )
 
-    @property
-    def metaspace(self) -> Metaspace | None:
-        """The step that writes the mark: ▁ replaces a space, and any other begins each word."""
-        if not self.mark:
-            return None
-        return Metaspace(self.mark, "never" if self.mark == MARK else "always")
+    def check(self, vocab_size: int, coverage: float | None) -> None:
+        """Raise InputError for a size that is too small or too large, or for a wrong coverage."""
+        is_of_bytes = self.model.alphabet == "bytes"
+        require(coverage in (None, 1) or not is_of_bytes, "`coverage` goes with characters")
+        require(
+            coverage is None or 0 < coverage <= 1,
+            f"`coverage` is more than 0, and at most 1, not {coverage}",
+        )
+        n_least = len(self.model.vocab) + 1
+        if self.places is not None and is_of_bytes:
+            n_least += 255
+        require(
+            n_least <= vocab_size <= MAX_ID,
+            f"`vocab_size` is {vocab_size}: with this alphabet, these special tokens or this model "
+            f"it must be {n_least} to {MAX_ID:,}",
+        )
 
-    @property
-    def _decoder(self):
-        """The steps that turn the tokens of the model into text."""
-        prefix = FAMILIES[self.model].subword_prefix
-        join = [{"type": "ByteFallback"}, {"type": "Fuse"}]
-        if self.alphabet == "bytes":
-            return []
-        if self.mark == MARK:
-            return [_MARKS_TO_SPACES, *join]
-        if self.mark:
-            marks = {"type": "Metaspace", **self.metaspace._asdict(), "split": True}
-            return [marks, *join * self.byte_fallback]
-        if prefix:
-            return [{"type": "WordPiece", "prefix": prefix, "cleanup": True}]
-        return join if self.byte_fallback else join[1:]
-
-    def learn(self, words: Words, engine: Engine | None = None) -> Learned:
-        """Learn from words over bytes."""
-        n_symbols = self.vocab_size - len(self.special_tokens) - len(self.byte_tokens)
-        if self.from_:
-            words = words_of_model(self.from_, words)
-            n_symbols = len(words.alphabet) + self.vocab_size - len(self.from_.vocab)
-        elif self.alphabet == "characters":
-            words = words.as_characters(self.coverage, self.metaspace)
-        return self._learn_symbols(words, n_symbols, engine)
-
-    def _learn_symbols(self, words, n_symbols, engine):
-        """Call the learner with those fields of the recipe and the engine that it takes."""
+    def learn_symbols(self, words, n_symbols, options, engine=None):
+        """Call the learner of the family with the options that it takes."""
+        learner = FAMILIES[self.family].learn
+        names = inspect.signature(learner).parameters.keys()
+        for name in options.keys() - names:
+            raise InputError(f"`{name}` is no option of `train` with the family {self.family}")
         engine = engine or Engine()
-        options = vars(self) | self.learner_options | vars(engine)
-        options["workers"] = engine.n_workers  # a learner has only those of this machine
-        return call_with(FAMILIES[self.model].learn, words, n_symbols, **options)
+        fields = {"workers": engine.n_workers, "progress": engine.progress}
+        of_engine = {name: fields[name] for name in names & fields}
+        return learner(words, n_symbols, **options, **of_engine)
+
+    def learn(
+        self,
+        words: Words,
+        vocab_size: int,
+        coverage: float = 1.0,
+        options: Mapping[str, object] = MappingProxyType({}),
+        engine: Engine | None = None,
+    ) -> Learned:
+        """Learn from words over bytes; `options` are those of the learner of the family."""
+        model = self.model
+        n_symbols = vocab_size - len(model.vocab)
+        if self.places is None:
+            words, n_old, more = _words_to_go_on(model, words, coverage)
+            return self.learn_symbols(words, n_symbols + n_old, {**options, **more}, engine)
+        if model.alphabet == "characters":
+            words = words.as_characters(coverage, self.metaspace)
+        return self.learn_symbols(words, n_symbols, options, engine)
 
     def build(self, learned: Learned) -> Model:
-        """Make the model with the learnt tokens; a note says if it has fewer than requested."""
-        model = extend_model(self.from_, learned) if self.from_ else self._make_model(learned)
-        n = len(model.vocab)
-        if n < self.vocab_size:
-            note(f"the text gives {n:,} tokens, fewer than the {self.vocab_size:,} asked for")
-        return model
-
-    def _make_model(self, learned):
-        """Make a new model with the learnt tokens."""
-        vocab = build_vocabulary(
-            learned, self.special_tokens, self.special_tokens_at, self.byte_tokens
-        )
-        family = FAMILIES[self.model]
-        fields = family._asdict() | vars(self)  # a Model has some of them under the same names
-        fields["decoder"] = self._decoder
-        fields["fuse_unk"] = self.alphabet == "characters" and family.kind != "wordpiece"
-        fields["max_word_chars"] = max(family.max_word_chars, learned.longest_word)
+        """Make the model with the learnt tokens."""
+        model = self.model
+        if self.places is None:
+            return extend_model(model, learned)
+        vocab = build_vocabulary(learned, self.places, self.byte_tokens)
+        fields = {"vocab": vocab, "special_tokens": [*model.special_tokens]}
         if learned.scores is not None:
             score_of = dict(zip(learned.tokens, learned.scores.tolist(), strict=True))
             fields["scores"] = np.array([score_of.get(token, 0.0) for token in vocab.values()])
-        if self.mark:  # it comes last, but before "none", as in a pattern read from a file
-            parts = [part for part in Pattern(self.pattern).parts if part != PATTERNS["none"]]
-            fields["pattern"] = [*parts, self.metaspace] if parts else [self.metaspace, "none"]
-        merges = learned.merges if family.kind == "bpe" else None
-        return call_with(Model, vocab, merges, **fields)
+        if model.kind == "bpe":
+            fields["merges"] = learned.merges
+        ids = {token: token_id for token_id, token in vocab.items()}
+        fields["post_processor"] = _with_ids(model.post_processor, ids)
+        return dataclasses.replace(model, **fields)
 
 
-def _with_checked_names(recipe):
-    """Check the special tokens of a recipe, and look up the steps of its normalizer."""
-    special_tokens = _check_texts(recipe.special_tokens)
-    for text in special_tokens:
-        require(
-            len(text.encode()) > 1,
-            f"the special token {text!r} is a single byte, which every vocabulary has",
-        )
-        require(
-            text not in _BYTE_NAMES,
-            f"the special token {text!r} names a byte in tokenizer.json: use a longer one",
-        )
-    normalizer = _named_normalizer(recipe.normalizer)
-    return dataclasses.replace(recipe, special_tokens=special_tokens, normalizer=normalizer)
+def untrained(
+    family: str = "bpe",
+    special_tokens: Sequence[str] = (),
+    *,
+    special_tokens_at: str = "first",
+    alphabet: str | None = None,
+    pattern: PatternSource | None = None,
+    mark: str | None = None,
+    normalizer: Sequence[str] = (),
+    byte_fallback: bool = False,
+    unk_token: str | None = None,
+) -> Start:
+    """Start with a model without tokens; the options are those of `train`.
 
+    Raises InputError for options that cannot be combined.
 
-def complete(recipe):
-    """Fill in the open fields of a recipe; raises InputError for options that cannot be combined.
-
-    >>> recipe = complete(Recipe(300, ["<s>"], alphabet="characters"))
-    >>> recipe.pattern, recipe.mark, recipe.unk_token, recipe.special_tokens
-    ('gpt2', '▁', '<unk>', ['<s>', '<unk>'])
-    >>> complete(Recipe(300, ["x"]))
+    >>> start = untrained("bpe", ["<s>"], alphabet="characters")
+    >>> [*start.model.special_tokens], start.pattern, start.metaspace.replacement
+    (['<s>', '<unk>'], 'gpt2', '▁')
+    >>> untrained("bpe", ["x"])
     Traceback (most recent call last):
     ...
-    bpe_numba.InputError: the special token 'x' is a single byte, which every vocabulary has
+    bpe_numba.InputError: the special token 'x' is a single byte, or names one: use a longer one
     """
-    hints = get_type_hints(train)
-    for name, value in vars(recipe).items():
-        _check_type(name, value, hints[name])
-    for name in ("min_frequency", "max_words"):
-        n = getattr(recipe, name)
-        require(0 <= n <= MAX_COUNT, f"`{name}` is {n}: it must be 0 to {MAX_COUNT:,}")
-    require_known("family of models", recipe.model, FAMILIES)
-    require_known("`special_tokens_at`", recipe.special_tokens_at, SPECIAL_TOKENS_AT)
-    family = FAMILIES[recipe.model]
-    options = {"tie_break", "score", "min_frequency", *recipe.learner_options}
-    for name in options - inspect.signature(family.learn).parameters.keys():
-        if getattr(recipe, name, None) != getattr(Recipe, name, ""):
-            raise InputError(f"`{name}` is no option of `train` with the family {recipe.model}")
-    recipe = _with_checked_names(recipe)
-    if recipe.from_ is None:
-        recipe = _complete_new(recipe, family)
-        n_least = 256 if recipe.alphabet == "bytes" else 1
-        n_least += len(recipe.special_tokens) + len(recipe.byte_tokens)
-    else:
-        recipe = _complete_from(recipe)
-        n_least = len(recipe.from_.vocab) + 1
-    require(
-        n_least <= recipe.vocab_size <= MAX_ID,
-        f"`vocab_size` is {recipe.vocab_size}: with this alphabet, these special tokens or this "
-        f"model it must be {n_least} to {MAX_ID:,}",
-    )
-    return recipe
-
-
-def _complete_new(recipe, family):
-    """Fill in the open fields of the recipe of a new model."""
-    alphabet = recipe.alphabet or family.alphabet
+    require_known("family of models", family, FAMILIES)
+    require_known("`special_tokens_at`", special_tokens_at, SPECIAL_TOKENS_AT)
+    defaults = FAMILIES[family]
+    alphabet = alphabet or defaults.alphabet
     require_known("alphabet", alphabet, ALPHABETS)
-    special_tokens = recipe.special_tokens
-    mark = ""
-    coverage = 1.0
-    unk_token = None
+    special_tokens = _check_learnt_texts(special_tokens)
+    fields = {}
+    metaspace = None
     if alphabet == "bytes":
-        require(
-            recipe.coverage in (None, 1) and not recipe.byte_fallback and not recipe.mark,
-            "`coverage`, `byte_fallback` and `mark` go with the alphabet characters",
-        )
-        if family.alphabet != "bytes":
-            raise InputError(f"a model of the family {recipe.model} is made of characters")
+        require(not byte_fallback and not mark, "`byte_fallback` and `mark` go with characters")
+        if defaults.alphabet != "bytes":
+            raise InputError(f"a model of the family {family} is made of characters")
+        unk_token = None
+        mark = ""
     else:
-        mark = family.mark if recipe.mark is None else recipe.mark
-        coverage = COVERAGE if recipe.coverage is None else recipe.coverage
-        require(0 < coverage <= 1, f"`coverage` is more than 0, and at most 1, not {coverage}")
+        mark = defaults.mark if mark is None else mark
         if len(mark) > 1 or mark.isspace():
             raise InputError(f"a mark is one character, not white space: {mark!r}")
-        if family.kind == "unigram" or not recipe.byte_fallback:
-            unk_token = recipe.unk_token or family.unk_token
-            special_tokens = list(dict.fromkeys([*special_tokens, unk_token]))
+        if mark:  # ▁ replaces a space, and any other mark begins each word
+            metaspace = Metaspace(mark, "never" if mark == MARK else "always")
+        if defaults.kind == "unigram" or not byte_fallback:
+            unk_token = unk_token or defaults.unk_token
+            special_tokens = [*dict.fromkeys([*special_tokens, unk_token])]
         else:
-            require(family.kind == "bpe", "`byte_fallback` is for bpe and unigram")
-            if recipe.unk_token is not None:
-                raise InputError("with `byte_fallback` nothing is unknown: omit `unk_token`")
-    pattern = family.pattern if mark in ("", MARK) else "whitespace-split"
-    return dataclasses.replace(
-        recipe,
+            require(defaults.kind == "bpe", "`byte_fallback` is for bpe and unigram")
+            require(unk_token is None, "with `byte_fallback` nothing is unknown: omit `unk_token`")
+        fields["decoder"] = _decoder(metaspace, defaults.subword_prefix, byte_fallback)
+        fields["fuse_unk"] = defaults.kind != "wordpiece"
+    pattern = pattern or (defaults.pattern if mark in ("", MARK) else "whitespace-split")
+    byte_tokens = BYTE_TOKENS * byte_fallback
+    vocab = dict(enumerate(map(str.encode, [*special_tokens, *byte_tokens])))
+    if defaults.kind == "unigram":
+        fields["scores"] = np.zeros(len(vocab))
+    model = Model(
+        vocab,
+        [] if defaults.kind == "bpe" else None,
+        special_tokens,
+        _with_mark(pattern, metaspace),
+        defaults.kind,
         alphabet=alphabet,
-        pattern=recipe.pattern or pattern,
-        special_tokens=special_tokens,
+        normalizer=_named_normalizer(normalizer),
         unk_token=unk_token,
-        mark=mark,
-        coverage=coverage,
+        byte_fallback=byte_fallback,
+        subword_prefix=defaults.subword_prefix,
+        max_word_chars=defaults.max_word_chars,
+        **fields,
     )
+    return Start(model, family, {special_tokens_at: special_tokens}, pattern, metaspace)
 
 
-def _complete_from(recipe):
-    """Fill in the open fields of a recipe that continues a model."""
-    base = recipe.from_
-    if not isinstance(base, Model):
-        base = load_model(base)
-    if {recipe.model, base.kind} != {"bpe"}:
-        raise InputError("only a BPE has merges that training can continue")
-    require(not base.word_suffix, "training cannot continue a model whose words end in a suffix")
-    pattern = recipe.pattern or base.pattern
-    if Pattern(pattern).steps == Pattern(base.pattern).steps:
-        pattern = base.pattern  # it may be JSON
-    special_tokens = list(dict.fromkeys([*base.special_tokens, *recipe.special_tokens]))
-    if special_tokens != list(base.special_tokens):
-        base = dataclasses.replace(base, special_tokens=special_tokens)
-    merges, _ = _as_merges(base)
-    changes = {"merges": merges, "scores": None, "ignore_merges": False}
-    base = dataclasses.replace(base, pattern=pattern, **changes)
-    return dataclasses.replace(
-        recipe,
-        from_=base,
-        special_tokens=special_tokens,
-        byte_fallback=False,
-        pattern=pattern,
-        mark="",
-        normalizer=base.normalizer,
-        alphabet=base.alphabet,
+def _check_learnt_texts(special_tokens):
+    """Check the special tokens of a new model; no learnt token may have the same name."""
+    special_tokens = _check_texts(special_tokens)
+    for text in special_tokens:
+        is_long = len(text.encode()) > 1 and text not in _BYTE_NAMES
+        message = f"the special token {text!r} is a single byte, or names one: use a longer one"
+        require(is_long, message)
+    return special_tokens
+
+
+def _with_mark(pattern, metaspace):
+    """Return the steps of a pattern and a mark, which comes last, but before "none" in a file."""
+    if metaspace is None:
+        return pattern
+    parts = [part for part in Pattern(pattern).parts if part != PATTERNS["none"]]
+    return [*parts, metaspace] if parts else [metaspace, "none"]
+
+
+def _decoder(metaspace, prefix, byte_fallback):
+    """List the steps that turn tokens of characters into text."""
+    join = [{"type": "ByteFallback"}, {"type": "Fuse"}]
+    if metaspace and metaspace.replacement == MARK:
+        return [_MARKS_TO_SPACES, *join]
+    if metaspace:
+        marks = {"type": "Metaspace", **metaspace._asdict(), "split": True}
+        return [marks, *join * byte_fallback]
+    if prefix:
+        return [{"type": "WordPiece", "prefix": prefix, "cleanup": True}]
+    return join if byte_fallback else join[1:]
+
+
+def _model_of_any(model):
+    """Return a Model, that of a tokenizer or a training, or that of a path."""
+    if isinstance(model, Training):
+        model = model.tokenizer
+    if isinstance(model, Tokenizer):
+        model = model.model
+    return model if isinstance(model, Model) else load_model(model)
+
+
+def _family_of(model):
+    """Find the family that learns models of this kind, and of this alphabet if there are two."""
+    names = [name for name, family in FAMILIES.items() if family.kind == model.kind]
+    require(names, f"no family of models learns a {model.kind}")
+    require(not model.word_suffix, "the words of this model end in a suffix, which is not learnt")
+    return max(names, key=lambda name: FAMILIES[name].alphabet == model.alphabet)
+
+
+def start_like(model: AnyModel, special_tokens: Sequence[str] = ()) -> Start:
+    """Start with a model without its learnt tokens.
+
+    Its special tokens stay, and `special_tokens` are added to the first ones. They get the ids
+    before those of the learnt tokens, or after them, as in the model.
+
+    >>> old = Tokenizer.from_merges([(b"a", b"b")], ["<s>"])
+    >>> start = start_like(old)
+    >>> start.model.vocab, start.places
+    ({0: b'<s>'}, {'first': ['<s>'], 'last': []})
+    """
+    model = _model_of_any(model)
+    family = _family_of(model)
+    half = len(model.vocab) / 2
+    places = {"first": [], "last": []}
+    for text, token_id in sorted(model.special_tokens.items(), key=lambda item: item[1]):
+        places["first" if token_id < half else "last"].append(text)
+    known = {*model.special_tokens}
+    places["first"] += [text for text in _check_learnt_texts(special_tokens) if text not in known]
+    if model.unk_token and model.unk_token not in model.special_tokens:
+        places["first"].append(model.unk_token)
+    byte_tokens = BYTE_TOKENS * model.byte_fallback
+    names = [*places["first"], *byte_tokens, *places["last"]]
+    fields = {"scores": np.zeros(len(names)) if model.kind == "unigram" else None}
+    base = dataclasses.replace(
+        model,
+        vocab=dict(enumerate(map(str.encode, names))),
+        merges=[] if model.kind == "bpe" else None,
+        special_tokens=[*places["first"], *places["last"]],
+        added_from=MAX_ID,
+        unused=(),
+        config=copy.deepcopy(model.config),
+        **fields,
     )
+    return Start(base, family, places, base.pattern)
 
 
-def words_of_model(model: Model, words: Words) -> Words:
+def start_from(
+    model: AnyModel, special_tokens: Sequence[str] = (), pattern: PatternSource | None = None
+) -> Start:
+    """Start with a model whose tokens stay.
+
+    >>> start_from(Tokenizer.from_merges([(b"a", b"b")])).places is None
+    True
+    """
+    model = _model_of_any(model)
+    family = _family_of(model)
+    fields = {"config": copy.deepcopy(model.config)}
+    if model.kind == "bpe":
+        merges, _ = _as_merges(model)
+        fields |= {"merges": merges, "scores": None, "ignore_merges": False}
+    if pattern and Pattern(pattern).steps != Pattern(model.pattern).steps:
+        fields["pattern"] = pattern
+    if not set(special_tokens) <= model.special_tokens.keys():
+        names = dict.fromkeys([*model.special_tokens, *_check_learnt_texts(special_tokens)])
+        fields["special_tokens"] = [*names]
+    base = dataclasses.replace(model, **fields)
+    return Start(base, family, None, base.pattern)
+
+
+def _with_ids(part, ids):
+    """Copy a part of a tokenizer.json, and replace the ids of the tokens that it names."""
+    match part:
+        case [str(name), int()] if name.encode() in ids:  # as in RobertaProcessing
+            return [name, ids[name.encode()]]
+        case {"id": str(), "ids": [*_], "tokens": [*names]}:  # as in TemplateProcessing
+            return part | {"ids": [ids[name.encode()] for name in names]}
+        case [*items]:
+            return [_with_ids(item, ids) for item in items]
+        case {**fields}:
+            return {key: _with_ids(item, ids) for key, item in fields.items()}
+    return part
+
+
+def _words_to_go_on(model, words, coverage):
+    """Prepare words over bytes for learning that goes on from a model.
+
+    Returns the words, the number of tokens of the model that the learner counts, and options for
+    the learner. Characters that the model lacks become symbols.
+    """
+    known = model.ordinary_ids
+    letters = []
+    if model.alphabet == "characters":
+        characters = words.as_characters(coverage, required=map(chr, model.letters))
+        letters = [letter for letter in characters.alphabet if letter not in known]
+    if model.kind == "unigram":
+        scores = {token: float(model.scores[token_id]) for token, token_id in known.items()}
+        return characters, len(scores), {"old_scores": scores}
+    if model.kind == "bpe":
+        words = words_of_model(model, words, letters)
+        return words, len(words.alphabet) - len(letters), {}
+    prefix = model.subword_prefix.encode()
+    new = dict.fromkeys([*letters, *map(prefix.__add__, letters)])
+    vocab = model.vocab | dict(enumerate(new, max(model.vocab) + 1))
+    extended = dataclasses.replace(model, vocab=vocab, pattern="none", normalizer=())
+    tokens = dict(extended.ordinary_ids)
+    tokens.pop((model.unk_token or "").encode(), None)
+    continues = {token: prefix != b"" and token.startswith(prefix) for token in tokens}
+    in_order = sorted(tokens, key=continues.get)
+    symbol_of = np.full(max(vocab) + 1, -1, np.int32)
+    symbol_of[[tokens[token] for token in in_order]] = np.arange(len(tokens))
+    ids, offsets = Tokenizer.from_model(extended).encode_texts(words.texts, "none")
+    alphabet = [token.removeprefix(prefix) if continues[token] else token for token in in_order]
+    words = _split_at_unknown(symbol_of[ids], offsets, words.counts, alphabet)
+    more = {"n_beginning": len(tokens) - sum(continues.values())} if prefix else {}
+    return words, len(tokens) - len(new), more
+
+
+def words_of_model(model: Model, words: Words, letters: Sequence[bytes] = ()) -> Words:
     """Segment words over the single bytes into the tokens of a BPE.
 
-    These tokens become the alphabet of the words, in the order of their ids. Letters that are not
-    tokens split a word. From the result, `learn` learns the merges that the training of the model
-    would have made next; `extend_model` adds them. The pattern of the model is not used: a word may
-    reach over the ends of its pretokens, and then new merges do so, too (SuperBPE, Liu et al.
-    2025).
+    These tokens become the alphabet of the words, in the order of their ids, and then `letters`,
+    characters that the model lacks. All others that it lacks split a word. From the result, `learn`
+    learns the merges that the training of the model would have made next; `extend_model` adds them.
+    The pattern of the model is not used: a word may reach over the ends of its pretokens, and then
+    new merges do so, too (SuperBPE, Liu et al. 2025).
 
     >>> model = Model({0: b"a", 1: b"b", 2: b"ab"}, [(b"a", b"b")])
     >>> words_of_model(model, Words.from_counts({b"abab": 2, b"ba": 1})).symbols
@@ -13174,6 +13327,8 @@ def words_of_model(model: Model, words: Words) -> Words:
     """
     require(words.alphabet == BYTES, "only words over the 256 bytes can be segmented by a model")
     require(model.kind == "bpe", f"only a BPE has merges to go on from, not a {model.kind}")
+    vocab = model.vocab | dict(enumerate(letters, max(model.vocab, default=-1) + 1))
+    model = dataclasses.replace(model, vocab=vocab)
     fallback = fallback_tokens(model)
     token_ids = [token_id for token_id in model.ordinary if model.vocab[token_id] not in fallback]
     symbol_of = np.full(MAX_ID + 1, -1, np.int32)
@@ -13189,10 +13344,10 @@ def words_of_model(model: Model, words: Words) -> Words:
 
 
 def extend_model(model: Model, learned: Learned) -> Model:
-    """Return a model with the merges that were learnt on its `words_of_model` added to its own.
+    """Return a model with what was learnt on its `words_of_model` added to its own tokens.
 
-    All ids stay, also those of special tokens, and new tokens get the next ids. If a new merge
-    makes a token that the old merges did not reach, the token keeps its id.
+    All ids and scores stay, also those of special tokens, and new tokens get the next ids. If a new
+    merge makes a token that the old merges did not reach, the token keeps its id.
 
     >>> model = Model({0: b"a", 1: b"b", 2: b"<s>"}, [], {"<s>": 2})
     >>> words = words_of_model(model, Words.from_counts({b"abab": 2, b"ba": 1}))
@@ -13200,11 +13355,22 @@ def extend_model(model: Model, learned: Learned) -> Model:
     >>> extended.merges, extended.vocab[3], extended.vocab[4]
     ([(b'a', b'b'), (b'ab', b'ab')], b'ab', b'abab')
     """
-    learned_tokens = learned.tokens[len(learned.alphabet) :]
-    new_tokens = (token for token in learned_tokens if token not in model.ordinary_ids)
+    known = model.ordinary_ids
+    new_tokens = [token for token in learned.tokens if token not in known]
     next_id = max(model.vocab, default=-1) + 1
-    vocab = model.vocab | dict(enumerate(new_tokens, next_id))
-    return dataclasses.replace(model, vocab=vocab, merges=[*model.merges, *learned.merges])
+    fields = {"vocab": model.vocab | dict(enumerate(new_tokens, next_id))}
+    if model.kind == "bpe":
+        fields["merges"] = [*model.merges, *learned.merges]
+    if learned.scores is not None:
+        score_of = dict(zip(learned.tokens, learned.scores.tolist(), strict=True))
+        old_scores = model.scores[[*known.values()]]
+        # no score is lower than before, since that of an unknown character depends on the lowest
+        least = old_scores[old_scores > -np.inf].min()
+        new_scores = np.maximum([score_of[token] for token in new_tokens], least)
+        between = np.zeros(next_id - len(model.scores))  # of tokens that were added later
+        scores = np.concatenate([model.scores, between, new_scores])
+        fields["scores"] = scores.astype(model.scores.dtype)
+    return dataclasses.replace(model, **fields)
 
 
 @dataclasses.dataclass(eq=False, repr=False)
@@ -13220,30 +13386,23 @@ class Training:
     counted: CorpusCounts
     learned: Learned
     timings: dict[str, Timing]  # by stage
-    files: Sequence[Path | str | TextStream]  # the inputs
-    recipe: Recipe
+    source: Source  # of the text
+    start: Start
+    options: Mapping[str, object]  # of the learner, and its limits
 
     @functools.cached_property
-    def _sizes(self):
-        """The numbers of the tokens of the corpus, and of its bytes that are in tokens.
+    def n_tokens(self) -> int:
+        """The number of tokens of the corpus.
 
         A BPE over bytes has counted them. With other models each word is encoded, since characters
         may be unknown, and longest tokens do not follow the merges.
         """
         model = self.tokenizer.model
-        words = self.counted.words
         if model.kind == "bpe" and model.alphabet == "bytes":
-            n_kept = int(words.sizes @ words.counts)
-            return int(self.learned.n_tokens[-1]), min(self._n_text, n_kept)
-        steps = [step for step in (self.recipe.metaspace, "none") if step]
+            return int(self.learned.n_tokens[-1])
+        steps = [step for step in (self.start.metaspace, "none") if step]
         model = dataclasses.replace(model, pattern=steps, normalizer=(), drops_unknown=True)
-        encoded = encode_words(Tokenizer.from_model(model), words, self._n_text)
-        return encoded.n_tokens, encoded.n_kept
-
-    @property
-    def n_tokens(self) -> int:
-        """The number of tokens of the corpus."""
-        return self._sizes[0]
+        return encode_words(Tokenizer.from_model(model), self.counted.words).n_tokens
 
     @property
     def history(self) -> tuple[Learned, int] | None:
@@ -13256,11 +13415,7 @@ class Training:
 
     @property
     def n_bytes(self) -> int:
-        """The number of bytes of the corpus that are in tokens."""
-        return self._sizes[1]
-
-    @property
-    def _n_text(self):
+        """The number of bytes of the corpus, without the words that were dropped."""
         return self.counted.n_bytes - self.counted.n_dropped_bytes
 
     def save(self, folder: PathName) -> None:
@@ -13303,14 +13458,32 @@ class Training:
         """
         return {
             "bpe_numba": __version__,
-            "options": self.recipe.options,
+            "options": self._plain_options,
             "corpus": self.counted.described,
             "config": self.tokenizer.config,
             "model": self.tokenizer.digest,
         }
 
+    @property
+    def _plain_options(self):
+        """The options that decided the model, as JSON."""
+        start = self.start
+        options = {"model": start.family, **self.options, **self.source.settings}
+        score = options.get("score", "count")
+        options["score"] = getattr(score, "__qualname__", score)
+        # the settings have byte tokens, too
+        options["special_tokens"] = [*start.model.special_tokens]
+        options["start"] = start.model.digest
+        return options
+
     def __repr__(self) -> str:
         return f"<Training of {self.tokenizer}>"
+
+    def __str__(self) -> str:
+        return str(self.summary())
+
+    def _repr_html_(self):
+        return self.summary()._repr_html_()
 
     def summary(self) -> Table:
         """Tabulate the measurements; the text of most models is encoded first, see `n_tokens`."""
@@ -13322,9 +13495,7 @@ class Training:
             last = number_of(int(learned.counts[-1:].sum()), "time")
             rows.append(("merges", f"{len(learned.counts):,}; the last pair occurred {last}"))
         rows.append(("bytes/token", self.n_bytes / self.n_tokens))
-        n_lost = count_lost("training", self._n_text, self.n_bytes)
-        rows.append(("lost", number_of(n_lost, "byte")))
-        if self.recipe.alphabet == "characters":
+        if model.alphabet == "characters":
             rows.append(("characters", f"{len(learned.alphabet):,} are tokens"))
         n_special = len(model.special_tokens)
         rows.append(("tokens", f"{len(model.vocab):,}, {n_special} of them special"))
@@ -13341,6 +13512,7 @@ class Training:
 
 
 AnyModel = Tokenizer | Training | PathName  # the last is loaded
+Models = AnyModel | Iterable[AnyModel] | Mapping[str, AnyModel]
 
 
 def _warn_of_source(source):
@@ -13362,7 +13534,7 @@ def _name_some(files):
     return ", ".join(map(str, files[:3])) + ", …" * (len(files) > 3)
 
 
-@checked
+@interruptible
 def count_files(
     inputs: Files,
     out: PathName = "words.npz",
@@ -13377,13 +13549,13 @@ def count_files(
     workers: int | Executor | None = None,
     progress: bool = False,
 ) -> CorpusCounts:
-    """Count the pretokens of files, folders or globs, and write a words file.
+    """Count the pretokens of text, to train on them later or elsewhere.
 
     `train` takes words files instead of the texts, for models of any family. If the name of an
     unknown token or of a byte, such as <unk>, is plain text in the files, they are counted twice,
     and a family that needs the name refuses the words file. So it does if they come from a pipe.
 
-    inputs         files, folders, globs, URLs, or - for standard input, as for `train`
+    inputs         files, folders, globs, or - for standard input, as for `train`
     out            the words file, .npz
     pattern        gpt2, cl100k, o200k, llama3, qwen2, nanochat, bert, whitespace, whitespace-split,
                    spaces, none, or a regular expression
@@ -13393,6 +13565,9 @@ def count_files(
     Also special_tokens, normalizer and max_words, as in `train`; text_field and skip_bad_lines, as
     in a Source; workers and progress, as in an Engine.
 
+    $ count corpus.txt --special-token "<|endoftext|>" --out words.npz
+    $ train words.npz more-words.npz --vocab-size 32k --out model
+
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     for name in ("a.txt", "b.txt"):
     ...         _ = Path(folder, name).write_text("low low lower")
@@ -13401,13 +13576,18 @@ def count_files(
     >>> counted.words.to_counts()[b" low"], counted.n_documents, training.tokenizer.merges
     (2, 2, [(b'o', b'w'), (b'l', b'ow')])
     """
-    options = dict(locals())
     out = as_path(out)
     require(out.suffix == ".npz", f"{out}: name a .npz file for the words")
     check_writable(out.parent)
-    engine = call_with(Engine, **options)
-    recipe = _with_checked_names(call_with(Recipe, **options))
-    source = recipe.source(inputs, **options)
+    engine = Engine(workers, progress)
+    source = Source(
+        inputs,
+        pattern,
+        [*_check_learnt_texts(special_tokens), *BYTE_TOKENS * byte_fallback],
+        text_field,
+        normalizer=_named_normalizer(normalizer),
+        skip_bad_lines=skip_bad_lines,
+    )
     _warn_of_source(source)
     with stage("compile"):
         counting = functools.partial(compile_counting, source.pattern)
@@ -13429,111 +13609,78 @@ def count_files(
     return counted
 
 
-def _count_given(counts, special_tokens):
-    """Make CorpusCounts of a mapping, of pairs or of a file, in which no word may be special."""
-    words = Words.from_counts(read_counts(counts) if isinstance(counts, PathName) else counts)
-    text = b"\xff".join(words.texts)
-    for token in special_tokens:
-        require(
-            token.encode() not in text,
-            f"words contain the special token {token!r}: cut texts there before you count them",
-        )
-    return CorpusCounts(words, 0, int(words.sizes @ words.counts))
+def _find_texts(inputs, texts, counts):
+    """Find the files, the texts or the counts to learn from.
 
-
-def prepare(recipe, inputs=STANDARD_LIBRARY, texts=None, counts=None):
-    """Complete a recipe, and find the files, texts or counts to learn from.
-
-    Returns the recipe, the files or texts, and the counts if there are some, as in words files.
-    Settings of the text that a recipe leaves open are taken from the words files, which must agree.
+    Returns the files or texts, the CorpusCounts of words files or of `counts`, and the settings of
+    words files.
     """
-    given = [inputs is not STANDARD_LIBRARY, texts is not None, counts is not None]
-    require(sum(given) <= 1, "`inputs`, `texts` and `counts` cannot be combined")
+    n_given = (inputs is not STANDARD_LIBRARY) + (texts is not None) + (counts is not None)
+    require(n_given <= 1, "`inputs`, `texts` and `counts` cannot be combined")
     if counts is not None:
-        recipe = complete(recipe)
-        return recipe, None, [_count_given(counts, recipe.source().special_tokens)]
+        words = Words.from_counts(read_counts(counts) if isinstance(counts, PathName) else counts)
+        return ["`counts`"], [CorpusCounts(words, 0, int(words.sizes @ words.counts))], ()
     require(
-        not isinstance(texts, Text | Mapping)
+        (texts is None or isinstance(texts, Iterable))
+        and not isinstance(texts, Text | Mapping)
         and not hasattr(texts, "columns")
         and not hasattr(texts, "column_names"),
         "`texts` is a list of texts, or their iterator: not a single text, and not a table, whose "
         'column is passed, such as table["text"]',
     )
     if texts is not None:
-        return complete(recipe), [TextStream(texts)], ()
-    files = standard_library() if inputs is STANDARD_LIBRARY else find_files(inputs)
-    others = [file for file in files if not str(file).endswith(".npz")]
+        return [TextStream(texts)], (), ()
+    if inputs is STANDARD_LIBRARY:
+        note("no file is named: this learns from the source of Python's standard library")
+        return standard_library(), (), ()
+    files = find_files(inputs)
+    others = [file for file in files if file.suffix != ".npz"]
     if others == files:
-        return complete(recipe), files, ()
+        return files, (), ()
     require(
         not others,
         f"{_name_some(others)}: text and words files cannot be mixed: run `count` on these, too",
     )
     if len(set(files)) < len(files):
         raise InputError("a words file is named twice: its words would count twice")
-    counted, settings = zip(*map(load_counts, files), strict=True)
-    recipe = complete(_with_settings(recipe, settings[0]))
-    for name, expected in recipe.source().settings.items():
-        for file, counts, saved in zip(files, counted, settings, strict=True):
-            differs = saved[name] != expected
-            if name == "special_tokens":  # those that are not in the text change nothing
-                unseen = {*saved.get("absent", ()), *saved[name]} - counts.special_tokens.keys()
-                differs = ({*saved[name]} ^ {*expected}) - unseen
-            if differs:
-                raise InputError(
-                    f"{file}: was counted with the {name} {saved[name]}: count the texts again, "
-                    f"with {expected}"
-                )
-    return recipe, files, counted
+    return files, *zip(*map(load_counts, files), strict=True)
 
 
-def _with_settings(recipe, settings):
-    """Take from the settings of a words file what a recipe leaves open."""
+def _open_settings(settings):
+    """Return the pattern, the special tokens and the normalizer of words files."""
+    if not settings:
+        return None, (), ()
+    first, *_ = settings
     steps = []
-    for step in settings["pattern"]:
+    for step in first["pattern"]:
         match step:
             case ["Split", *fields]:
                 step = Split(*fields)
             case ["Metaspace", *fields]:
                 step = Metaspace(*fields)
         steps.append(step)
-    names = [name for name in settings["special_tokens"] if name not in BYTE_TOKENS]
-    return dataclasses.replace(
-        recipe,
-        pattern=recipe.pattern or PATTERN_NAMES.get(tuple(steps), steps),
-        special_tokens=recipe.special_tokens or names,
-        normalizer=recipe.normalizer or settings["normalizer"],
-    )
+    names = [name for name in first["special_tokens"] if name not in BYTE_TOKENS]
+    return PATTERN_NAMES.get(tuple(steps), steps), names, first["normalizer"]
 
 
-def train_recipe(recipe, source, counts, engine):
-    """Train by a complete recipe on the files of a source, or on the counts of words files."""
-    timings = {}
-    files = source.files
-    with stage("compile") as timings["compile"]:
-        if counts:
-            source = recipe.source()
-        else:
-            _warn_of_source(source)
-        # learning from one word also reveals bad options early
-        word = Words.from_counts({b"aa": 1})
-        jobs = [
-            functools.partial(compile_counting, source.pattern),
-            functools.partial(recipe._learn_symbols, word, 257, Engine(engine.n_workers)),
-            functools.partial(compile_pretokenizing, source),
-        ]
-        compile_side_by_side(jobs, engine)
-    with stage("scan") as timings["scan"]:
-        counted = count(source, engine, counts, recipe.max_words)
-        if not counts:
-            timings["scan"].n_bytes = counted.n_bytes
-    names = _name_some(files) or "`counts`"
-    require(len(counted.words.counts), f"no text to learn from in {names}")
-    with stage("learn") as timings["learn"]:
-        learned = recipe.learn(counted.words, engine)
-    with stage("vocabulary") as timings["vocabulary"]:
-        tokenizer = Tokenizer.from_model(recipe.build(learned), is_checked=True)
-    return Training(tokenizer, counted, learned, timings, files, recipe)
+def _check_settings(files, counts, settings, source):
+    """Raise InputError for counts of other words than those of the source."""
+    if counts and not settings:
+        text = b"\xff".join(counts[0].words.texts)
+        for token in source.special_tokens:
+            message = f"words contain the special token {token!r}: cut texts there, then count them"
+            require(token.encode() not in text, message)
+    for name, expected in source.settings.items():
+        for file, counted, saved in zip(files, counts, settings, strict=False):
+            differs = saved[name] != expected
+            if name == "special_tokens":  # those that are not in the text change nothing
+                unseen = {*saved.get("absent", ()), *saved[name]} - counted.special_tokens.keys()
+                differs = ({*saved[name]} ^ {*expected}) - unseen
+            if differs:
+                raise InputError(
+                    f"{file}: was counted with the {name} {saved[name]}: count the texts again, "
+                    f"with {expected}"
+                )
 
 
 def train_bpe(
@@ -13557,23 +13704,73 @@ def train_bpe(
     return tokenizer.vocab, tokenizer.merges
 
 
-@checked
 def train_bpe_from_counts(
     counts: Counts, vocab_size: int, special_tokens: Sequence[str] = (), **options: object
 ) -> tuple[dict[int, bytes], list[Merge]]:
-    """Train a BPE on pretokens that were counted elsewhere; the options are those of a Recipe.
-
-    `train(counts=counts)` takes them, too, for models of all families.
+    """Train a BPE on pretokens that were counted elsewhere; the options are those of `train`.
 
     >>> vocab, merges = train_bpe_from_counts({b"hug": 10, b"pug": 5, b"hugs": 5}, 258)
     >>> merges, vocab[257]
     ([(b'u', b'g'), (b'h', b'ug')], b'hug')
     """
-    recipe = Recipe(vocab_size, special_tokens, **options)
-    require(recipe.model == "bpe", "only a BPE has merges: `train` takes `counts` for all families")
-    recipe, _, (counted,) = prepare(recipe, counts=counts)
-    model = recipe.build(recipe.learn(counted.words))
-    return model.vocab, model.merges
+    is_bpe = options.get("model", "bpe") == "bpe"
+    require(is_bpe, "only a BPE has merges: `train` takes `counts` for all families")
+    return train_bpe(vocab_size=vocab_size, special_tokens=special_tokens, counts=counts, **options)
+
+
+@interruptible
+def convert(
+    model: AnyModel,
+    out: PathName,
+    to: str,
+    *,
+    special_tokens: Sequence[str] = (),
+    template: str | None = None,
+    encoding: str | None = None,
+    pattern: str | None = None,
+    bos_token: str | None = None,
+    eos_token: str | None = None,
+    pad_token: str | None = None,
+    unk_token: str | None = None,
+    model_max_length: int | None = None,
+    chat_template: PathName | None = None,
+) -> Tokenizer:
+    """Write a model in another format.
+
+    model           a file or a folder of any format
+    out             folder to write; or a file with the suffix of the format: .json, .tiktoken
+    to              the format: huggingface, gpt2 or tiktoken
+    special_tokens  a special token to add; it gets the next id, if it is new
+    template        the special tokens that AutoTokenizer puts around a text, such as
+                    "[CLS] $A [SEP]"
+    encoding        the encoding of a rank file: gpt2, cl100k_base, o200k_base, llama3 or another
+                    published one
+    pattern         the pattern of a rank file, or of GPT-2's two files
+
+    Also all options of `transformers_config`.
+
+    $ convert model --to tiktoken --out model.tiktoken
+    $ convert o200k_base.tiktoken --to huggingface --out o200k
+
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     tokenizer = Tokenizer({b: bytes([b]) for b in range(256)}, [])
+    ...     len(convert(tokenizer, folder, "gpt2", special_tokens=["<s>"]))
+    257
+    """
+    if isinstance(model, PathName):
+        model = Tokenizer.load(model, encoding=encoding, pattern=pattern)
+    tokenizer = open_model(model).with_special_tokens(special_tokens, template)
+    tokenizer.model.config |= transformers_config(
+        tokenizer.special_tokens,
+        bos_token=bos_token,
+        eos_token=eos_token,
+        pad_token=pad_token,
+        unk_token=unk_token,
+        model_max_length=model_max_length,
+        chat_template=chat_template,
+    )
+    tokenizer.save(out, to)
+    return tokenizer
 
 
 # ─── Research ─────────────────────────────────────────────────────────────────────────────────────
@@ -13780,21 +13977,13 @@ def _find_history(given, model):
     return getattr(given, "history", None)
 
 
-def open_model(
-    model: AnyModel, *, encoding: str | None = None, pattern: str | None = None
-) -> Tokenizer:
-    """Return a tokenizer, that of a training, or that of a path.
-
-    model     a file or a folder of any format
-    encoding  the encoding of a rank file: gpt2, cl100k_base, o200k_base, llama3 or another
-              published one
-    pattern   the pattern of a rank file, or of GPT-2's two files
-    """
+def open_model(model: AnyModel) -> Tokenizer:
+    """Return a tokenizer, that of a training, or that of a path."""
     model = getattr(model, "tokenizer", model)
     if isinstance(model, Tokenizer):
         return model
     with stage("load"):
-        return Tokenizer.load(model, encoding=encoding, pattern=pattern)
+        return Tokenizer.load(model)
 
 
 def _by_name(items):
@@ -13824,7 +14013,6 @@ class EncodedWords(NamedTuple):
     offsets: np.ndarray  # int64[W + 1]
     n_bytes: int = 0  # of text, without special tokens
     n_words: int | None = None  # between white space, with repetitions
-    n_kept: int = 0  # bytes that are in tokens; see `Tokenizer.text_sizes`
 
     @property
     def n_tokens(self) -> int:
@@ -13838,15 +14026,12 @@ class EncodedWords(NamedTuple):
         return np.bincount(self.ids, weights, n_ids).astype(i64)
 
 
-def encode_words(tokenizer, words, n_bytes):
-    """Encode each of the words of a corpus of `n_bytes` once; returns EncodedWords."""
+def encode_words(tokenizer, words):
+    """Encode each of the words of a corpus once; returns EncodedWords."""
     words = _in_order(words)  # words in the order of their hash would fill the cache slowly
     texts = words.texts
     ids, offsets = tokenizer.encode_texts(texts, "none")
-    encoded = EncodedWords(texts, words.counts, ids, offsets, n_bytes)
-    sizes = tokenizer.text_sizes
-    n_kept = int(encoded.frequencies(len(sizes)) @ sizes)
-    return encoded._replace(n_kept=min(n_bytes, n_kept))
+    return EncodedWords(texts, words.counts, ids, offsets)
 
 
 def encode_corpus(
@@ -13882,8 +14067,8 @@ def encode_corpus(
             n_words = count(by_spaces, engine).n_pretokens
     require(counted.n_pretokens, f"no text to look at in {_name_some(source.files)}")
     with stage("encode"):
-        encoded = encode_words(tokenizer._by_word, counted.words, counted.n_bytes)
-    return encoded._replace(n_words=n_words)
+        encoded = encode_words(tokenizer._by_word, counted.words)
+    return encoded._replace(n_bytes=counted.n_bytes, n_words=n_words)
 
 
 RENYI_ORDER = 2.5  # Zouhar et al. found the best agreement with BLEU for this order
@@ -13895,11 +14080,8 @@ def measure(model: Model, encoded: EncodedWords) -> dict[str, float]:
     Fertility is missing for a corpus that can be read only once. With p the relative frequencies of
     the ids, the greatest first:
 
-    bytes per token          of text that is in tokens: Gallé, "Investigating the Effectiveness of
-                             Byte Pair Encoding" (2019), if no text is lost
-    lost bytes               bytes of text that are in no token; see `Tokenizer.text_sizes`
-    unknown bytes            those of them that are in words: unknown tokens stand for them. The
-                             pattern or the normalizer has dropped the others
+    bytes per token          of text: Gallé, "Investigating the Effectiveness of Byte Pair Encoding"
+                             (2019)
     fertility                tokens per word between white space: Rust et al., "How Good is Your
                              Tokenizer?" (2021)
     average rank             sum p[k] * k, with k from 0 on: Limisiewicz et al., "Tokenization
@@ -13913,7 +14095,7 @@ def measure(model: Model, encoded: EncodedWords) -> dict[str, float]:
 
     >>> model = Tokenizer({0: b"c", 1: b"ab"}, None).model
     >>> ids, offsets = np.array([1, 1, 0]), np.array([0, 1, 3])
-    >>> encoded = EncodedWords([b"ab", b"abc"], np.array([3, 2]), ids, offsets, 12, n_kept=12)
+    >>> encoded = EncodedWords([b"ab", b"abc"], np.array([3, 2]), ids, offsets, 12)
     >>> measures = measure(model, encoded)
     >>> [round(measures[name], 3) for name in ("tokens", "bytes per token", "average rank")]
     [7, 1.714, 0.286]
@@ -13928,11 +14110,7 @@ def measure(model: Model, encoded: EncodedWords) -> dict[str, float]:
     renyi_entropy = float(np.log2(power_sum) / (1 - RENYI_ORDER))
     n_ids = len(ids)
     n_used = len(p)
-    measures = {"tokens": n, "bytes per token": encoded.n_kept / n}
-    sizes = [len(word.replace(MARK.encode(), b" ")) for word in encoded.words]
-    in_words = min(encoded.n_bytes, int(encoded.counts @ sizes))
-    measures["lost bytes"] = encoded.n_bytes - encoded.n_kept
-    measures["unknown bytes"] = max(in_words - encoded.n_kept, 0)
+    measures = {"tokens": n, "bytes per token": encoded.n_bytes / n}
     if encoded.n_words:
         measures["fertility"] = n / encoded.n_words
     return measures | {
@@ -14117,23 +14295,26 @@ class Inspection(Report):
         return readable(self.tokens[token_id])
 
 
-@checked
+@interruptible
 def inspect_model(
-    tokenizer: AnyModel,
-    inputs: object = None,
+    model: AnyModel,
+    inputs: Files | None = None,
     *,
-    encoding: str | None = None,
-    pattern: str | None = None,
     text_field: str | None = None,
-    engine: Engine | None = None,
+    workers: int | Executor | None = None,
+    progress: bool = False,
 ) -> Inspection:
     """Describe a vocabulary, and how a corpus uses it.
 
-    tokenizer   a Tokenizer, or the path of a model. The result of `train` and the folder of a BPE
-                that it wrote have counts of merges, too, which tell candidates for glitch tokens
-    inputs      files, folders or globs. None: the vocabulary alone
+    model   a file or a folder of any format, or a Tokenizer. The result of `train` and the folder
+            of a BPE that it wrote have counts of merges, too, which tell candidates for glitch
+            tokens
+    inputs  files, folders or globs. None: the vocabulary alone
 
-    Also encoding and pattern, as in open_model; text_field, as in a Source; and an Engine.
+    Also text_field, as in a Source; workers and progress, as in an Engine.
+
+    $ inspect model
+    $ inspect model corpus.txt
 
     >>> tokenizer = Tokenizer(*train_bpe_from_counts({b"low": 5, b" lower": 2}, 260))
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -14142,8 +14323,8 @@ def inspect_model(
     >>> inspection.measures["tokens"], inspection.kinds["letters"], inspection.unreachable
     (5, 57, {})
     """
-    given = tokenizer
-    tokenizer = open_model(given, encoding=encoding, pattern=pattern)
+    given = model
+    tokenizer = open_model(given)
     model = tokenizer.model
     history = _find_history(given, model)
     _, decoded = tokenizer._decoded
@@ -14158,8 +14339,8 @@ def inspect_model(
     with stage("search"):
         report.unreachable = unreachable_tokens(tokenizer)
     if inputs is not None:
+        engine = Engine(workers, progress)
         encoded = encode_corpus(tokenizer, inputs, text_field=text_field, engine=engine)
-        count_lost(report.title, encoded.n_bytes, encoded.n_kept)
         report.measures = measure(model, encoded)
         report.frequencies = encoded.frequencies(tokenizer.vocab_size)
         if history:
@@ -14247,21 +14428,27 @@ def tokens_by_size(model: Model, frequencies: np.ndarray) -> np.ndarray:
     return np.array(n_tokens[::-1])
 
 
-@checked
+@interruptible
 def curve(
-    models: AnyModel | Iterable,
-    corpus: object = None,
+    models: Models,
+    corpus: Files | None = None,
     *,
+    plot: PathName | None = None,
     text_field: str | None = None,
-    engine: Engine | None = None,
+    workers: int | Executor | None = None,
+    progress: bool = False,
 ) -> Curve:
     """Compute the tokens of a corpus for every size of the vocabulary of a BPE.
 
     models  the result of `train`, the folder in which it was saved, or several; or {name: one of
             these, or the result of `load_learned`}. With a corpus: models as for `compare`
     corpus  files, folders or globs; by default the corpus of the training
+    plot    draw the curves to a .png, .svg or .pdf file
 
-    Also text_field, as in a Source; and an Engine.
+    Also text_field, as in a Source; workers and progress, as in an Engine.
+
+    $ curve model
+    $ curve english code --plot curve.png --corpus held-out.txt
 
     >>> counts = {b"aaab": 3, b"ab": 1}
     >>> report = curve({"a": (learn(Words.from_counts(counts), 258), 14)})
@@ -14269,7 +14456,7 @@ def curve(
     [[256, 257, 258], [14, 11, 7], [1.0, 1.27, 2.0]]
     """
     columns = {}
-    options = {"text_field": text_field, "engine": engine}
+    options = {"text_field": text_field, "engine": Engine(workers, progress)}
     for name, given in _by_name(models).items():
         history = given
         if corpus or type(given) is not tuple:
@@ -14279,7 +14466,7 @@ def curve(
         if corpus:
             encoded = encode_corpus(tokenizer, corpus, has_words=False, **options)
             n_tokens = tokens_by_size(tokenizer.model, encoded.frequencies(tokenizer.vocab_size))
-            n_bytes = encoded.n_kept
+            n_bytes = encoded.n_bytes
         else:
             require(
                 history,
@@ -14295,7 +14482,10 @@ def curve(
         remaining = 100 * n_tokens[1000:] / n_tokens[:-1000]
         saved[:-1000] = 100 - remaining
         columns[name] = sizes, n_tokens, n_bytes / n_tokens, saved
-    return Curve(columns=columns)
+    report = Curve(columns=columns)
+    if plot:
+        report.plot(plot)
+    return report
 
 
 # compare
@@ -14309,8 +14499,7 @@ class Comparison(Report):
     models           their names
     corpora          their names
     n_tokens         int64[models, corpora]
-    bytes_per_token  float64[models, corpora], of the text that is in tokens
-    lost             float64[models, corpora], the % of the text that is in no token
+    bytes_per_token  float64[models, corpora]
     same             the share of words, weighted by counts, that all models split alike
     differences      words split differently: a list of (word, count, [its pieces by each model])
     """
@@ -14318,9 +14507,7 @@ class Comparison(Report):
     title = "Models compared"
 
     def tables(self) -> list[Table]:
-        header = ("model", *self.corpora)
         rates = [*zip(self.models, *self.bytes_per_token.T, strict=True)]
-        lost = [*zip(self.models, *self.lost.T, strict=True)]
         words = []
         for word, n, pieces in self.differences[:ROWS]:
             shown = ["|".join(map(readable, tokens)) for tokens in pieces]
@@ -14328,28 +14515,36 @@ class Comparison(Report):
         which = f"% of the {COMPARED_WORDS:,} most frequent, weighted"
         title = f"Words split alike by all: {100 * self.same:.1f} {which}"
         return [
-            Table("Bytes per token", header, rates),
-            Table("Lost: % of the bytes that are in no token", header, lost),
+            Table("Bytes per token", ("model", *self.corpora), rates),
             Table(title, ("word", "count", *self.models), words),
         ]
 
 
-@checked
+@interruptible
 def compare(
-    tokenizers: AnyModel | Iterable,
-    corpora: PathName | Iterable,
+    models: Models,
+    corpus: Files | Mapping[str, Files] | None = None,
     *,
+    html: PathName | None = None,
     text_field: str | None = None,
-    engine: Engine | None = None,
+    workers: int | Executor | None = None,
+    progress: bool = False,
 ) -> Comparison:
-    """Compare models: bytes per token on each corpus, and the words that they split differently.
+    """Compare models: bytes per token, and words that they split differently.
 
-    tokenizers  models: each is a Tokenizer, the result of `train`, or a path; or {name: model}
-    corpora     paths, where each is a corpus; or {name: files, folders or globs}
+    models  each is a file or a folder of any format, a Tokenizer, or the result of `train`; or
+            {name: one of these}
+    corpus  paths, where each is a corpus; or {name: files, folders or globs}; by default the source
+            of Python's standard library
+    html    also write the tables to this page
 
-    Also text_field, as in a Source; and an Engine. Words are separated by white space, whatever the
-    patterns of the models are. A word is encoded with the one character of white space before it.
-    Only cuts inside the word count, as not all models put the space into the token.
+    Also text_field, as in a Source; workers and progress, as in an Engine. Words are separated by
+    white space, whatever the patterns of the models are. A word is encoded with the one character
+    of white space before it. Only cuts inside the word count, as not all models put the space into
+    the token.
+
+    $ compare model cl100k_base.tiktoken
+    $ compare model other-model --corpus english.txt --corpus code.txt
 
     >>> small = Tokenizer(*train_bpe_from_counts({b"low": 5, b" lower": 2}, 258))
     >>> large = Tokenizer(*train_bpe_from_counts({b"low": 5, b" lower": 2}, 260))
@@ -14359,9 +14554,11 @@ def compare(
     >>> report.bytes_per_token[:, 0].round(2).tolist(), report.differences
     ([1.86, 2.6], [(b' lower', 1, [[b'low', b'e', b'r'], [b'lower']])])
     """
-    models = _by_name(tokenizers)
-    tokenizers = {name: open_model(model) for name, model in models.items()}
-    corpora = _by_name(corpora)
+    tokenizers = {name: open_model(model) for name, model in _by_name(models).items()}
+    corpora = {"standard library": standard_library()}
+    if corpus is not None:
+        corpora = _by_name(corpus)
+    engine = Engine(workers, progress)
     require(tokenizers and corpora, "a comparison needs at least one model and one corpus")
     special_tokens = set()
     for tokenizer in tokenizers.values():
@@ -14376,14 +14573,14 @@ def compare(
         words = [word for word in in_order if word.decode("utf-8", "replace").strip()]
         words = words[:COMPARED_WORDS]
     options = {"text_field": text_field, "engine": engine}
-    sizes = np.zeros((3, len(tokenizers), len(corpora)), i64)
-    n_tokens, n_bytes, n_kept = sizes
+    n_bytes = np.zeros((len(tokenizers), len(corpora)), i64)
+    n_tokens = np.zeros_like(n_bytes)
     splits = []  # for each model, the pieces of each word
     for row, tokenizer in enumerate(tokenizers.values()):
         for column, inputs in enumerate(corpora.values()):
             encoded = encode_corpus(tokenizer, inputs, has_words=False, **options)
-            sizes[:, row, column] = encoded.n_tokens, encoded.n_bytes, encoded.n_kept
-        count_lost([*tokenizers][row], n_bytes[row].sum(), n_kept[row].sum())
+            n_bytes[row, column] = encoded.n_bytes
+            n_tokens[row, column] = encoded.n_tokens
         ids_of_words = tokenizer.encode_batch(words, "none")
         splits.append([_pieces(tokenizer, ids) for ids in ids_of_words])
     differences = []
@@ -14394,15 +14591,17 @@ def compare(
             n = counts[word]
             differences.append((word, n, pieces))
             n_different += n
-    return Comparison(
+    report = Comparison(
         models=[*tokenizers],
         corpora=[*corpora],
         n_tokens=n_tokens,
-        bytes_per_token=n_kept / n_tokens,
-        lost=100 - 100 * n_kept / n_bytes,
+        bytes_per_token=n_bytes / n_tokens,
         same=1 - n_different / max(sum(map(counts.get, words)), 1),
         differences=differences,
     )
+    if html:
+        write_page(html, report)
+    return report
 
 
 def _pieces(tokenizer, ids):
@@ -14433,6 +14632,7 @@ class View(SimpleNamespace):
 
     ids     uint32[N]
     tokens  the decoded bytes of each
+    beside  the same text cut by other models: a list of Views
     """
 
     def text(self, width: int = WIDTH) -> str:
@@ -14447,9 +14647,13 @@ class View(SimpleNamespace):
             lines[-2] += _fill(shown, size) + "|"
             lines[-1] += number.ljust(size + 1)
             is_new = token.endswith(b"\n")
-        return "\n".join([*map(str.rstrip, lines), self.title])
+        shown = [*map(str.rstrip, lines), self.title]
+        return "\n".join(shown + [view.text(width) for view in self.beside])
 
-    __str__ = __repr__ = text
+    def __str__(self) -> str:
+        return self.text(shutil.get_terminal_size().columns)
+
+    __repr__ = __str__
 
     def _repr_html_(self):
         """Write the tokens on colours, with their ids as tooltips."""
@@ -14458,12 +14662,23 @@ class View(SimpleNamespace):
             shown = html.escape(readable(token)).replace("↵", "↵<br>")
             hue = number * 137 % 360  # neighbouring ids have different colours
             spans.append(_SPAN.format(number, hue, shown))
-        return f"<h4>{html.escape(self.title)}</h4><div dir=auto>{''.join(spans)}</div>"
+        shown = f"<h4>{html.escape(self.title)}</h4><div dir=auto>{''.join(spans)}</div>"
+        return "\n".join([shown, *(view._repr_html_() for view in self.beside)])
 
 
-@checked
-def view(tokenizer: AnyModel, text: Text) -> View:
-    r"""Cut a text into tokens, for display.
+@interruptible
+def view(
+    model: AnyModel, text: Text | None = None, *, beside: Models = (), html: PathName | None = None
+) -> View:
+    r"""Show a text cut into tokens.
+
+    model   a file or a folder of any format, a Tokenizer, or the result of `train`
+    text    the text; by default standard input
+    beside  another model, whose tokens are shown below
+    html    also write the tokens to this page, in colours
+
+    $ view model "Hello, world"
+    $ view model --beside other-model --html view.html < corpus.txt
 
     >>> tokenizer = Tokenizer(*train_bpe_from_counts({b"low": 5, b" lower": 2}, 260))
     >>> print(view(tokenizer, "low lower\n").text(40))
@@ -14471,235 +14686,52 @@ def view(tokenizer: AnyModel, text: Text) -> View:
     257 220 259   198
     10 bytes, 4 tokens
     """
-    data = _text_bytes(text)
-    tokenizer = open_model(tokenizer)
-    ids = tokenizer.encode_to_numpy(data)
-    size = number_of(len(data), "byte")
-    title = f"{size}, {number_of(len(ids), 'token')}"
-    return View(title=title, ids=ids, tokens=decode_each(tokenizer, ids.tolist()))
+    if isinstance(text, str) and os.path.exists(text):
+        note(f"this is the name {text}; for the file write < {text}, for a model use `beside`")
+    data = sys.stdin.buffer.read() if text is None else _text_bytes(text)
+    views = []
+    for name, given in [*_by_name(model).items(), *_by_name(beside).items()]:
+        tokenizer = open_model(given)
+        ids = tokenizer.encode_to_numpy(data)
+        title = f"{name}: {number_of(len(data), 'byte')}, {number_of(len(ids), 'token')}"
+        tokens = decode_each(tokenizer, ids.tolist())
+        views.append(View(title=title, ids=ids, tokens=tokens, beside=[]))
+    if html:
+        write_page(html, *views)
+    views[0].beside = views[1:]
+    return views[0]
 
 
 # ─── Command line ─────────────────────────────────────────────────────────────────────────────────
 #
-# Arguments -> a call of one of the functions below. The options of a command are the keyword
-# parameters of its function, and all parameters with defaults of the functions that it calls.
-# Names, types and defaults come from the signatures, and the help comes from the docstrings:
+# Arguments -> a call of a public function, whose result is printed. The parameters of the function
+# are the arguments of its command. Names, types and defaults come from its signature, and the help
+# comes from docstrings:
 #
-#     train corpus.txt --vocab-size 32k   ->   _train_command(["corpus.txt"], vocab_size=32000, …)
+#     train corpus.txt --vocab-size 32k   ->   train(inputs=["corpus.txt"], vocab_size=32000)
 #
-# Here `vocab_size` and its help are those of `train`. A parameter without a type is a string.
-# `main` makes the Engine, and passes it as `engine`. Messages name parameters `like_this`, and
-# `main` prints them as options. An InputError becomes one line on standard error, and the exit
-# status 2.
+# A parameter whose type is no number or bool is a string, or a list of strings. Messages name
+# parameters `like_this`, and `main` prints them as options. An InputError becomes one line on
+# standard error, and the exit status 2.
 
-# Parameters that are not options: some are set by --no-special, --quiet and --workers, the others
-# exist only in Python.
-_PYTHON_ONLY = {"allowed_special", "progress", "options", "engine", "texts"}
+COMMANDS = {
+    "train": train,
+    "count": count_files,
+    "encode": encode_files,
+    "decode": decode_file,
+    "convert": convert,
+    "inspect": inspect_model,
+    "curve": curve,
+    "compare": compare,
+    "view": view,
+}
+_POSITIONAL = ("model", "models", "inputs", "tokens", "text")  # these are no options
+_PYTHON_ONLY = ("texts", "progress", "engine")
+_MANY = ("Sequence[str]", "Files", "Models", "Text")  # the types of lists
 # In docstrings: a command, without the program's name; and a parameter with its help.
 _EXAMPLE = re.compile(r"^ *\$ (.+)", re.MULTILINE)
 _ROW = regex.compile(r"^(\w+)  +(.+(?:\n  +.+)*)", regex.MULTILINE)
 _program = "python bpe_numba.py"  # the words by which a user calls it; `run` knows them
-
-
-def _train_command(inputs: Sequence[str] = (), *, out="model", template=None, **options):
-    """Learn a vocabulary from text.
-
-    out       folder to write
-    template  the special tokens that AutoTokenizer puts around a text, such as "[CLS] $A [SEP]"
-
-    $ train corpus.txt --vocab-size 32k --special-token "<|endoftext|>" --out model
-    $ train "shards/*.jsonl.gz" --model unigram --vocab-size 16k --out unigram
-    """
-    known = {
-        "engine",
-        *inspect.signature(train).parameters,
-        *inspect.signature(transformers_config).parameters,
-    }
-    names = options.keys() - known
-    learner_options = {name: options[name] for name in names}
-    recipe = call_with(Recipe, **options, learner_options=learner_options)
-    if not inputs and options["counts"] is None:
-        note("no file is named: this learns from the source of Python's standard library")
-    recipe, files, counts = prepare(recipe, inputs or STANDARD_LIBRARY, counts=options["counts"])
-    special_tokens = recipe.special_tokens
-    config = call_with(transformers_config, **options | {"special_tokens": special_tokens})
-    if template is not None:  # checks it before the training
-        template_processing(template, dict.fromkeys(special_tokens))
-    check_writable(as_path(out))  # fails before the training
-    if Path(out, "tokenizer.json").exists():
-        note(f"{out}: the model in this folder will be replaced when the new one is complete")
-    source = recipe.source(files, **options)
-    training = train_recipe(recipe, source, counts, options["engine"])
-    with stage("save") as training.timings["save"]:
-        model = training.tokenizer.model
-        model.config |= config
-        if template is not None:
-            model.post_processor = template_processing(template, model.special_tokens)
-        training.save(out)
-    if options["progress"]:
-        next_command = f"echo 'Hello, world!' | {_program} encode {shlex.quote(out)} -"
-        print(f"{training.summary()}\n\nWritten to {out}\n\nNext:\n  {next_command}")
-
-
-def _count_command(inputs: Sequence[str], **options):
-    """Count the pretokens of text, to train on them later or elsewhere.
-
-    $ count corpus.txt --special-token "<|endoftext|>" --out words.npz
-    $ train words.npz more-words.npz --vocab-size 32k --out model
-    """
-    counted = call_with(count_files, inputs, **options)
-    out = options["out"]
-    if options["progress"]:
-        size = number_of(os.path.getsize(out), "byte")
-        print(f"{tabulate_counts(counted)}\n\nWritten to {out}: {size}")
-
-
-def _encode_command(model, inputs: Sequence[str], *, out="-", no_special: bool = False, **options):
-    """Turn text into token ids.
-
-    no_special  treat special tokens in the text as ordinary text
-
-    $ encode model corpus.txt --out tokens.npy --append "<|endoftext|>"
-    $ encode model - < corpus.txt
-    """
-    if no_special:
-        options["allowed_special"] = "none"
-    tokenizer = call_with(open_model, model, **options)
-    if tokenizer.pattern.warning:
-        note(tokenizer.pattern.warning)
-    with stage("compile"):
-        compile_side_by_side([tokenizer.compile_kernels], options["engine"])
-    with stage("encode") as spent:
-        encoded = call_with(encode_files, tokenizer, inputs, out, **options)
-        spent.n_bytes = encoded.bytes
-    if options["progress"]:
-        rate = encoded.bytes / spent.seconds / 1e6
-        print(f"{encoded}\n{spent.seconds:.2f} s: {rate:,.1f} MB/s")
-        for path in _name_outputs(out, options["val_fraction"]):
-            description = _read_beside(_sidecar(path))
-            print(f"{description['tokens']:,} tokens, written to {path}")
-
-
-def _decode_command(model, tokens, **options):
-    """Turn token ids into text.
-
-    $ decode model tokens.npy --out corpus.again.txt
-    $ decode model - < ids.txt
-    """
-    tokenizer = call_with(open_model, model, **options)
-    out = options["out"]
-    with stage("decode"):
-        call_with(decode_file, tokenizer, tokens, **options)
-    if options["progress"]:
-        size = number_of(os.path.getsize(out), "byte")
-        print(f"{size} of text, written to {out}")
-
-
-def _convert_command(
-    model, *, to, out, special_tokens: Sequence[str] = (), template=None, **options
-):
-    """Write a model in another format.
-
-    to              the format: huggingface, gpt2 or tiktoken
-    out             folder to write; or a file with the suffix of the format: .json, .tiktoken
-    special_tokens  a special token to add; it gets the next id, if it is new
-    template        the special tokens that AutoTokenizer puts around a text, such as
-                    "[CLS] $A [SEP]"
-
-    $ convert model --to tiktoken --out model.tiktoken
-    $ convert o200k_base.tiktoken --to huggingface --out o200k
-    """
-    tokenizer = call_with(open_model, model, **options)
-    if special_tokens or template is not None:
-        tokenizer = tokenizer.with_special_tokens(special_tokens, template)
-    tokenizer.model.config |= call_with(transformers_config, tokenizer.special_tokens, **options)
-    tokenizer.save(out, to)
-    if options["progress"]:
-        n_special = len(tokenizer.special_tokens)
-        print(f"{len(tokenizer):,} tokens, {n_special} of them special, written to {out}")
-
-
-def _inspect_command(model, inputs: Sequence[str] = (), **options):
-    """Describe a vocabulary, and how a corpus uses it.
-
-    $ inspect model
-    $ inspect model corpus.txt
-    """
-    print(call_with(inspect_model, model, inputs or None, **options))
-
-
-def _curve_command(models: Sequence[str], *, corpus: Sequence[str] = (), plot=None, **options):
-    """Count the tokens of a corpus for each size of the vocabulary.
-
-    models  folders that `train` wrote; with a corpus, models of any format
-    corpus  files, a folder or a glob; by default the corpus of the training
-    plot    draw the curves to a .png, .svg or .pdf file
-
-    $ curve model
-    $ curve english code --plot curve.png --corpus held-out.txt
-    """
-    report = call_with(curve, models, corpus or None, **options)
-    if plot:
-        report.plot(plot)
-    print(report)
-
-
-def _compare_command(models: Sequence[str], *, corpus: Sequence[str] = (), html=None, **options):
-    """Compare models on corpora.
-
-    models  files or folders of any format
-    corpus  files, a folder or a glob; by default the source of Python's standard library
-    html    also write the tables to this page
-
-    $ compare model cl100k_base.tiktoken
-    $ compare model other-model --corpus english.txt --corpus code.txt
-    """
-    corpora = corpus or {"standard library": standard_library()}
-    report = call_with(compare, models, corpora, **options)
-    if html:
-        write_page(html, report)
-    print(report)
-
-
-def _view_command(
-    model, text: Sequence[str] = (), *, beside: Sequence[str] = (), html=None, **options
-):
-    """Show a text cut into tokens.
-
-    text    the text; by default standard input
-    beside  another model, whose tokens are shown below
-    html    also write the tokens to this page, in colours
-
-    $ view model "Hello, world"
-    $ view model --beside other-model --html view.html < corpus.txt
-    """
-    if text and os.path.exists(text[0]):
-        note(
-            f"this is the name {text[0]}; for the file write < {text[0]}, for a model use `beside`"
-        )
-    joined = " ".join(text)
-    data = os.fsencode(joined) if text else sys.stdin.buffer.read()
-    reports = []
-    for name in (model, *beside):
-        report = view(call_with(open_model, name, **options), data)
-        report.title = f"{name}: {report.title}"
-        print(report.text(shutil.get_terminal_size().columns))
-        reports.append(report)
-    if html:
-        write_page(html, *reports)
-
-
-_COMMANDS = {
-    "train": (_train_command, train, transformers_config),
-    "count": (_count_command, count_files),
-    "encode": (_encode_command, open_model, encode_files),
-    "decode": (_decode_command, open_model, decode_file),
-    "convert": (_convert_command, open_model, transformers_config),
-    "inspect": (_inspect_command, open_model, inspect_model, Engine),
-    "curve": (_curve_command, curve, Engine),
-    "compare": (_compare_command, compare, Engine),
-    "view": (_view_command, open_model),
-}
 
 
 def _whole_number(text):
@@ -14712,9 +14744,8 @@ def _whole_number(text):
     if match is None:
         raise argparse.ArgumentTypeError(f"{text!r} is not a whole number, such as 4, 32000 or 32k")
     digits, unit = match.groups()
-    power = " kmg".index(unit or " ")
     number = int(re.sub("[_,]", "", digits))
-    return number * 1000**power
+    return number * 1000 ** " kmg".index(unit or " ")
 
 
 class _Parser(argparse.ArgumentParser):
@@ -14733,96 +14764,80 @@ def _doc(function):
     return inspect.getdoc(function) or ""
 
 
-def _add_argument(command, parameter, is_positional, text):
-    """Add the command-line argument that sets a parameter."""
+def _add_argument(parser, parameter, text, is_option):
+    """Add the argument that sets a parameter; without it, the parameter keeps its default."""
     name = parameter.name
-    option = name.rstrip("_")
     default = parameter.default
-    is_required = default is parameter.empty
-    annotation = parameter.annotation
-    type_name = getattr(annotation, "__name__", str(annotation))
-    kind = type_name.partition(" ")[0]
-    is_many = kind == "Sequence[str]"
-    if is_many:
-        option = re.sub("(?<!u)s$", "", option)  # --special-token, but --corpus
-    last = option.split("_")[-1]
-    settings = {"metavar": {"at": "WHERE", "break": "RULE"}.get(last, last.upper())}
-    if is_positional:
-        if is_many:
-            settings["nargs"] = "+" if is_required else "*"
-        return command.add_argument(name, help=text, default=default, **settings)
+    is_needed = default is parameter.empty
+    kind = getattr(parameter.annotation, "__name__", str(parameter.annotation)).partition(" ")[0]
+    option = "--" + name.rstrip("_").replace("_", "-")
+    settings = {"help": text, "metavar": name.upper()}
     if kind == "bool":
-        settings = {"action": "store_true"}
-    elif is_many:
-        settings |= {"action": "append", "default": []}
-        text += "; may be repeated"
+        settings = {"help": text, "action": "store_true"}
+    elif kind in _MANY and is_option:
+        option = re.sub("(?<!u)s$", "", option)  # --special-token, but --corpus
+        settings |= {"action": "append", "help": f"{text}; may be repeated"}
+    elif kind in _MANY:
+        settings["nargs"] = "+" if is_needed else "*"
     else:
-        settings |= {"default": default, "required": is_required}
         settings["type"] = {"int": _whole_number, "float": float}.get(kind, str)
         if default not in (None, parameter.empty):
-            text += f" (default: {default})"
-    option = "--" + option.replace("_", "-")
-    return command.add_argument(option, dest=name, help=text, **settings)
-
-
-def _add_arguments(command, run, callees):
-    """Add the arguments of a command; returns {parameter: how the argument is written}."""
-    learners = []
-    if train in callees:
-        learners = [family.learn for family in FAMILIES.values()]
-    functions = [run, *callees, *learners]
-    texts = {}
-    for function in [Engine, Source, train, *functions[::-1]]:
-        texts.update(_ROW.findall(_doc(function)))
-    positional = inspect.getfullargspec(run).args
-    flags = {}
-    for function in functions:
-        for name, parameter in inspect.signature(function).parameters.items():
-            is_option = function is run or parameter.default is not parameter.empty
-            if not is_option or name in _PYTHON_ONLY or name in flags:
-                continue
-            words = texts.get(name, "").split()
-            text = " ".join(words).replace("%", "%%")
-            action = _add_argument(command, parameter, name in positional, text)
-            if function in learners:
-                action.default = argparse.SUPPRESS
-            flags[name] = [*action.option_strings, action.metavar][0]
-    return flags
+            settings["help"] = f"{text} (default: {default})"
+    if is_option:
+        parser.add_argument(option, dest=name, required=is_needed, **settings)
+        return option
+    parser.add_argument(name, **settings)
+    return name.upper()
 
 
 def _make_parser(name):
-    """Make the parser of a command from signatures and docstrings."""
-    run, *callees = _COMMANDS[name]
-    doc = _doc(run)
-    examples = [f"  {_program} {line}" for line in _EXAMPLE.findall(doc)]
-    command = _Parser(
+    """Make the parser of a command; its `flags` tell how each argument is written."""
+    functions = [COMMANDS[name]]
+    if name == "train":
+        functions += [family.learn for family in FAMILIES.values()]
+    doc = _doc(functions[0])
+    texts = {}
+    for function in [Engine, Source, transformers_config, convert, train, *functions[::-1]]:
+        texts.update(_ROW.findall(_doc(function)))
+    parser = _Parser(
         prog=f"{_program} {name}",
         description=doc.partition("\n")[0],
-        epilog="\n".join(["examples:", *examples]),
+        epilog="\n".join(
+            ["examples:", *(f"  {_program} {line}" for line in _EXAMPLE.findall(doc))]
+        ),
         formatter_class=argparse.RawDescriptionHelpFormatter,
+        argument_default=argparse.SUPPRESS,
         allow_abbrev=False,
     )
-    command.run = run
-    command.flags = _add_arguments(command, run, callees)
-    command.add_argument(
-        "--quiet", dest="progress", action="store_false", help="no progress bars, no summary"
+    parser.flags = {}
+    for function in functions:
+        for key, parameter in inspect.signature(function).parameters.items():
+            is_own = function is functions[0] and parameter.kind is not parameter.VAR_KEYWORD
+            has_default = parameter.default is not parameter.empty
+            if (is_own or has_default) and key not in {*parser.flags, *_PYTHON_ONLY}:
+                text = " ".join(texts.get(key, "").split()).replace("%", "%%")
+                is_option = key not in _POSITIONAL or (name == "train" and key == "model")
+                parser.flags[key] = _add_argument(parser, parameter, text, is_option)
+    switch = {"action": "store_true", "default": False}
+    parser.add_argument("--quiet", help="no progress bars, no summary", **switch)
+    parser.add_argument(
+        "--timings", help="print the time of each stage on standard error", **switch
     )
-    command.add_argument(
-        "--timings", action="store_true", help="print the time of each stage on standard error"
-    )
-    return command
+    return parser
 
 
-def _choose_command(arguments):
-    """Read the name of a command; returns its parser, and the arguments that follow the name."""
-    parser = _Parser(prog=_program, description="Train and run subword tokenizers.")
-    parser.add_argument("--version", action="version", version=f"bpe_numba {__version__}")
-    commands = parser.add_subparsers(dest="name", metavar="COMMAND", required=True)
-    for name, (run, *_) in _COMMANDS.items():
-        summary = _doc(run).partition("\n")[0]
-        commands.add_parser(name, help=summary, add_help=False)
-    chosen, arguments = parser.parse_known_args(arguments)
-    return _make_parser(chosen.name), arguments
+def _print_commands(name):
+    """Print the names of all commands; returns the exit status, which is 2 for an unknown name."""
+    if name == "--version":
+        print(f"bpe_numba {__version__}")
+        return 0
+    if name in ("-h", "--help"):
+        print(f"usage: {_program} COMMAND …\n")
+        for command, function in COMMANDS.items():
+            print(f"  {command:9}{_doc(function).splitlines()[0]}")
+        return 0
+    print(f"bpe_numba: no command {name!r}: there are {', '.join(COMMANDS)}", file=sys.stderr)
+    return 2
 
 
 def _replace_closed_streams():
@@ -14838,41 +14853,55 @@ def main(arguments=None):
     """Run the command line and return its exit status: 0, or 2 for bad input."""
     _replace_closed_streams()
     start = time.perf_counter()
-    command, arguments = _choose_command(arguments)
-    options = vars(command.parse_intermixed_args(arguments))
-    timings = options.pop("timings")
+    name, *arguments = (sys.argv[1:] if arguments is None else arguments) or ["--help"]
+    if name not in COMMANDS:
+        return _print_commands(name)
+    function = COMMANDS[name]
+    parser = _make_parser(name)
+    options = vars(parser.parse_intermixed_args(arguments))
     TIMINGS.clear()
 
     def say(message):
         """Print a message as one line, with the names of parameters replaced by options."""
         line = " ".join(str(message).splitlines())
-        line = re.sub(r"`(\w+)`", lambda name: command.flags.get(name[1], name[0]), line)
+        line = re.sub(r"`(\w+)`", lambda name: parser.flags.get(name[1], name[0]), line)
         tqdm.write(f"bpe_numba: {line}", sys.stderr)  # keeps progress bars intact
 
     try:
-        for name, value in options.items():
-            require(value != "" or name == "mark", f"`{name}` is empty: is a variable not set?")
-        options["progress"] &= options.get("out") != "-"
-        options["engine"] = call_with(Engine, **options)
+        for option, value in options.items():
+            require(value != "" or option == "mark", f"`{option}` is empty: is a variable not set?")
+        timings = options.pop("timings")
+        parameters = inspect.signature(function).parameters
+        if "text" in options:
+            options["text"] = " ".join(options["text"])
+        if name == "train":
+            options.setdefault("out", "model")
+        out = "out" in parameters and options.get("out", parameters["out"].default)
+        progress = not options.pop("quiet") and out != "-"
+        if "progress" in parameters:
+            options["progress"] = progress
         with warnings.catch_warnings():
             warnings.showwarning = lambda message, *_: say(f"note: {message}")
-            command.run(**options)
+            result = function(**options)
+        if result is not None and (progress or not out):
+            print(result)
+        if progress and out:
+            print(f"\nWritten to {out}")
+        if progress and name == "train":
+            command = f"{_program} encode {shlex.quote(out)} -"
+            print(f"\nNext:\n  echo 'Hello, world!' | {command}")
         print(end="", flush=True)
         if timings:
             print(tabulate_timings(time.perf_counter() - start), file=sys.stderr)
         return 0
     except BrokenPipeError:  # the reader, such as `head`, has closed the pipe
         return 0
-    except InputError as error:
-        message = error
-    except OSError as error:
-        message = error.strerror or error
-        if error.filename:
-            message = f"{error.filename}: {error.strerror}"
     except UnicodeEncodeError as error:
         message = _lone_surrogate_message(error)
-    except MemoryError:
-        message = "out of memory"
+    except (InputError, OSError, MemoryError) as error:
+        message = getattr(error, "strerror", None) or str(error) or "out of memory"
+        if getattr(error, "filename", None):
+            message = f"{error.filename}: {message}"
     finally:
         try:
             print(end="", flush=True)

@@ -35,7 +35,7 @@ def _tokens(merges):
 
 
 def _train_bpe_numba(training, documents):
-    source = training.recipe.source(training.files)
+    source = training.source
     size = len(training.learned.tokens)
     return lambda: [bpe.learn(bpe.count(source).words, size, tie_break="ids").tokens[256:]]
 
@@ -122,7 +122,7 @@ def timed_twice(prepare, training, documents):
 def bench(inputs=None, vocab_size=8192):
     """Let all installed tools work in turn, in this process, and tabulate their times."""
     training = bpe.train(inputs, vocab_size, tie_break="ids")
-    source = training.recipe.source(training.files)
+    source = training.source
     texts = itertools.chain.from_iterable(map(source.texts, source.blocks()))
     # some peers accept only UTF-8
     documents = [text.decode("utf-8", "replace").encode() for text in texts]
