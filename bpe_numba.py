@@ -2166,11 +2166,12 @@ def _splits_after(next_state, accepts):
 
     Each item of the list is bool[contexts, C]. A context of x is a state after x. The pretoken ends
     if this state accepts before y and before END, and does not take y. If no match begins with x,
-    text without a match is a context, too: it ends if y alone is a match, whatever follows.
+    text without a match is a context, too: it ends if y alone is a match, whatever follows. If a
+    state fails before both, x is read again in another context or joins text without a match.
     """
     first = next_state[0]
     in_gap = (first >= 0) & accepts[first].all(axis=1)
-    in_match = accepts & (next_state < 0) & accepts[:, -1:]
+    in_match = (next_state < 0) & (accepts == accepts[:, -1:]) & (accepts | in_gap)
     splits = np.vstack([in_match, in_gap])[:, :-1]  # so the state -1 is text without a match
     states_after = next_state.T[:-1]  # for each x; the first one is reached from the start
     return [splits[[after[0], *after[after >= 0]]] for after in states_after]

@@ -1454,6 +1454,19 @@ def test_more_single_characters_than_sets_are_several_machines(monkeypatch):
     assert bpe.Pattern(characters).split(text) == [char.encode() for char in characters]
 
 
+@pytest.mark.parametrize(
+    "source", [r"ab+c|\w|\s", "(?:ab)+c|[a-z]| ", "ab(?! )c|[abc]| ", "ab+c| b"]
+)
+@given(st.text("abc 1", max_size=14))
+def test_a_text_is_cut_where_a_longer_match_fails_in_each_context(source, text):
+    pattern = bpe.Pattern(source)
+    table = pattern.table
+    assert table.must_split[table.class_of[ord("b")], table.class_of[ord(" ")]]
+    for k, (x, y) in enumerate(itertools.pairwise(map(ord, text)), 1):
+        if table.must_split[table.class_of[x], table.class_of[y]]:
+            assert pattern.split(text) == pattern.split(text[:k]) + pattern.split(text[k:])
+
+
 # ─── Scanning ─────────────────────────────────────────────────────────────────────────────────────
 
 
