@@ -12205,7 +12205,12 @@ class _FastTexts(_Swapped):
     """The methods of a fast tokenizer of transformers that encode here; see `Tokenizer.as_hf`."""
 
     _state = None  # that of the library's tokenizer for which `_ours` was made
-    _model_state = None  # a digest of its model, which takes some time
+    _model_state = None  # that of its model and added tokens, which takes some time
+
+    def add_tokens(self, *arguments, **options):
+        """Add tokens, which `_ours` lacks."""
+        self._model_state = None
+        return super().add_tokens(*arguments, **options)
 
     @property
     def backend_tokenizer(self):
@@ -12221,10 +12226,10 @@ class _FastTexts(_Swapped):
         backend = self._tokenizer
         # Three references are those of this object, of `backend` and of the call.
         if self._model_state is None or sys.getrefcount(backend) > 3:
-            self._model_state = hashlib.sha256(backend.model.__getstate__()).digest()
+            digest = hashlib.sha256(backend.model.__getstate__()).digest()
+            self._model_state = digest, str(backend.get_added_tokens_decoder())
         parts = backend.normalizer, backend.pre_tokenizer, backend.post_processor
-        added = backend.get_added_tokens_decoder()
-        state = [self._model_state, str(added), *(part and part.__getstate__() for part in parts)]
+        state = [self._model_state, *(part and part.__getstate__() for part in parts)]
         if state != self._state:
             self._state = state
             self._ours = None
