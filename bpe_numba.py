@@ -4277,7 +4277,7 @@ class Pretokenizer:
 #
 #     Block(path, start=0, stop=5, data=None)   ->  a worker  ->   [b"to be"]
 #
-# A pipe or a packed file can only be read from its beginning, so the parent reads it and puts the
+# A pipe, a packed file or a URL is read from its beginning, so the parent reads it and puts the
 # bytes into the block. In a file of JSON, blocks end after a line; in a Parquet file, a block is a
 # row group; the worker decodes both. A block of a table or of texts in memory has the texts. The
 # workers number bad lines from the beginning of their block, and the parent adds up.
@@ -4290,7 +4290,7 @@ HEAD_BYTES = 1 << 12  # the head of a file, which reveals its type
 MAX_NAMED_LINES = 5  # bad lines of a file that are named one by one
 STANDARD_STREAM = Path("-")
 
-Files = PathName | Iterable[PathName]  # files, folders, globs, or - for standard input
+Files = PathName | Iterable[PathName]  # files, folders, globs, URLs, or - for standard input
 
 # the first bytes of files that are not text; those that are neither packed nor Parquet are refused
 _SIGNS = {
@@ -4344,8 +4344,8 @@ def standard_library():
     return files
 
 
-def find_files(inputs: Files | Iterable[TextStream]) -> list[Path | TextStream]:
-    """Expand files, folders, globs and "-" (standard input) to files.
+def find_files(inputs: Files | Iterable[TextStream]) -> list[Path | str | TextStream]:
+    """Expand files, folders, globs, URLs and "-" (standard input) to files; a URL stays a str.
 
     A folder stands for its files, at any depth and sorted, whose names end in one of SUFFIXES,
     perhaps followed by one of PACKED_SUFFIXES. Hidden files are left out, and so are vocab.txt and
@@ -4362,6 +4362,9 @@ def find_files(inputs: Files | Iterable[TextStream]) -> list[Path | TextStream]:
     for path in inputs:
         if isinstance(path, TextStream):
             files.append(path)
+            continue
+        if "://" in str(path):
+            files += _remote_files(path)
             continue
         path = as_path(path)
         name = str(path)
@@ -4388,7 +4391,19 @@ def as_path(name):
         f"a file is named by a string or a path, not {reprlib.repr(name)}",
     )
     require(os.fspath(name), "the name of a file or folder is empty: is a variable not set?")
+    require("://" not in str(name), f"{name}: only text to read may have a URL")
     return Path(name)
+
+
+def _remote_files(url):
+    """List the URLs that match a URL with an asterisk; any other URL is that of a file."""
+    if "*" not in url:
+        return [url]
+    with expecting_whole("list of files", url):
+        system, pattern = import_optional("fsspec.core").url_to_fs(url)
+        names = sorted(system.glob(pattern))
+        require(names, "no file matches it")
+        return [system.unstrip_protocol(name) for name in names]
 
 
 def _corpus_files(folder):
@@ -4408,9 +4423,9 @@ def _corpus_files(folder):
 
 def _plain_name(path):
     """Return the name of a file in lower case and without the suffix of a packed file."""
-    if path.suffix.lower() in PACKED_SUFFIXES:
-        path = path.with_suffix("")
-    return path.name.lower()
+    name = os.path.basename(path).lower()
+    stem, suffix = os.path.splitext(name)
+    return stem if suffix in PACKED_SUFFIXES else name
 
 
 def _separator(path):
@@ -4420,7 +4435,7 @@ def _separator(path):
 
 def _is_stream(path):
     """Whether a file can be read only once, or is another one in other processes (/dev/stdin)."""
-    return isinstance(path, TextStream) or path == STANDARD_STREAM or is_device(path)
+    return isinstance(path, TextStream | str) or path == STANDARD_STREAM or is_device(path)
 
 
 def _recognize(head):
@@ -4448,9 +4463,22 @@ def expecting_whole(kind, where):
     except InputError as error:
         raise InputError(f"{where}: {error}") from None
     except Exception as error:
-        if getattr(error, "errno", None):  # an error of the system already names the file
+        if getattr(error, "errno", None) and error.filename:  # the error already names the file
             raise
         raise InputError(f"{where}: not a whole {kind} ({error})") from None
+
+
+def _open_raw(path):
+    """Open a file or, with fsspec, a URL."""
+    if isinstance(path, Path):
+        return open(path, "rb")
+    package = import_optional("fsspec.core")
+    try:
+        raw = io.BufferedReader(package.open(path).open())
+        raw.peek()  # some errors come at the first request
+        return raw
+    except Exception as error:  # of many packages
+        raise InputError(f"{path}: cannot be read ({error!r:.300})") from None
 
 
 @contextlib.contextmanager
@@ -4459,9 +4487,9 @@ def _opened(path):
     with contextlib.ExitStack() as stack:
         raw = sys.stdin.buffer
         if path != STANDARD_STREAM:
-            raw = stack.enter_context(open(path, "rb"))
+            raw = stack.enter_context(_open_raw(path))
         file_type = _recognize(raw.peek(HEAD_BYTES))
-        with expecting_whole(f"{file_type} file", path):
+        with expecting_whole(f"{file_type or 'text'} file", path):
             yield _UNPACKERS[file_type](raw) if file_type in _UNPACKERS else raw, raw
 
 
@@ -4537,7 +4565,8 @@ def _read_column(block, text_field):
     """Read the texts of a row group of a Parquet file."""
     with (
         expecting_whole("Parquet file", block.path),
-        import_optional("pyarrow.parquet").ParquetFile(block.path) as file,
+        _open_raw(block.path) as raw,
+        import_optional("pyarrow.parquet").ParquetFile(raw) as file,
     ):
         _check_column(text_field, file.schema_arrow.names)
         table = file.read_row_group(block.row_group, [text_field], use_threads=False)
@@ -4557,7 +4586,7 @@ class TextStream(NamedTuple):
 class Source:
     """The texts to read, and how to read them; worker processes get it, too.
 
-    files           files, folders and globs, as for `find_files`; or a list of TextStreams
+    files           files, folders, globs and URLs, as for `find_files`; or a list of TextStreams
     pattern         the Pattern that cuts texts into pretokens, or its source; blocks end where it
                     always ends one
     special_tokens  tokens that end documents
@@ -4578,7 +4607,7 @@ class Source:
     [[b'one', b'two']]
     """
 
-    files: Iterable[Path | TextStream] | Files | None
+    files: Iterable[Path | str | TextStream] | Files | None
     pattern: Pattern | PatternSource = "gpt2"
     special_tokens: Sequence[str] = ()
     text_field: str | None = None
@@ -4622,7 +4651,7 @@ class Source:
             return None
         return sum(path.stat().st_size for path in self.files)
 
-    def is_json(self, path: Path | TextStream) -> bool:
+    def is_json(self, path: Path | str | TextStream) -> bool:
         """Whether each line of a file is JSON: with a text field, or by its name."""
         if isinstance(path, TextStream):
             return False
@@ -4680,9 +4709,10 @@ class Source:
         """Check the head of a file, if it can be read twice; returns an iterator of its blocks."""
         if isinstance(path, TextStream):
             return self._text_blocks(path)
-        if _is_stream(path):
-            return self._stream_blocks(path)
-        self._states.setdefault(path, path.stat())
+        if isinstance(path, Path):
+            if _is_stream(path):
+                return self._stream_blocks(path)
+            self._states.setdefault(path, path.stat())
         with _opened(path) as (file, raw):
             head = file.read(HEAD_BYTES)
         if file is raw and _recognize(head) == "Parquet":
@@ -4690,7 +4720,9 @@ class Source:
         self._check_head(path, head)
         if self.text_field and _separator(path):
             return self._table_blocks(path)
-        return self._file_blocks(path) if file is raw else self._stream_blocks(path)
+        if file is raw and isinstance(path, Path):
+            return self._file_blocks(path)
+        return self._stream_blocks(path)
 
     def _check_head(self, path, head):
         """Raise InputError for a file that is not text; warn of the first that may not be text."""
@@ -4827,9 +4859,9 @@ def _run_task(work, source, blocks):
 
 def _row_groups(path):
     """Make a block of each row group of a Parquet file, with an equal share of its bytes."""
-    with expecting_whole("Parquet file", path):
-        n = import_optional("pyarrow.parquet").read_metadata(path).num_row_groups
-    size = path.stat().st_size
+    with expecting_whole("Parquet file", path), _open_raw(path) as raw:
+        n = import_optional("pyarrow.parquet").read_metadata(raw).num_row_groups
+        size = raw.seek(0, io.SEEK_END)
     return [
         Block(path, size * k // n, size * (k + 1) // n, unit="row", row_group=k) for k in range(n)
     ]
@@ -12481,7 +12513,7 @@ def _hold_out(block, first, fraction):
 
 def _check_outputs(outputs, inputs):
     """Raise InputError if a file would be both read and written, or written twice."""
-    taken = {path.resolve() for path in inputs if path.is_file()}  # a device or a pipe may be both
+    taken = {path.resolve() for path in inputs if not _is_stream(path)}  # a pipe may be both
     for path in outputs:
         if path.resolve() in taken:
             raise InputError(f"{path}: is an input, or would be written twice; choose another")
@@ -12559,9 +12591,10 @@ def encode_files(
     """Turn text into token ids, in one file; returns its description.
 
     model            a file or a folder of any format, or a Tokenizer
-    inputs           files, folders (their files in the order of their paths), globs, or - for
-                     standard input: text, lines of JSON (.jsonl), or Parquet; text and JSON may be
-                     packed by gzip, xz, bzip2 or zstandard
+    inputs           files, folders (their files in the order of their paths), globs, URLs that
+                     fsspec opens (s3://, gs://, hf://datasets/, https://), or - for standard input:
+                     text, lines of JSON (.jsonl), or Parquet; text and JSON may be packed by gzip,
+                     xz, bzip2 or zstandard
     out              a .npy file; a .bin file for numbers without a header; or a .txt file for
                      decimal numbers with a document on each line, or - for these on standard
                      output. A file gets a description next to it, with .json added to its name
@@ -12803,9 +12836,10 @@ def train(
 ) -> Training:
     """Learn a vocabulary from text; returns the tokenizer with all measurements.
 
-    inputs             files, folders (their files in the order of their paths), globs, or - for
-                       standard input: text, lines of JSON (.jsonl), or Parquet; text and JSON may
-                       be packed by gzip, xz, bzip2 or zstandard.
+    inputs             files, folders (their files in the order of their paths), globs, URLs that
+                       fsspec opens (s3://, gs://, hf://datasets/, https://), or - for standard
+                       input: text, lines of JSON (.jsonl), or Parquet; text and JSON may be packed
+                       by gzip, xz, bzip2 or zstandard.
                        Default: the source of Python's standard library. Or words files (.npz) of
                        `count`, which contain the pattern, the normalizer and the special tokens
     vocab_size         number of tokens in all
@@ -13561,7 +13595,7 @@ def count_files(
     unknown token or of a byte, such as <unk>, is plain text in the files, they are counted twice,
     and a family that needs the name refuses the words file. So it does if they come from a pipe.
 
-    inputs         files, folders, globs, or - for standard input, as for `train`
+    inputs         files, folders, globs, URLs, or - for standard input, as for `train`
     out            the words file, .npz
     pattern        gpt2, cl100k, o200k, llama3, qwen2, nanochat, bert, whitespace, whitespace-split,
                    spaces, none, or a regular expression
@@ -13640,7 +13674,7 @@ def _find_texts(inputs, texts, counts):
         note("no file is named: this learns from the source of Python's standard library")
         return standard_library(), (), ()
     files = find_files(inputs)
-    others = [file for file in files if file.suffix != ".npz"]
+    others = [file for file in files if not str(file).endswith(".npz")]
     if others == files:
         return files, (), ()
     require(

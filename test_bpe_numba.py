@@ -2142,6 +2142,73 @@ def test_files_may_be_an_iterator_or_a_path(tmp_path):
         assert bpe.count(files).words.to_counts() == {b"one": 1}
 
 
+def test_urls_are_read_as_files_are(tmp_path, tokenizer):
+    fsspec = pytest.importorskip("fsspec")
+    parquet = pytest.importorskip("pyarrow.parquet")
+    (tmp_path / "a.txt.gz").write_bytes(gzip.compress(b"one two\n" * 9999))
+    (tmp_path / "b.jsonl").write_text('{"text": "one two"}\n' * 99)
+    table = sys.modules["pyarrow"].table({"text": ["one", "two"] * 9})
+    parquet.write_table(table, tmp_path / "c.parquet", row_group_size=4)
+    fsspec.filesystem("memory").put(f"{tmp_path}/*", "memory://corpus/")
+    for name in ("*", "a.txt.gz", "*.jsonl", "?.parquet*"):
+        expected = counted([tmp_path / name], block_bytes=1000)
+        assert counted([f"memory://corpus/{name}"], block_bytes=1000) == expected
+    out = tmp_path / "o.npy"
+    encoded = bpe.encode_files(tokenizer, "memory://corpus/*.gz", out)
+    assert encoded.bytes == 8 * 9999 and tokenizer.decode(np.load(out)) == "one two\n" * 9999
+    for url, message in [
+        ("memory://corpus/none", "memory://corpus/none: cannot be read .FileNotFoundError"),
+        ("memory://corpus/*.none", r"corpus/\*\.none: no file matches it"),
+        ("nope://a/b", "nope://a/b: cannot be read .*not known: nope"),
+    ]:
+        with refusal(message):
+            bpe.count(url)
+    with refusal("memory://o.npy: only text to read may have a URL"):
+        bpe.encode_files(tokenizer, tmp_path / "b.jsonl", "memory://o.npy")
+
+
+class BreakingOff(http.server.BaseHTTPRequestHandler):
+    """A server of a file of 3,000,000 bytes, of which it sends no more than `n_sent`."""
+
+    n_sent = 10**7
+    with_ranges = True
+
+    def do_GET(self):
+        start, stop = 0, 3_000_000
+        if self.with_ranges and "Range" in self.headers:
+            first, last = map(int, self.headers["Range"].removeprefix("bytes=").split("-"))
+            start, stop = first, min(last + 1, stop)
+            self.send_response(206)
+            self.send_header("Content-Range", f"bytes {start}-{stop - 1}/3000000")
+        else:
+            self.send_response(200)
+        self.send_header("Content-Length", str(stop - start))
+        self.end_headers()
+        if self.command == "GET":
+            self.wfile.write((b"word " * 600_000)[start : min(stop, self.n_sent)])
+
+    do_HEAD = do_GET
+
+    def log_message(self, *arguments):
+        """Print nothing."""
+
+
+@pytest.mark.parametrize("with_ranges", [True, False])
+def test_a_connection_that_breaks_off_is_an_error(tmp_path, tokenizer, monkeypatch, with_ranges):
+    pytest.importorskip("aiohttp")
+    monkeypatch.setattr(BreakingOff, "with_ranges", with_ranges)
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), BreakingOff) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        url = f"http://127.0.0.1:{server.server_port}/a.txt"
+        assert bpe.encode_files(tokenizer, url, tmp_path / "o.npy").bytes == 3_000_000
+        monkeypatch.setattr(BreakingOff, "n_sent", 1_000_000)
+        for call in (bpe.count, lambda url: bpe.encode_files(tokenizer, url, tmp_path / "p.npy")):
+            with within(30), refusal(f"{url}: (cannot be read|not a whole text file)"):
+                call(url)
+        server.shutdown()
+    assert sorted(os.listdir(tmp_path)) == ["o.npy", "o.npy.json"]
+
+
 def test_models_and_hidden_files_in_a_folder_are_no_text(trained, tmp_path):
     (tmp_path / "a.txt").write_text("some text")
     (tmp_path / ".venv").mkdir()
