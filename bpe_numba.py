@@ -692,7 +692,7 @@ def written_together():
 
 def is_device(path):
     """Whether a path is a device, a pipe, or a name of a file that is open (/dev/stdin)."""
-    is_open_file = path.absolute().parent in (Path("/dev"), Path("/dev/fd"))
+    is_open_file = os.path.dirname(path) in ("/dev", "/dev/fd")
     return path.exists() and (is_open_file or not path.is_file())
 
 
@@ -4313,16 +4313,14 @@ _SIGNS = {
 _AS_TABLE = (
     "a table is read as text, with its separators; `text_field` reads a column of .csv or .tsv"
 )
-# the first bytes of files that are text -> a remark
+# a remark on text -> the first bytes of a file
 _DOUBTS = {
-    rb'(?:\xef\xbb\xbf)?\s*\[?\s*\{\s*"': (
-        "looks like JSON, and is read as text: `text_field` reads lines of JSON; an array has to "
-        "become such lines"
-    ),
-    rb"\xef\xbb\xbf": "begins with a byte order mark, which is read as text",
-    rb">.*\n[A-Za-z*-]{10,}\r?\n": "looks like FASTA, and its headers are read as text",
-    rb"(?:#.*\n)*1(?:-\d+)?\t(?:.*\t){8}.*\n": "looks like CoNLL-U, and is read as text",
-    rb'[\w".-]+([,;\t])[\w".-]+(?:\1[\w".-]+)*\r?\n.*\1': _AS_TABLE,
+    "looks like JSON, and is read as text: `text_field` reads lines of JSON; an array has to "
+    "become such lines": rb'(?:\xef\xbb\xbf)?\s*\[?\s*\{\s*"',
+    "begins with a byte order mark, which is read as text": rb"\xef\xbb\xbf",
+    "looks like FASTA, and its headers are read as text": rb">.*\n[A-Za-z*-]{10,}\r?\n",
+    "looks like CoNLL-U, and is read as text": rb"(?:#.*\n)*1(?:-\d+)?\t(?:.*\t){8}.*\n",
+    _AS_TABLE: rb'[\w".-]+([,;\t])[\w".-]+(?:\1[\w".-]+)*\r?\n.*\1',
 }
 
 
@@ -4335,12 +4333,15 @@ def standard_library():
     Installed packages are left out, and so are tests with source files in other encodings than
     UTF-8, since the first run would warn of them.
     """
-    root = STANDARD_LIBRARY
     omitted = {"site-packages", "dist-packages", "__pycache__", "encoded_modules", "tokenizedata"}
     files = sorted(
-        path for path in root.rglob("*.py") if omitted.isdisjoint(path.relative_to(root).parts)
+        path
+        for path in STANDARD_LIBRARY.rglob("*.py")
+        if omitted.isdisjoint(path.relative_to(STANDARD_LIBRARY).parts)
     )
-    require(files, f"this Python has no source files in {root}: name a file to train on")
+    require(
+        files, f"this Python has no source files in {STANDARD_LIBRARY}: name a file to train on"
+    )
     return files
 
 
@@ -4360,15 +4361,14 @@ def find_files(inputs: Files | Iterable[TextStream]) -> list[Path | str | TextSt
     if isinstance(inputs, PathName) or not isinstance(inputs, Iterable):
         inputs = [inputs]
     for path in inputs:
-        if isinstance(path, TextStream):
-            files.append(path)
-            continue
-        if "://" in str(path):
-            files += _remote_files(path)
-            continue
-        path = as_path(path)
         name = str(path)
-        if os.path.isdir(name):
+        if "://" not in name and not isinstance(path, TextStream):
+            path = as_path(path)
+        if "://" in name and "*" in name:
+            group = _remote_files(name)
+        elif not isinstance(path, Path):
+            group = [path]
+        elif os.path.isdir(name):
             group = sorted(_corpus_files(path))
             require(group, f"{name}: no text in this folder: no name ends in {', '.join(SUFFIXES)}")
         elif name == "-" or os.path.exists(name):  # False for a text that cannot be a path
@@ -4396,9 +4396,7 @@ def as_path(name):
 
 
 def _remote_files(url):
-    """List the URLs that match a URL with an asterisk; any other URL is that of a file."""
-    if "*" not in url:
-        return [url]
+    """List the URLs that match one with an asterisk."""
     with expecting_whole("list of files", url):
         system, pattern = import_optional("fsspec.core").url_to_fs(url)
         names = sorted(system.glob(pattern))
@@ -4438,9 +4436,9 @@ def _is_stream(path):
     return isinstance(path, TextStream | str) or path == STANDARD_STREAM or is_device(path)
 
 
-def _recognize(head):
+def _recognize(head, signs=_SIGNS):
     """Return the type of a file that begins with these bytes; None if it may be text."""
-    return next((name for name, sign in _SIGNS.items() if re.match(sign, head)), None)
+    return next((name for name, sign in signs.items() if re.match(sign, head)), None)
 
 
 def _open_zstandard(file):
@@ -4463,7 +4461,7 @@ def expecting_whole(kind, where):
     except InputError as error:
         raise InputError(f"{where}: {error}") from None
     except Exception as error:
-        if getattr(error, "errno", None) and error.filename:  # the error already names the file
+        if getattr(error, "filename", None):  # the error already names the file
             raise
         raise InputError(f"{where}: not a whole {kind} ({error})") from None
 
@@ -4738,7 +4736,7 @@ class Source:
         elif _separator(path):
             doubt = _AS_TABLE
         else:
-            doubt = next((_DOUBTS[sign] for sign in _DOUBTS if re.match(sign, head)), None)
+            doubt = _recognize(head, _DOUBTS)
         is_read = self.text_field or self.is_json(path)
         if doubt and not self._has_doubt and not is_read:
             self._has_doubt = True
@@ -12731,8 +12729,7 @@ def _read_id_batches(path, dtype):
         for start in range(0, len(ids), BLOCK_BYTES):
             yield ids[start : start + BLOCK_BYTES]
         return
-    is_file = path != STANDARD_STREAM
-    with open(path, "rb") if is_file else contextlib.nullcontext(sys.stdin.buffer) as file:
+    with _opened(path) as (file, _):
         for lines in _batched_by_size(file, len, BLOCK_BYTES):
             try:
                 fields = b"".join(lines).translate(_LIST_AS_SPACES).split()
