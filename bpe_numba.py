@@ -7473,6 +7473,8 @@ class BpeTables:
     tokens: _WordTable
     # int64[V, 2], by id: the parts of an unused token, or -1; empty if no token is unused
     parts: np.ndarray
+    # bool[65536], at a << 8 | b: whether a word must not be cut between the bytes a and b
+    joins: np.ndarray
 
 
 def make_token_bytes(vocab):
@@ -7612,11 +7614,17 @@ def _bpe_tables_and_merges(model, unknown_letter=-1, samples=False):
     n_parts = len(tokens.sizes) * (model.kind == "trimmed")
     parts = np.full((n_parts, 2), -1)
     fields = _letter_fields(model, unknown_letter)
+    joins = np.ones(1 << 16, bool)
+    if not keeps_all and len(model.letters) == 256:
+        text = np.frombuffer(b"\xff".join(model.ordinary_ids), u8).astype(np.uint16)
+        joins[:] = False
+        joins[text[:-1] << 8 | text[1:]] = True
+    fields |= {"tokens": lookup.table, "parts": parts, "joins": joins}
     size = 1 << max(6, (2 * n_merges - 1).bit_length())
     is_filled = False
     while not is_filled:
         merges = np.full((size, 2), NO_MERGE, u64)
-        tables = BpeTables(**fields, merges=merges, tokens=lookup.table, parts=parts)
+        tables = BpeTables(**fields, merges=merges)
         pairs, is_filled = _fill_merges(rows, keeps_all, tokens, tables)
         size *= 2
     is_joined = np.zeros(len(pairs), bool)
@@ -7990,25 +7998,35 @@ def _write_parts(n, parts, ids, at, size):
 def segment_bpe(text, start, size, tables, scratch, ids, at):
     """Cut the word text[start : start + size] into ids[at :].
 
-    Returns their number, or -1 if a letter has no id.
+    Returns their number, or -1 if a letter has no id. A word of bytes is merged in parts, between
+    which no token has the two adjacent bytes: see the proof of `exact_pattern`.
     """
-    n = i64(1)
     words = tables.tokens
     text = borrowed(text)
     ids = borrowed(ids)
-    token_id = i64(-1)
+    merges = borrowed(tables.merges)
+    joins = borrowed(tables.joins)
+    n = ZERO
+    end = start
+    stop = start + size
     if words.n_words:
         entries = borrowed(words.entries)
         token_id = _find_value(text, start, size, entries, borrowed(words.long_words)) - 1
-    if token_id >= 0:
-        ids[at] = token_id
-    else:
-        n = _first_letters(text, start, size, tables, ids, at)
-        if n <= MAX_LINEAR_MERGE:
-            merges = borrowed(tables.merges)
-            n = _merge_short(n, merges, borrowed(scratch), ids, at)
+        if token_id >= 0:
+            ids[at] = token_id
+            n += 1
+            end = stop
+    while end < stop:
+        first = end
+        end += 1
+        while end < stop and joins[i64(text[end - 1]) << 8 | text[end]]:
+            end += 1
+        n_part = _first_letters(text, first, end - first, tables, ids, at + n)
+        if n_part <= MAX_LINEAR_MERGE:
+            n_part = _merge_short(n_part, merges, borrowed(scratch), ids, at + n)
         else:
-            n = _merge_long(n, tables, 0.0, scratch, ids, at)
+            n_part = _merge_long(n_part, tables, 0.0, scratch, ids, at + n)
+        n += n_part
     return _write_parts(n, borrowed(tables.parts), ids, at, size)
 
 

@@ -3158,6 +3158,25 @@ def test_a_table_that_is_full_of_merges_has_them_all(n):
     assert {*map(len, ours.encode_batch([*map(b"".join, others)], "none"))} == {2}
 
 
+@examples(60)
+@given(data=st.data(), seed=st.integers(0, 20))
+def test_a_word_in_parts_has_the_ids_of_the_whole(data, seed):
+    source = random.Random(seed)
+    tokens, merges = random_tokens_of_bytes(source, 40)
+    unit = st.one_of(st.sampled_from(tokens), st.sampled_from([b"aetix", b"\xff\xfe", b"x"]))
+    word = b"".join(data.draw(st.lists(unit, max_size=30)))
+    word += b"".join(source.choices(tokens[256:], k=99)) * data.draw(st.booleans())
+    whole = source.sample(tokens, 3)  # a part that is one of these is not looked up whole
+    for more in {}, {"ignore_merges": True}:
+        vocab = dict(enumerate([*tokens, *{b"xae", b"aax"}.difference(tokens)]))
+        ours = bpe.Tokenizer(vocab, merges, pattern="none", **more)
+        for text in (word, word[:15], word[:16], word[:48], word[:49], *whole):
+            expected = naive_encode(text, merges)
+            if more and text in vocab.values():
+                expected = [text]
+            assert [vocab[id] for id in ours.encode(text, "none")] == expected
+
+
 def sample(kernel, tables, data, alpha, state):
     """One result of a kernel that samples, as a tuple of ids."""
     ids = np.empty(len(data) + 2, np.uint32)
