@@ -176,6 +176,7 @@ __all__ = [
     "InputError",
     "Inspection",
     "Kind",
+    "Lattice",
     "Learned",
     "Learner",
     "Metaspace",
@@ -4969,7 +4970,6 @@ class Words(NamedTuple):
         require(len(weights) in (0, len(corpora)), "there must be a weight for each corpus")
         counter = WordCounter()
         for words, weight in itertools.zip_longest(corpora, weights, fillvalue=1):
-            require(isinstance(words, Words), f"only Words can be added up, not {words!r:.80}")
             greatest = float(words.counts.max(initial=0)) * weight
             require(0 <= greatest < 2**63, f"the weight {weight!r} is below 0 or too large")
             counts = np.round(words.counts * weight).astype(i64)
@@ -11145,6 +11145,45 @@ def split_ids(ids, offsets):
     return [ids[start:stop] for start, stop in itertools.pairwise(offsets.tolist())]
 
 
+class Lattice(NamedTuple):
+    """The tokens that begin at each byte of a text: an edge for each, from there to its end.
+
+    The edges from position k are the rows offsets[k] to offsets[k + 1], the shortest token first.
+    So each way to cut the text into tokens is a path from position 0 to the end.
+
+    >>> lattice = Tokenizer({0: b"a", 1: b"b", 2: b"ab"}, None).lattice("abb")
+    >>> lattice.offsets.tolist(), lattice.ends.tolist(), lattice.ids.tolist()
+    ([0, 2, 3, 4], [1, 2, 2, 3], [0, 2, 1, 1])
+    """
+
+    offsets: np.ndarray  # int64[N + 1]  for N bytes of text
+    ends: np.ndarray  # int64[E]
+    ids: np.ndarray  # uint32[E]
+
+
+@kernel
+def _list_edges(text, trie):
+    """List the tokens that begin at each byte of a text: returns the arrays of a Lattice."""
+    offsets = np.zeros(len(text) + 1, i64)
+    ends = np.empty(64, i64)
+    ids = np.empty(64, u32)
+    n = 0
+    for k in range(len(text)):
+        node = ZERO
+        for end in range(k, len(text)):
+            node = trie_child(node, text[end], trie.edges)
+            if node < 0:
+                break
+            if trie.values[node] >= 0:
+                ends = _reserve(ends, n + 1)
+                ids = _reserve(ids, n + 1)
+                ends[n] = end + 1
+                ids[n] = trie.values[node]
+                n += 1
+        offsets[k + 1] = n
+    return offsets, ends[:n], ids[:n]
+
+
 class _Encoder:
     """The state of one encoding thread."""
 
@@ -11446,6 +11485,12 @@ class Tokenizer:
     def _byte_table(self):
         """The bytes of the tokens as arrays."""
         return make_token_bytes(self.token_bytes)
+
+    @functools.cached_property
+    def _trie(self):
+        """The ordinary tokens, for `lattice`."""
+        ids = reversed(self.model.ordinary)  # so <0x41> comes after A
+        return make_trie({token_id: self.token_bytes[token_id] for token_id in ids})
 
     @functools.cached_property
     def _by_word(self):
@@ -11753,6 +11798,16 @@ class Tokenizer:
         if characters:
             places = np.searchsorted(firsts, places, "right") - 1
         return ids, places.tolist()
+
+    @interruptible
+    def lattice(self, text: Text) -> Lattice:
+        """List the tokens that begin at each byte of a text, whether `encode` takes them or not.
+
+        They are compared as `token_bytes` has them, and only with ordinary text: the normalizer,
+        the pattern and special tokens are not used. Of several tokens with the same bytes, the one
+        with the greatest id is listed.
+        """
+        return Lattice(*_list_edges(np.frombuffer(_text_bytes(text), u8), self._trie))
 
     def encode_ordinary(self, text: Text) -> list[int]:
         """Encode a text as ordinary text, without special tokens."""
@@ -13440,7 +13495,7 @@ class Training:
     tokenizer: Tokenizer
     counted: CorpusCounts
     learned: Learned
-    timings: dict[str, Timing]  # by stage
+    timings: dict[str, Timing]  # by stage: its seconds, and the peak memory until its end
     source: Source  # of the text
     start: Start
     options: Mapping[str, object]  # of the learner, and its limits
@@ -13559,7 +13614,8 @@ class Training:
         if unseen:
             rows.append(("not in text", ", ".join(unseen)))
         rows += [(name, f"{spent.seconds:.2f} s") for name, spent in self.timings.items()]
-        rows.append(("peak memory", f"{peak_memory() / 1e6:,.0f} MB in the largest process"))
+        peak = max(spent.memory for spent in self.timings.values())
+        rows.append(("peak memory", f"{peak / 1e6:,.0f} MB in the largest process"))
         return table
 
     def tables(self) -> list[Table]:

@@ -2409,7 +2409,6 @@ NOT_ADDED_UP = [
     ([ONE_WORD], [math.inf], "the weight inf"),
     ([ONE_WORD], [1e300], "too large"),
     ([ONE_WORD], [2**63], "too large"),
-    ([{b"ab": 3}], [], "only Words"),
 ]
 
 
@@ -7291,6 +7290,53 @@ def test_the_verdict_on_a_peer_that_differs_or_fails(bench, library, monkeypatch
     assert (ours[-1], theirs[-1]) == ("same", verdict)
 
 
+@given(
+    tokens=st.lists(st.text("abé ", min_size=1, max_size=3), max_size=9),
+    text=st.text("abcé ", max_size=9),
+)
+def test_a_lattice_has_each_token_at_each_of_its_places(tokens, text):
+    letters = [*map(str.encode, "abé ")]
+    vocab = dict(enumerate(dict.fromkeys([*letters, *map(str.encode, tokens)])))
+    tokenizer = bpe.Tokenizer.from_model(bpe.Model(vocab, [], alphabet="characters"))
+    lattice = tokenizer.lattice(text)
+    data = text.encode()
+    expected = [
+        sorted((k + len(token), id) for id, token in vocab.items() if data.startswith(token, k))
+        for k in range(len(data))
+    ]
+    rows = [*zip(lattice.ends.tolist(), lattice.ids.tolist(), strict=True)]
+    assert [rows[i:j] for i, j in pairwise(lattice.offsets)] == expected
+
+
+def test_a_lattice_takes_tokens_as_they_are_decoded_inside_a_text():
+    ours = family_training(model="bpe", alphabet="characters", byte_fallback=True).tokenizer
+    lattice = ours.lattice("A \u0378")
+    tokens = [ours.id_to_token(id) for id in lattice.ids.tolist()]
+    assert tokens == [b"A", "▁".encode(), b"<0xCD>", b"<0xB8>"]
+    assert lattice.ends.tolist() == [1, 2, 3, 4]
+
+
+PAIRS = [(b"a", b"b"), (b"b", b"a"), (b"a", b"a"), (b"b", b"b")]
+
+
+@given(merges=st.permutations(PAIRS))
+def test_a_sequence_is_canonical_if_all_its_pairs_are(merges):
+    """Vieira et al. (2025); docs/research.md uses it."""
+    merges = [*merges, (b"ab", b"a"), (b"bb", b"ab")]
+    ours = bpe.Tokenizer.from_merges(merges, pattern="none")
+    tokens = [ours.model.ids[token] for token in (b"a", b"b", *map(b"".join, merges))]
+
+    def canonical(size):
+        sequences = [*itertools.product(tokens, repeat=size)]
+        encoded = ours.encode_batch([*map(ours.decode_bytes, sequences)], "none")
+        return {ids for ids, other in zip(sequences, encoded, strict=True) if [*ids] == other}
+
+    pairs = canonical(2)
+    assert canonical(4) == {
+        ids for ids in itertools.product(tokens, repeat=4) if {*pairwise(ids)} <= pairs
+    }
+
+
 def test_view_reads_its_text_from_a_pipe(command, model, monkeypatch):
     monkeypatch.setenv("COLUMNS", "40")
     output = command("view model The cat", cwd=model).stdout.decode()
@@ -7395,11 +7441,14 @@ def test_the_page_on_evaluation_runs(library, tmp_path, monkeypatch, capsys):
     assert "BPE minus Unigram: -" in capsys.readouterr().out
 
 
-def test_the_algorithms_of_the_page_on_research_run(library, tmp_path, monkeypatch):
+def test_the_algorithms_of_the_page_on_research_run(library, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     Path("corpus.txt").write_text("".join(path.read_text() for path in library[:6]))
     Path("other.txt").write_text(library[7].read_text())
     names = run_page("research.md")
+    page = Path(__file__).with_name("docs").joinpath("research.md").read_text()
+    output = capsys.readouterr().out
+    assert all(block in output for block in re.findall(r"```text\n(.*?)```", page, re.DOTALL))
     words = names["words"]
     for allows in (names["without_digits"], names["up_to_8_bytes"], names["of_whole_characters"]):
         learned = names["learn_allowed"](words, 400, allows).learned()
