@@ -2069,8 +2069,7 @@ class ScanTable(NamedTuple):
     the machine over bytes is a row, and the entry at row * 256 + byte is
 
         31 … 8     next row, already times 256
-        7 … 5      rare: 0 nothing; 1 to 5 bytes back a second pretoken ends; INVALID_UTF8;
-                   UNRESOLVED
+        7 … 5      rare: MORE_ENDS, by their index; INVALID_UTF8; UNRESOLVED
         4 … 0      the number of bytes back at which a pretoken ends, counted from after this byte;
                    0: none ends
 
@@ -2083,8 +2082,8 @@ class ScanTable(NamedTuple):
     At the first space "ab" has ended, one byte back. The byte `c` decides that `\s+(?!\S)` had to
     give back a space: a pretoken ended 2 bytes back, and a single space, matched by `\s`, ended 1
     byte back. END ends the pretoken before it, and is a pretoken itself. An entry is UNRESOLVED if
-    there are more than two ends, or one is too far back, or the state would have to remember too
-    many characters. The other arrays then decide: they are the machine over characters (see
+    its ends are not among MORE_ENDS, or one is too far back, or the state would have to remember
+    too many characters. The other arrays then decide: they are the machine over characters (see
     `_match_end`).
     """
 
@@ -2100,14 +2099,16 @@ class ScanTable(NamedTuple):
 
 ROW_MASK = u32(0xFFFFFF00)
 BACK_MASK = u32(0x1F)
-RARE_MASK = u32(0xE0)
 RARE_STEP = u32(0x20)
 UNRESOLVED = u32(7 << 5)
 INVALID_UTF8 = u32(6 << 5)
+# The ends that an entry tells after its first one, in bytes back. The last case is that of a digit
+# after a newline and spaces, with the pattern of cl100k.
+MORE_ENDS = (), (1,), (2,), (3,), (4,), (2, 1)
+THREE_ENDS = u64(5)
 MAX_BACK = 31
-MAX_BACK_2 = 5
-# A state remembers fewer bytes than these: enough for code that is indented by 16 spaces.
-MAX_PENDING_BYTES = 17
+# A state remembers fewer bytes than these: enough for code that is indented by 30 spaces.
+MAX_PENDING_BYTES = 31
 
 
 def _compile_pattern(source, passes=()):
@@ -2197,7 +2198,7 @@ class _Reading(NamedTuple):
 
     inner: int = 0  # a state of the pattern's machine
     # The characters that may have to be read again: those since the last match or, without a match,
-    # since the start. They are all alike; otherwise this is MANY.
+    # since the start. They are all alike, or are read as if they were; otherwise this is MANY.
     pending: tuple = ()
     # ACCEPTED after a match; FRESH before one; GAP before one, after characters without a match
     status: int = FRESH
@@ -2223,6 +2224,7 @@ def _streaming_transducer(next_state, accepts, cuts, sizes):
     """
     rows = list(map(tuple, np.pad(cuts, (0, 1)).tolist()))
     # The last two sizes are those of MANY, too far back for an entry to tell, and of CUT.
+    next_state = np.pad(next_state, ((0, 1), (0, 0)), constant_values=-1)  # from the state -1
     machine = next_state, accepts, rows, [*sizes, MAX_BACK + 1, 0]
 
     def row(state):
@@ -2266,9 +2268,9 @@ def _advance(machine, state, char):
         inner = int(next_state[inner, char])
         if inner >= 0:
             # The machine goes on, and these characters wait.
-            pending = chars
-            n_bytes = len(chars) * sizes[char]
-            if len(set(chars)) > 1 or n_bytes >= MAX_PENDING_BYTES:
+            pending = (char,) * len(chars)
+            is_known = pending == chars or (status == ACCEPTED and _reads_as_copies(machine, chars))
+            if not is_known or len(chars) * sizes[char] >= MAX_PENDING_BYTES:
                 pending = (MANY,)
             if status == GAP and MANY not in chars and accepts[inner].all():
                 end_before(chars)  # the match is already sure
@@ -2287,10 +2289,31 @@ def _advance(machine, state, char):
             chars = chars[1:]
             status = GAP
         unread += reversed(chars)
-    first, second = (*ends, 0, 0)[:2]
-    if len(ends) > 2 or first > MAX_BACK or second > MAX_BACK_2:
+    first = max(ends, default=0)
+    more = tuple(ends[1:])
+    # The bytes of a longer character have rows of their own for each distance.
+    if more not in MORE_ENDS or first > MAX_BACK // sizes[char]:
         return int(UNRESOLVED), ()
-    return second << 5 | first, _Reading(inner, pending, status, row)
+    return MORE_ENDS.index(more) << 5 | first, _Reading(inner, pending, status, row)
+
+
+def _reads_as_copies(machine, chars):
+    """Check whether the machine reads some characters as it reads as many copies of the last one.
+
+    All but the last one are alike. It does if all have one size, and if in both cases a match ends
+    before the last one, and the same state follows: what is read later depends on the last one.
+    """
+    next_state, accepts, _, sizes = machine
+    first, *_, last = chars
+
+    def read_last_after(char):
+        state = 0
+        for _ in chars[1:]:
+            state = next_state[state, char]
+        return accepts[state, last], next_state[state, last]
+
+    has_one_size = sizes[first] == sizes[last]
+    return has_one_size and read_last_after(first) == read_last_after(last) >= (True, 0)
 
 
 def _utf8_table(entries, class_of):
@@ -2859,12 +2882,11 @@ MAX_ENDS = 2 * BATCH_BYTES  # in one batch, with some reserve
 # is one array, since Python takes 0.13 µs to pass each array to a kernel.
 #
 #     POSITION    how far it has read                   LAST        how far it has to read
-#     ENTRY       the entry that led there              N_ENDS      how many ends it has found
-#     AHEAD       the entry after the bytes in `marks`  FIRST       where its first pretoken begins
-#                                                       ENDS …      the ends
+#     ENTRY       the entry after the bytes in `marks`  N_ENDS      how many ends it has found
+#     FIRST       where its first pretoken begins       ENDS …      the ends
 #
 # So pretoken k of a lane begins at lanes[lane, FIRST + k], and ends at lanes[lane, ENDS + k].
-POSITION, ENTRY, AHEAD, LAST, N_ENDS, FIRST, ENDS = range(7)
+POSITION, ENTRY, LAST, N_ENDS, FIRST, ENDS = range(6)
 
 
 class Scan(NamedTuple):
@@ -2895,22 +2917,21 @@ def _last_end(k, lanes):
 
 
 @inline_kernel
-def _resolve(k, text, table, lanes):
+def _resolve(k, mark, text, table, lanes):
     """Find the end that an UNRESOLVED entry of lane k cannot tell, by the definition.
 
-    The lane goes on from there, before or after its position. Returns False if the entry is
-    INVALID_UTF8. This is a `while` that runs once, because an `if` would make Numba count
-    references.
+    The lane goes on from there, before or after its position. Returns False if the entry, whose
+    lower byte is given, is INVALID_UTF8. This is a `while` that runs once, because an `if` would
+    make Numba count references.
     """
-    entry = u32(lanes[k, ENTRY])
-    while entry & RARE_MASK == UNRESOLVED:
+    while mark >= UNRESOLVED:
         end = _pretoken_end(text, _last_end(k, lanes), table)
         lanes[k, N_ENDS] += 1
         lanes[k, FIRST + lanes[k, N_ENDS]] = end
         lanes[k, POSITION] = end
         lanes[k, ENTRY] = 0
-        entry = u32(0)
-    return entry & RARE_MASK != INVALID_UTF8
+        mark = u32(0)
+    return mark < INVALID_UTF8
 
 
 @inline_kernel
@@ -2928,14 +2949,14 @@ def _read_alone(k, text, count, table, lanes, marks):
     for i in range(count):
         entry = _next_entry(entry, text, position + u64(i), table)
         marks[row + u64(i)] = u8(entry)
-    lanes[k, AHEAD] = entry
+    lanes[k, ENTRY] = entry
 
 
 @inline_kernel
 def _read_together(text, count, table, lanes, marks):
     """Read the next `count` bytes of each lane, and mark the ends.
 
-    The lower byte of each entry goes to `marks`, and the last entry of each lane to AHEAD. `marks`
+    The lower byte of each entry goes to `marks`, and the last entry of each lane to ENTRY. `marks`
     is flat, so that its address takes a single register for all lanes: the loop has none to spare.
     """
     p0 = u64(lanes[0, POSITION])
@@ -2964,12 +2985,12 @@ def _read_together(text, count, table, lanes, marks):
         marks[i + u64(3 * MARK_ROW)] = u8(e3)
         marks[i + u64(4 * MARK_ROW)] = u8(e4)
         marks[i + u64(5 * MARK_ROW)] = u8(e5)
-    lanes[0, AHEAD] = e0
-    lanes[1, AHEAD] = e1
-    lanes[2, AHEAD] = e2
-    lanes[3, AHEAD] = e3
-    lanes[4, AHEAD] = e4
-    lanes[5, AHEAD] = e5
+    lanes[0, ENTRY] = e0
+    lanes[1, ENTRY] = e1
+    lanes[2, ENTRY] = e2
+    lanes[3, ENTRY] = e3
+    lanes[4, ENTRY] = e4
+    lanes[5, ENTRY] = e5
 
 
 @inline_kernel
@@ -2978,23 +2999,35 @@ def _add_marked_ends(k, count, lanes, marks):
 
     A mark is the lower byte of an entry. Below RARE_STEP it is the distance back to an end, or 0.
     Such ends are written eight at a time, and the surplus is overwritten later. So no branch
-    depends on each single end.
+    depends on each single end. Returns how many marks come before the first one that is UNRESOLVED
+    or INVALID_UTF8; the ends after it are not added.
     """
     ends = lanes[k, ENDS:]
     n = u64(lanes[k, N_ENDS])
-    for group in range(0, count, 64):
+    group = ZERO
+    while group < count:
         row = u64(k * MARK_ROW + group)
         position = u64(lanes[k, POSITION] + group + 1)  # after the first byte of the group
         is_read = ALL_ONES >> u64(64 - min(count - group, 64))
         marked = bytes_from(marks, row, u8(1)) & is_read
-        if bytes_from(marks, row, u8(RARE_STEP)) & is_read:  # two pretokens end at a byte
+        if bytes_from(marks, row, u8(RARE_STEP)) & is_read:  # a byte tells several ends, or none
             while marked:
                 i = lowest_bit(marked)
                 mark = u64(marks[row + i])
-                ends[n] = position + i - (mark & u64(BACK_MASK))
-                ends[n + ONE] = position + i - (mark >> u64(5))
-                n += ONE + u64(mark >= u64(RARE_STEP))
+                more = mark >> u64(5)
+                here = position + i
+                ends[n] = here - (mark & u64(BACK_MASK))
+                ends[n + ONE] = here - more
+                n += ONE + u64(more > 0)
                 marked &= marked - ONE
+                if more == THREE_ENDS:  # branches, since these are few
+                    ends[n - ONE] = here - u64(2)
+                    ends[n] = here - ONE
+                    n += ONE
+                elif more > THREE_ENDS:
+                    n -= u64(2)
+                    count = group + i64(i)
+                    marked = u64(0)
         else:
             stop = n + count_bits(marked)
             while n < stop:
@@ -3004,7 +3037,9 @@ def _add_marked_ends(k, count, lanes, marks):
                     marked &= marked - ONE
                 n += u64(8)
             n = stop
+        group += 64
     lanes[k, N_ENDS] = n
+    return count
 
 
 @inline_kernel
@@ -3016,10 +3051,9 @@ def _run_lanes(first, stop, text, table, lanes, marks):
     writes an end at every byte. Returns False if the text is not UTF-8.
     """
     valid = True
-    most = i64(MARKED_BYTES)
-    count = most
+    count = i64(1)
     while valid and count > 0:
-        count = most
+        count = i64(MARKED_BYTES)
         for k in range(first, stop):
             n_unread = lanes[k, LAST] - lanes[k, POSITION]
             count = min(count, n_unread, MAX_ENDS - lanes[k, N_ENDS])
@@ -3028,24 +3062,12 @@ def _run_lanes(first, stop, text, table, lanes, marks):
             _read_together(text, count, table.table, lanes, marks)
         else:
             _read_alone(first, text, count, table.table, lanes, marks)
-        n_plain = count  # bytes before the first UNRESOLVED or INVALID_UTF8 entry of any lane
         for k in range(first, stop):
-            for group in range(0, n_plain, 64):
-                found = bytes_from(marks, k * MARK_ROW + group, u8(INVALID_UTF8))
-                if found:
-                    n_plain = min(n_plain, group + i64(lowest_bit(found)))
-        most = n_plain + 1  # or the bytes are read again, and the last entry is the rare one
-        if most >= count:
-            most = i64(MARKED_BYTES)
-            for k in range(first, stop):
-                rare = k * MARK_ROW + n_plain
-                if n_plain < count and marks[rare] >= INVALID_UTF8:
-                    marks[rare] = 0  # tells no end
-                _add_marked_ends(k, count, lanes, marks)
-                lanes[k, POSITION] += count
-                lanes[k, ENTRY] = lanes[k, AHEAD]
-                if n_plain < count:
-                    valid = _resolve(k, text, table, lanes) and valid
+            n = _add_marked_ends(k, count, lanes, marks)
+            lanes[k, POSITION] += n
+            if n < count:
+                mark = u32(marks[k * MARK_ROW + n])
+                valid = _resolve(k, mark, text, table, lanes) and valid
     return valid
 
 

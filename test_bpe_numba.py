@@ -439,7 +439,7 @@ some_characters = st.sampled_from("ab '\n\r\t  sſ　é１中🙂<|>")
 texts = st.text(st.characters(exclude_categories=["Cs"]) | some_characters, max_size=60)
 # Texts of few characters, in which the rare cases of patterns are frequent.
 alphabets = st.sampled_from(
-    ["ab c'sStTlLvVeErRdmM \n\r\t 12中é\u3000\u0301ſK/.!", "ab", "abc xy", "a1 \n", " \n"]
+    ["ab c'sStTlLvVeErRdmM \n\r\t 12中é\u3000\u0301ſK/.!", "ab", "abc xy", "a1* \t\n", " \n"]
 )
 pattern_texts = texts | alphabets.flatmap(lambda letters: st.text(letters, max_size=80))
 # Bytes that are not UTF-8, in every way, among some that are.
@@ -1483,7 +1483,7 @@ def test_long_texts_are_scanned_by_all_lanes(steps):
     pattern = bpe.Pattern(steps)
     source = random.Random(3)
     many_letters = "ab c'sl \n\r\t 12中é\u3000\u0301ſK/.!<>\x00▁_"
-    for letters in (many_letters, "the cat   sat\n        ", "x1\n"):
+    for letters in (many_letters, "the cat   sat\n        ", "x1\n", "x1*\n\t  "):
         data = "".join(source.choices(letters, k=LONG // 6)).encode() + source.randbytes(9)
         data += data.replace(b"a", b"\xe4")
         assert pattern.split(data) == naive_split(pattern.source, data)
@@ -1509,6 +1509,18 @@ def test_documents_of_any_size_are_scanned_side_by_side(mean):
     counter.add_texts([text], bpe.Pretokenizer(tokenizer.pattern, {"<|end|>": 0}))
     expected = naive_count(text, bpe.PATTERNS["cl100k"], ["<|end|>"])[0]
     assert counter.words().to_counts() == expected
+
+
+@pytest.mark.parametrize("name", ["gpt2", "cl100k", "o200k", "llama3", "qwen2"])
+def test_indented_code_is_read_without_unresolved_entries(name):
+    table = bpe.Pattern(name).table.table
+    spaces = [" ", "    ", " " * 30, "\t ", "\t\t\t ", "\t\t   ", "  \t"]
+    texts = map("".join, itertools.product(["x\n", "x\n\n"], spaces, "x1*\n"))
+    for text in texts:
+        entry = 0
+        for byte in text.encode():
+            entry = int(table[entry >> 8 << 8 | byte])
+            assert entry & 0xE0 < bpe.INVALID_UTF8, text
 
 
 @given(parts=st.lists(hostile_bytes, max_size=9))
