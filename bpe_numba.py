@@ -589,6 +589,14 @@ def note(text):
     warnings.warn(text, stacklevel=own_levels[-1] + 1)
 
 
+def count_lost(name, n_bytes, n_kept):
+    """Count the bytes of a text that are in no token, see `Tokenizer.text_sizes`, and warn."""
+    n_lost = int(n_bytes - n_kept)
+    if n_lost:
+        note(f"{name}: {100 * n_lost / n_bytes:.2g} % of the text is in no token: {n_lost:,} bytes")
+    return n_lost
+
+
 def require_known(what, name, names):
     """Raise InputError, with the list of valid names, for a name that is not one of them."""
     require(name in names, f"no {what} is named {name!r}; there are {', '.join(names) or 'none'}")
@@ -5041,14 +5049,15 @@ class Words(NamedTuple):
         """Decode words over the single bytes as words over characters, in the order of code points.
 
         coverage   the most frequent characters are kept until they make up this share of all
-                   occurrences; on a tie the smaller code point comes first
+                   occurrences; on a tie the smaller code point comes first. ASCII and white space
+                   are always kept
         metaspace  replaces the spaces first, and may put its character before each word that lacks
                    it
         required   characters that are kept, also those that do not occur
 
         A word is split at characters that are not kept and at invalid bytes, and each part gets the
-        count of the word. The rule of coverage is that of SentencePiece. The order is that of
-        Hugging Face's trainers, and decides ties.
+        count of the word. The rule of coverage is that of SentencePiece, which keeps neither ASCII
+        nor white space. The order is that of Hugging Face's trainers, and decides ties.
 
         >>> words = Words.from_counts({"naïve".encode(): 1, b"vane": 2}).as_characters(0.9)
         >>> words.alphabet, words.to_counts()
@@ -5059,6 +5068,7 @@ class Words(NamedTuple):
             "these words are not over the 256 bytes: they have characters already",
         )
         require(0 <= coverage <= 1, f"a coverage is a number from 0 to 1, not {coverage!r}")
+        required = np.array([*map(ord, required)], i64)
         code_points, offsets = _decode_words(self)
         if metaspace:
             code_points, offsets = _with_marks(code_points, offsets, metaspace)
@@ -5069,8 +5079,16 @@ class Words(NamedTuple):
         if coverage < 1:
             # a character is left out if those before it suffice
             before = np.cumsum(totals[letters]) - totals[letters]
-            letters = letters[before < coverage * totals.sum()]
-        letters = np.union1d(letters, np.array([*map(ord, required)], i64))
+            is_kept = before < coverage * totals.sum()
+            is_kept |= _code_points_matching(r"[\x00-\x7f\s]")[letters]
+            is_kept |= np.isin(letters, required)
+            others = letters[~is_kept]
+            letters = letters[is_kept]
+            if len(others):
+                share = 100 * totals[others].sum() / totals.sum()
+                shown = readable("".join(map(chr, others)).encode())
+                note(f"coverage: {share:.2g} % of the characters are no tokens: {shown[:60]}")
+        letters = np.union1d(letters, required)
         symbol_of = np.full(N_CODE_POINTS, -1, np.int32)
         symbol_of[letters] = np.arange(len(letters))
         alphabet = [chr(code_point).encode() for code_point in letters.tolist()]
@@ -5762,6 +5780,7 @@ class Learned(NamedTuple):
     n_tokens: np.ndarray | None = None  # int64[M + 1]  of the corpus, at first and after each merge
     # the log probability of the corpus in each round of a Unigram, before tokens were removed
     likelihoods: Sequence[float] = ()
+    longest_word: int = 0  # its characters, in the corpus of a WordPiece
 
     __repr__ = brief_repr
 
@@ -7117,51 +7136,34 @@ class Model:
         return f"<Model: {self.kind}, {len(self.vocab)} tokens, {n_special} special>"
 
     @functools.cached_property
-    def special_ids(self) -> set[int]:
-        """The ids whose bytes are the text of a special token."""
-        return {
-            token_id
-            for text, token_id in self.special_tokens.items()
-            if self.vocab[token_id] == text.encode()
-        }
+    def ordinary(self) -> list[int]:
+        """The ids that text can become without special tokens, in ascending order.
 
-    @functools.cached_property
-    def merged_special_ids(self) -> set[int]:
-        """The special ids that ordinary text can become, too.
-
-        They are in the vocabulary of the model, and no ordinary token has the same bytes. In a BPE
-        merges make them of text, or they are single letters; other models find those whose tokens
-        were added with `special: false`.
+        Those of special tokens are among them only if they are in the vocabulary of the model, and
+        no other token has the same bytes. In a BPE merges make them of text, or they are single
+        letters; other models find those whose tokens were added with `special: false`.
         """
-        end = self.added_from if self.scores is None else len(self.scores)
-        tokens = {token_id: self.vocab[token_id] for token_id in self.special_ids}
-        n_ids = Counter(filter(set(tokens.values()).__contains__, self.vocab.values()))
-        special = {
-            token: token_id
-            for token_id, token in tokens.items()
-            if token_id < end and n_ids[token] == 1
-        }
+        vocab = self.vocab
+        pairs = ((text.encode(), token_id) for text, token_id in self.special_tokens.items())
+        special = {token: token_id for token, token_id in pairs if vocab[token_id] == token}
+        found = {text.encode() for text, flags in self.flags.items() if not flags.special}
         if self.kind in ("bpe", "trimmed"):
-            merged = special.keys() & map(b"".join, self.merges or ())
             letters = _letters(special, self.alphabet).values()
-            return {*map(special.get, merged), *letters}
-        return {
+            found = {*map(b"".join, self.merges or ()), *map(vocab.get, letters)}
+        end = self.added_from if self.scores is None else len(self.scores)
+        n_ids = Counter(filter(special.__contains__, vocab.values()))
+        others = {
             token_id
             for token, token_id in special.items()
-            if not self.flags.get(token.decode(), NO_FLAGS).special
+            if token not in found or token_id >= end or n_ids[token] > 1
         }
-
-    @functools.cached_property
-    def ordinary(self) -> list[int]:
-        """The ids that text can become without special tokens, in ascending order."""
-        others = (self.special_ids - self.merged_special_ids).union(self.unused)
-        return sorted(self.vocab.keys() - others)
+        return sorted(vocab.keys() - others.union(self.unused))
 
     @functools.cached_property
     def ids(self) -> dict[bytes, int]:
         """The id of each token; of several ids with the same bytes, the ordinary one."""
-        ordinary_last = itertools.chain(self.special_ids, self.unused, self.ordinary)
-        return {self.vocab[token_id]: token_id for token_id in ordinary_last}
+        others = sorted(self.vocab.keys() - self.ordinary)
+        return {self.vocab[token_id]: token_id for token_id in [*others, *self.ordinary]}
 
     @functools.cached_property
     def ordinary_ids(self) -> dict[bytes, int]:
@@ -7297,9 +7299,10 @@ def _assign_special_ids(model):
 
 def _validate_special_tokens(model):
     """Warn if text can become a control token."""
+    ordinary = set(model.ordinary)
     for text, token_id in model.special_tokens.items():
         is_control = model.flags.get(text, NO_FLAGS).special
-        if is_control and token_id in model.merged_special_ids:
+        if is_control and token_id in ordinary and model.vocab[token_id] == text.encode():
             note(f"the special token {text!r} can be produced from ordinary text, by its letters")
 
 
@@ -8694,6 +8697,7 @@ def learn_wordpiece(
         tokens=tokens,  # two symbols may be the same token
         alphabet=tokens[: len(marked.alphabet)],
         merges=None,
+        longest_word=int(words.sizes.max(initial=0)),
     )
 
 
@@ -11515,6 +11519,28 @@ class Tokenizer:
         return make_trie({token_id: self.token_bytes[token_id] for token_id in ids})
 
     @functools.cached_property
+    def text_sizes(self) -> np.ndarray:
+        """The bytes of text that each id stands for, int64[V].
+
+        They are those that `decode` writes for it inside a text; 0 for the unknown token. A mark is
+        one byte, the space. But the space that a WordPiece writes between any two words is in no
+        token. The bytes that these lack of a text are *lost*: the pattern or the normalizer has
+        dropped them, or they are unknown. A character that the normalizer changes counts with the
+        size of the new one.
+
+        >>> Tokenizer({0: b"low", 1: b"er"}, None).text_sizes
+        array([3, 2])
+        """
+        model = self.model
+        text, starts, sizes = self._byte_table
+        if any(step["type"] == "WordPiece" for step in model.decoder_steps):
+            sizes = sizes - (text[starts] == ord(" "))
+        if model.unk_token and not model.byte_fallback:
+            sizes = sizes.copy()
+            sizes[model.ids[model.unk_token.encode()]] = 0
+        return sizes
+
+    @functools.cached_property
     def _by_word(self):
         """The tokenizer for words that are already normalized and cut."""
         return Tokenizer.from_model(dataclasses.replace(self.model, pattern="none", normalizer=()))
@@ -12432,7 +12458,7 @@ def _id_array(ids):
 #
 #     a.npy         a header, then the ids 72 105 33 as uint16; as uint32 if an id is above 65,535
 #     a.npy.json    {"tokens": 3, "documents": 1, "bytes": 3, "dtype": "uint16", "model": its
-#                   digest, …}
+#                   digest, "lost": 0, …}
 #
 # A .bin file has no header, and a .txt file has decimal numbers, with a document on each line; so
 # have standard output, pipes and devices. With `append`, each document ends with a token. A
@@ -12452,6 +12478,7 @@ class Encoded(NamedTuple):
     dtype: str
     model: str  # Tokenizer.digest
     append: str | None  # the token at the end of each document; None: documents are files and lines
+    lost: int  # bytes of text that are in no token; see `Tokenizer.text_sizes`
     held_out: int = 0  # of the tokens, for validation; the files of both describe their own
 
     def __str__(self) -> str:
@@ -12470,6 +12497,7 @@ class _EncodedBlock(NamedTuple):
     ids: np.ndarray  # uint16 or uint32[N]
     ends: np.ndarray  # int64[D]   documents end before these positions in `ids`
     n_bytes: int  # of text
+    n_kept: int  # of these bytes, in tokens
     n_read: int  # bytes on the disk
     begins: bool  # whether the block begins with a text, not within one
     # Whether the first id is the end of a text that has no other id in this block. The parent drops
@@ -12487,6 +12515,9 @@ def _encode_blocks(tokenizer, options, added_ids, end_id, dtype, source, blocks)
     added_ids  the ids before and after each text
     """
     encoded = []
+    model = tokenizer.model
+    losing = model.normalizer, model.unk_token, model.drops_unknown
+    may_lose = any(losing) or not tokenizer.pattern.matches_everything  # else it would cost 6 %
     for block in blocks:
         texts = source.texts(block)
         begins = block.opening == BEGINS
@@ -12494,6 +12525,9 @@ def _encode_blocks(tokenizer, options, added_ids, end_id, dtype, source, blocks)
         seed = options["seed"] + (block.number << 32)
         own = {"opening": block.opening, "seed": seed}
         ids, offsets = tokenizer.encode_texts(texts, **options | own)
+        n_bytes = n_kept = sum(map(len, texts))
+        if may_lose:
+            n_kept = int(tokenizer.text_sizes[ids].sum())
         if any(added_ids):
             before, after = added_ids
             ids, offsets = surround(ids, offsets, before * begins, after * ends_there)
@@ -12509,8 +12543,8 @@ def _encode_blocks(tokenizer, options, added_ids, end_id, dtype, source, blocks)
             ids = np.insert(ids, ends[lacks_end], end_id)
             ends = np.flatnonzero(ids == end_id) + 1
         ids = ids.astype(dtype, copy=False)
-        n_bytes = sum(map(len, texts))
-        encoded.append(_EncodedBlock(ids, ends, n_bytes, block.n_bytes, begins, repeats_end))
+        sizes = n_bytes, n_kept, block.n_bytes
+        encoded.append(_EncodedBlock(ids, ends, *sizes, begins, repeats_end))
     return encoded
 
 
@@ -12654,7 +12688,7 @@ def _write_descriptions(paths, totals, encoded):
             f"of {number_of(encoded.documents, 'document')} `val_fraction` holds out {n_held_out}: "
             f"choose another, or note that {DOCUMENTS}",
         )
-        del description["bytes"]  # they are not known for each file
+        del description["bytes"], description["lost"]  # they are not known for each file
     for path, (n_tokens, n_documents) in zip(paths, totals.tolist(), strict=False):
         description |= {"tokens": n_tokens, "documents": n_documents}
         if not _is_stream(path):
@@ -12757,7 +12791,7 @@ def encode_files(
     options = {"allowed_special": allowed_special, "alpha": alpha, "seed": seed}
     work = functools.partial(_encode_blocks, tokenizer, options, added_ids, end_id, id_type)
     totals = np.zeros((2, 2), i64)  # the numbers of tokens and documents of each file
-    n_bytes = 0
+    n_bytes = n_kept = 0
     with written_together(), contextlib.ExitStack() as stack, index_writer as write_index:
         writers = [stack.enter_context(_array_writer(path, id_type)) for path in paths]
         write_index(np.zeros(1, i64))
@@ -12771,9 +12805,11 @@ def encode_files(
                 write(ids, ends)
                 total += len(ids), len(ends)
             n_bytes += block.n_bytes
+            n_kept += block.n_kept
             bar.update(block.n_read)
-        settings = id_type.name, tokenizer.digest, append
-        encoded = Encoded(*totals.sum(0).tolist(), n_bytes, *settings, int(totals[1, 0]))
+        n_lost = count_lost(out, n_bytes, min(n_bytes, n_kept))
+        settings = id_type.name, tokenizer.digest, append, n_lost, int(totals[1, 0])
+        encoded = Encoded(*totals.sum(0).tolist(), n_bytes, *settings)
         _write_descriptions(paths, totals, encoded)
     return encoded
 
@@ -12960,7 +12996,8 @@ def train(
     normalizer         changes the text first: nfc, nfd, nfkc, nfkd, lowercase, strip-accents, nmt,
                        bert or bert-cased
     coverage           with characters: only the most frequent ones, which make up this share of the
-                       text, become tokens; the default is 0.9995, as in SentencePiece
+                       text, become tokens, and all of ASCII and white space; the default is
+                       0.9995, as in SentencePiece
     byte_fallback      with characters: unknown characters become tokens of their bytes
     unk_token          with characters and no byte fallback: the token of unknown characters; the
                        default is <unk> or, with wordpiece, [UNK]
@@ -13204,6 +13241,7 @@ class Start(NamedTuple):
             return extend_model(model, learned)
         vocab = build_vocabulary(learned, self.places, self.byte_tokens)
         fields = {"vocab": vocab, "special_tokens": [*model.special_tokens]}
+        fields["max_word_chars"] = max(model.max_word_chars, learned.longest_word)
         if learned.scores is not None:
             score_of = dict(zip(learned.tokens, learned.scores.tolist(), strict=True))
             fields["scores"] = np.array([score_of.get(token, 0.0) for token in vocab.values()])
@@ -13523,18 +13561,26 @@ class Training:
     options: Mapping[str, object]  # of the learner, and its limits
 
     @functools.cached_property
-    def n_tokens(self) -> int:
-        """The number of tokens of the corpus.
+    def _sizes(self):
+        """The numbers of the tokens of the corpus, and of its bytes that are in tokens.
 
         A BPE over bytes has counted them. With other models each word is encoded, since characters
         may be unknown, and longest tokens do not follow the merges.
         """
         model = self.tokenizer.model
+        words = self.counted.words
         if model.kind == "bpe" and model.alphabet == "bytes":
-            return int(self.learned.n_tokens[-1])
+            n_kept = int(words.sizes @ words.counts)
+            return int(self.learned.n_tokens[-1]), min(self._n_text, n_kept)
         steps = [step for step in (self.start.metaspace, "none") if step]
         model = dataclasses.replace(model, pattern=steps, normalizer=(), drops_unknown=True)
-        return encode_words(Tokenizer.from_model(model), self.counted.words).n_tokens
+        encoded = encode_words(Tokenizer.from_model(model), words, self._n_text)
+        return encoded.n_tokens, encoded.n_kept
+
+    @property
+    def n_tokens(self) -> int:
+        """The number of tokens of the corpus."""
+        return self._sizes[0]
 
     @property
     def history(self) -> tuple[Learned, int] | None:
@@ -13547,7 +13593,11 @@ class Training:
 
     @property
     def n_bytes(self) -> int:
-        """The number of bytes of the corpus, without the words that were dropped."""
+        """The number of bytes of the corpus that are in tokens."""
+        return self._sizes[1]
+
+    @property
+    def _n_text(self):
         return self.counted.n_bytes - self.counted.n_dropped_bytes
 
     def save(self, folder: PathName) -> None:
@@ -13627,6 +13677,8 @@ class Training:
             last = number_of(int(learned.counts[-1:].sum()), "time")
             rows.append(("merges", f"{len(learned.counts):,}; the last pair occurred {last}"))
         rows.append(("bytes/token", self.n_bytes / self.n_tokens))
+        n_lost = count_lost("training", self._n_text, self.n_bytes)
+        rows.append(("lost", number_of(n_lost, "byte")))
         if model.alphabet == "characters":
             rows.append(("characters", f"{len(learned.alphabet):,} are tokens"))
         n_special = len(model.special_tokens)
@@ -14146,6 +14198,7 @@ class EncodedWords(NamedTuple):
     offsets: np.ndarray  # int64[W + 1]
     n_bytes: int = 0  # of text, without special tokens
     n_words: int | None = None  # between white space, with repetitions
+    n_kept: int = 0  # bytes that are in tokens; see `Tokenizer.text_sizes`
 
     @property
     def n_tokens(self) -> int:
@@ -14159,12 +14212,15 @@ class EncodedWords(NamedTuple):
         return np.bincount(self.ids, weights, n_ids).astype(i64)
 
 
-def encode_words(tokenizer, words):
-    """Encode each of the words of a corpus once; returns EncodedWords."""
+def encode_words(tokenizer, words, n_bytes):
+    """Encode each of the words of a corpus of `n_bytes` once; returns EncodedWords."""
     words = _in_order(words)  # words in the order of their hash would fill the cache slowly
     texts = words.texts
     ids, offsets = tokenizer.encode_texts(texts, "none")
-    return EncodedWords(texts, words.counts, ids, offsets)
+    encoded = EncodedWords(texts, words.counts, ids, offsets, n_bytes)
+    sizes = tokenizer.text_sizes
+    n_kept = int(encoded.frequencies(len(sizes)) @ sizes)
+    return encoded._replace(n_kept=min(n_bytes, n_kept))
 
 
 def encode_corpus(
@@ -14200,8 +14256,8 @@ def encode_corpus(
             n_words = count(by_spaces, engine).n_pretokens
     require(counted.n_pretokens, f"no text to look at in {_name_some(source.files)}")
     with stage("encode"):
-        encoded = encode_words(tokenizer._by_word, counted.words)
-    return encoded._replace(n_bytes=counted.n_bytes, n_words=n_words)
+        encoded = encode_words(tokenizer._by_word, counted.words, counted.n_bytes)
+    return encoded._replace(n_words=n_words)
 
 
 RENYI_ORDER = 2.5  # Zouhar et al. found the best agreement with BLEU for this order
@@ -14213,8 +14269,11 @@ def measure(model: Model, encoded: EncodedWords) -> dict[str, float]:
     Fertility is missing for a corpus that can be read only once. With p the relative frequencies of
     the ids, the greatest first:
 
-    bytes per token          of text: Gallé, "Investigating the Effectiveness of Byte Pair Encoding"
-                             (2019)
+    bytes per token          of text that is in tokens: Gallé, "Investigating the Effectiveness of
+                             Byte Pair Encoding" (2019), if no text is lost
+    lost bytes               bytes of text that are in no token; see `Tokenizer.text_sizes`
+    unknown bytes            those of them that are in words: unknown tokens stand for them. The
+                             pattern or the normalizer has dropped the others
     fertility                tokens per word between white space: Rust et al., "How Good is Your
                              Tokenizer?" (2021)
     average rank             sum p[k] * k, with k from 0 on: Limisiewicz et al., "Tokenization
@@ -14228,7 +14287,7 @@ def measure(model: Model, encoded: EncodedWords) -> dict[str, float]:
 
     >>> model = Tokenizer({0: b"c", 1: b"ab"}, None).model
     >>> ids, offsets = np.array([1, 1, 0]), np.array([0, 1, 3])
-    >>> encoded = EncodedWords([b"ab", b"abc"], np.array([3, 2]), ids, offsets, 12)
+    >>> encoded = EncodedWords([b"ab", b"abc"], np.array([3, 2]), ids, offsets, 12, n_kept=12)
     >>> measures = measure(model, encoded)
     >>> [round(measures[name], 3) for name in ("tokens", "bytes per token", "average rank")]
     [7, 1.714, 0.286]
@@ -14243,7 +14302,11 @@ def measure(model: Model, encoded: EncodedWords) -> dict[str, float]:
     renyi_entropy = float(np.log2(power_sum) / (1 - RENYI_ORDER))
     n_ids = len(ids)
     n_used = len(p)
-    measures = {"tokens": n, "bytes per token": encoded.n_bytes / n}
+    measures = {"tokens": n, "bytes per token": encoded.n_kept / n}
+    sizes = [len(word.replace(MARK.encode(), b" ")) for word in encoded.words]
+    in_words = min(encoded.n_bytes, int(encoded.counts @ sizes))
+    measures["lost bytes"] = encoded.n_bytes - encoded.n_kept
+    measures["unknown bytes"] = max(in_words - encoded.n_kept, 0)
     if encoded.n_words:
         measures["fertility"] = n / encoded.n_words
     return measures | {
@@ -14474,6 +14537,7 @@ def inspect_model(
     if inputs is not None:
         engine = Engine(workers, progress)
         encoded = encode_corpus(tokenizer, inputs, text_field=text_field, engine=engine)
+        count_lost(report.title, encoded.n_bytes, encoded.n_kept)
         report.measures = measure(model, encoded)
         report.frequencies = encoded.frequencies(tokenizer.vocab_size)
         if history:
@@ -14599,7 +14663,7 @@ def curve(
         if corpus:
             encoded = encode_corpus(tokenizer, corpus, has_words=False, **options)
             n_tokens = tokens_by_size(tokenizer.model, encoded.frequencies(tokenizer.vocab_size))
-            n_bytes = encoded.n_bytes
+            n_bytes = encoded.n_kept
         else:
             require(
                 history,
@@ -14632,7 +14696,8 @@ class Comparison(Report):
     models           their names
     corpora          their names
     n_tokens         int64[models, corpora]
-    bytes_per_token  float64[models, corpora]
+    bytes_per_token  float64[models, corpora], of the text that is in tokens
+    lost             float64[models, corpora], the % of the text that is in no token
     same             the share of words, weighted by counts, that all models split alike
     differences      words split differently: a list of (word, count, [its pieces by each model])
     """
@@ -14640,7 +14705,9 @@ class Comparison(Report):
     title = "Models compared"
 
     def tables(self) -> list[Table]:
+        header = ("model", *self.corpora)
         rates = [*zip(self.models, *self.bytes_per_token.T, strict=True)]
+        lost = [*zip(self.models, *self.lost.T, strict=True)]
         words = []
         for word, n, pieces in self.differences[:ROWS]:
             shown = ["|".join(map(readable, tokens)) for tokens in pieces]
@@ -14648,7 +14715,8 @@ class Comparison(Report):
         which = f"% of the {COMPARED_WORDS:,} most frequent, weighted"
         title = f"Words split alike by all: {100 * self.same:.1f} {which}"
         return [
-            Table("Bytes per token", ("model", *self.corpora), rates),
+            Table("Bytes per token", header, rates),
+            Table("Lost: % of the bytes that are in no token", header, lost),
             Table(title, ("word", "count", *self.models), words),
         ]
 
@@ -14706,14 +14774,14 @@ def compare(
         words = [word for word in in_order if word.decode("utf-8", "replace").strip()]
         words = words[:COMPARED_WORDS]
     options = {"text_field": text_field, "engine": engine}
-    n_bytes = np.zeros((len(tokenizers), len(corpora)), i64)
-    n_tokens = np.zeros_like(n_bytes)
+    sizes = np.zeros((3, len(tokenizers), len(corpora)), i64)
+    n_tokens, n_bytes, n_kept = sizes
     splits = []  # for each model, the pieces of each word
     for row, tokenizer in enumerate(tokenizers.values()):
         for column, inputs in enumerate(corpora.values()):
             encoded = encode_corpus(tokenizer, inputs, has_words=False, **options)
-            n_bytes[row, column] = encoded.n_bytes
-            n_tokens[row, column] = encoded.n_tokens
+            sizes[:, row, column] = encoded.n_tokens, encoded.n_bytes, encoded.n_kept
+        count_lost([*tokenizers][row], n_bytes[row].sum(), n_kept[row].sum())
         ids_of_words = tokenizer.encode_batch(words, "none")
         splits.append([_pieces(tokenizer, ids) for ids in ids_of_words])
     differences = []
@@ -14728,7 +14796,8 @@ def compare(
         models=[*tokenizers],
         corpora=[*corpora],
         n_tokens=n_tokens,
-        bytes_per_token=n_bytes / n_tokens,
+        bytes_per_token=n_kept / n_tokens,
+        lost=100 - 100 * n_kept / n_bytes,
         same=1 - n_different / max(sum(map(counts.get, words)), 1),
         differences=differences,
     )

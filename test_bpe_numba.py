@@ -2365,7 +2365,7 @@ def test_words_of_characters_are_what_python_decodes(counts, coverage, step):
     before = 0
     frequent = set()
     for letter in sorted(+totals, key=lambda letter: (-totals[letter], letter)):
-        if before < coverage * totals.total():
+        if before < coverage * totals.total() or regex.match(r"[\x00-\x7f\s]", letter):
             frequent.add(letter)
         before += totals[letter]
     expected = Counter()
@@ -5847,11 +5847,11 @@ def test_ids_do_not_depend_on_workers_and_blocks(workers, corpus, tokenizer, tmp
     expected = [[*tokenizer.encode(document), end] for document in chain(*documents_of)]
     ids, report = ids_of_documents(tokenizer, folder, tmp_path, append=END, workers=workers)
     assert ids == expected
-    assert report[3:] == ("uint16", tokenizer.digest, END)
+    assert report[3:] == ("uint16", tokenizer.digest, END, 0, 0)
     n_appended = len(expected) - 20 - 1 - 4  # the other ends are in the files
     n_bytes = len(tokenizer.decode_bytes(chain(*ids)))
     assert report.bytes == n_bytes - len(END) * n_appended
-    assert read_json(tmp_path / "ids.npy.json") == report._asdict()
+    assert read_json(tmp_path / "ids.npy.json").items() <= report._asdict().items()
 
 
 STARTED = ["a b<|end|>c d<s>", "<s>a b<|end|><s><|end|>b", "", "<|end|>a", " ", "c d e <|end|> f "]
@@ -6339,6 +6339,27 @@ def test_rare_characters_are_no_tokens_by_default():
     assert tokenizer.encode("€") == [tokenizer.special_tokens["<?>"]]
     assert whole.tokenizer.token_to_id("€") is not None
     assert "| characters  | 8 are tokens" in str(whole.summary())
+
+
+@pytest.mark.parametrize("model", ["unigram", "wordpiece", "bpe"])
+def test_rare_ascii_and_white_space_are_tokens(model):
+    rare = "37XQZ/%@$#+&?^~\t\r\n\x0b\u3000\u2028é"
+    texts = ["the cat sat " * 9000 + rare]
+    options = {"alphabet": "characters", "pattern": "gpt2"}
+    with note("fewer than"):
+        tokenizer = bpe.train(texts=texts, vocab_size=200, model=model, **options).tokenizer
+    assert [char for char in rare if tokenizer.token_to_id(char) is None] == ["é"]
+
+
+def test_a_wordpiece_encodes_the_words_that_it_was_trained_on():
+    source = random.Random(1)
+    proteins = ["".join(source.choices("ACDEFGHIKLMNPQRSTVWY", k=k)) for k in range(200, 330)]
+    tokenizer = bpe.train(texts=proteins, vocab_size=300, model="wordpiece").tokenizer
+    theirs = tokenizer.to_huggingface()
+    for protein in proteins:
+        tokens = theirs.encode(protein)
+        assert tokenizer.encode(protein) == tokens.ids and "[UNK]" not in tokens.tokens
+    assert tokenizer.encode("A" * 400) == theirs.encode("A" * 400).ids == [0]
 
 
 def test_the_bar_of_a_unigram_ends_full(capsys, library):
@@ -6909,6 +6930,24 @@ def test_damaged_bytes_of_a_saved_training_change_nothing_or_are_refused(some_pr
     assert n_refused > 20
 
 
+def naive_lost(tokenizer, texts):
+    """The bytes of texts that are in no token, and those of them that are in unknown tokens."""
+    model = tokenizer.model
+    n_kept = n_in_words = 0
+    for text in texts:
+        for id in tokenizer.encode(text):
+            token = tokenizer.decode_bytes([id], continues=True)
+            if model.kind == "wordpiece" and model.subword_prefix:  # writes a space between words
+                token = token.removeprefix(b" ")
+            if model.byte_fallback or tokenizer.vocab[id] != str(model.unk_token).encode():
+                n_kept += len(token)
+        words = bpe.Pattern(model.pattern).split(tokenizer._normalizer.normalize(text))
+        n_in_words += len(b"".join(words).replace("▁".encode(), b" "))
+    n_bytes = sum(map(len, texts))
+    n_lost = max(n_bytes - n_kept, 0)
+    return n_lost, max(n_lost - max(n_bytes - n_in_words, 0), 0)
+
+
 def naive_measures(tokenizer, texts):
     """Every measure by its definition, from the tokens of whole texts without END."""
     ids = [id for text in texts for id in tokenizer.encode(text)]
@@ -6916,9 +6955,12 @@ def naive_measures(tokenizer, texts):
     v = len(tokenizer) - 1
     p = [n / len(ids) for n in counts.values()]
     renyi = math.log2(sum(x**2.5 for x in p)) / (1 - 2.5)
+    n_lost, n_unknown = naive_lost(tokenizer, texts)
     return {
         "tokens": len(ids),
-        "bytes per token": sum(map(len, texts)) / len(ids),
+        "bytes per token": (sum(map(len, texts)) - n_lost) / len(ids),
+        "lost bytes": n_lost,
+        "unknown bytes": n_unknown,
         "fertility": len(ids) / sum(len(text.decode().split()) for text in texts),
         "average rank": sum(k * x for k, x in enumerate(sorted(p, reverse=True))),
         "Shannon entropy": -sum(x * math.log2(x) for x in p),
@@ -7001,6 +7043,9 @@ def test_glitch_candidates_tell_where_their_count_went():
 
 TRAINED_MODELS = [
     {},
+    {"pattern": "whitespace-split"},
+    {"normalizer": ["nfc", "strip-accents"], "pattern": "bert"},
+    {"model": "unigram", "pattern": "whitespace-split", "mark": "_"},
     {"alphabet": "characters", "coverage": 0.9},
     {"alphabet": "characters", "coverage": 0.9, "byte_fallback": True},
     {"alphabet": "characters", "mark": "_"},
@@ -7017,9 +7062,15 @@ def test_bytes_per_token_are_the_same_in_all_places(library, some_prose, tmp_pat
     file.write_text(END.join(texts))
     training = bpe.train(file, 400, [END], workers=1, **options)
     ids = [id for text in texts for id in training.tokenizer.encode(text)]
-    rate = sum(len(text.encode()) for text in texts) / len(ids)
-    assert training.n_tokens == len(ids)
-    assert f"| bytes/token | {rate:.4g} " in str(training.summary())
+    n_bytes = len("".join(texts).encode())
+    n_lost, n_unknown = naive_lost(training.tokenizer, [text.encode() for text in texts])
+    rate = (n_bytes - n_lost) / len(ids)
+    assert training.n_tokens == len(ids) and training.n_bytes == n_bytes - n_lost
+    with warnings.catch_warnings(record=True) as caught:
+        summary = str(training.summary())
+    assert ["training: " in str(warning.message) for warning in caught] == [True] * (n_lost > 0)
+    assert f"| bytes/token | {rate:.4g} " in summary
+    assert f"| lost        | {n_lost:,} bytes" in summary
     folder = tmp_path / "model"
     some_prose[1].save(folder)
     training.tokenizer.save(folder)
@@ -7027,8 +7078,13 @@ def test_bytes_per_token_are_the_same_in_all_places(library, some_prose, tmp_pat
         bpe.load_learned(folder, bpe.load_model(folder))
     training.save(folder)
     inspection = bpe.inspect_model(folder, file)
-    assert inspection.measures["bytes per token"] == rate
-    assert bpe.compare([folder], [file]).bytes_per_token.tolist() == [[rate]]
+    names = ("bytes per token", "lost bytes", "unknown bytes")
+    assert [inspection.measures[name] for name in names] == [rate, n_lost, n_unknown]
+    report = bpe.compare([folder], [file])
+    assert [[rate]] == report.bytes_per_token
+    assert report.lost == pytest.approx(100 * n_lost / n_bytes)
+    encoded = bpe.encode_files(folder, file, tmp_path / "a.npy", workers=1)
+    assert read_json(tmp_path / "a.npy.json")["lost"] == encoded.lost == n_lost
     if training.tokenizer.model.kind == "bpe":
         assert inspection.glitches is not None
         learned, _ = bpe.load_learned(folder, training.tokenizer.model)
@@ -7040,6 +7096,38 @@ def test_bytes_per_token_are_the_same_in_all_places(library, some_prose, tmp_pat
         assert inspection.glitches is None and not (folder / "training.npz").exists()
         with refusal("no merge counts: name a BPE that `train` wrote"):
             bpe.curve([folder])
+
+
+@pytest.fixture(scope="module")
+def lossy_models(library):
+    """A tokenizer of every kind, some of which lose text."""
+    source = library[0].read_text() + " äöü 中文 가나 é"
+    models = [bpe.train(texts=[source], vocab_size=400, **options) for options in TRAINED_MODELS]
+    tokenizers = [training.tokenizer for training in models]
+    scores = {"▁": -2, "▁a": -1, "a": -3, "é": -4, "中": -4}
+    t5 = unigram_model(scores, unk_token="<unk>", fuse_unk=True, pattern="none")
+    steps = [bpe.Split(r"\s", "removed"), bpe.Metaspace()]
+    decoder = [{"type": "Metaspace", "replacement": "▁", "prepend_scheme": "always"}]
+    changes = {"pattern": steps, "decoder": decoder, "normalizer": [{"type": "NFKC"}]}
+    t5 = dataclasses.replace(t5, **changes)
+    words = dict(enumerate([b"[UNK]", b"low", "é".encode()]))
+    word_level = bpe.Model(words, None, pattern="whitespace", kind="wordlevel", unk_token="[UNK]")
+    for model in (t5, dataclasses.replace(word_level, alphabet="characters")):
+        tokenizers.append(bpe.Tokenizer.from_model(model))
+    return tokenizers
+
+
+@given(text=odd_texts | st.text("low aé\n\t中\ufb01", max_size=40))
+def test_lost_text_is_what_the_tokens_lack(lossy_models, tmp_path_factory, text):
+    path = tmp_path_factory.getbasetemp() / "lost.txt"
+    path.write_bytes(text.encode())
+    for tokenizer in lossy_models:
+        expected = naive_lost(tokenizer, [text.encode()])
+        assert bpe.encode_files(tokenizer, path, path.with_suffix(".npy")).lost == expected[0]
+        with contextlib.suppress(bpe.InputError):  # there may be no word
+            encoded = bpe.encode_corpus(tokenizer, path, engine=bpe.Engine(1))
+            measures = bpe.measure(tokenizer.model, encoded)
+            assert (measures["lost bytes"], measures["unknown bytes"]) == expected
 
 
 def test_a_training_a_tokenizer_and_a_path_are_models_alike(some_prose, tmp_path):
