@@ -124,7 +124,6 @@ import time
 import traceback
 import unicodedata
 import warnings
-import zipfile
 import zlib
 from array import array
 from bisect import bisect_left
@@ -4499,7 +4498,7 @@ def expecting_whole(kind, where):
 
 def _open_raw(path):
     """Open a file or, with fsspec, a URL."""
-    if isinstance(path, Path):
+    if "://" not in str(path):
         return open(path, "rb")
     package = import_optional("fsspec.core")
     try:
@@ -5664,10 +5663,9 @@ def _in_order(words):
 
 
 def _read_arrays(path):
-    """Read a .npz file; np.load would take a file of another kind for a pickle."""
-    zipfile.ZipFile(path).close()
-    with np.load(path, allow_pickle=False) as saved:
-        return dict(saved)
+    """Read a .npz file."""
+    with _open_raw(path) as raw:
+        return dict(np.lib.npyio.NpzFile(raw))
 
 
 def save_counts(path, counted, settings):

@@ -2161,7 +2161,11 @@ def test_urls_are_read_as_files_are(tmp_path, tokenizer):
     (tmp_path / "b.jsonl").write_text('{"text": "one two"}\n' * 99)
     table = sys.modules["pyarrow"].table({"text": ["one", "two"] * 9})
     parquet.write_table(table, tmp_path / "c.parquet", row_group_size=4)
+    words = bpe.count_files(tmp_path / "b.jsonl", tmp_path / "w.npz").words
     fsspec.filesystem("memory").put(f"{tmp_path}/*", "memory://corpus/")
+    assert bpe.train("memory://corpus/*.npz", 258).counted.words.to_counts() == words.to_counts()
+    (tmp_path / "w.npz").unlink()
+    fsspec.filesystem("memory").rm("memory://corpus/w.npz")
     for name in ("*", "a.txt.gz", "*.jsonl", "?.parquet*"):
         expected = counted([tmp_path / name], block_bytes=1000)
         assert counted([f"memory://corpus/{name}"], block_bytes=1000) == expected
