@@ -7451,6 +7451,8 @@ def build_vocabulary(learned, special_tokens, byte_tokens=()):
 NO_MERGE = ALL_ONES  # the entry of a pair that does not merge
 LOW_HALF = u64(2**32 - 1)
 NO_RANK = NO_MERGE & ~LOW_HALF
+NO_TOKEN = NO_MERGE - ONE  # no token has these two bytes side by side
+LOOK_UP = NO_MERGE - u64(2)  # the letters of the two bytes are to be looked up
 # `unk_id` is one of these if unknown letters have no id: a word with one is refused (NO_ID), or the
 # letter is left out (DROPPED)
 NO_ID = -1
@@ -7496,8 +7498,8 @@ class BpeTables:
     tokens: _WordTable
     # int64[V, 2], by id: the parts of an unused token, or -1; empty if no token is unused
     parts: np.ndarray
-    # bool[65536], at a << 8 | b: whether a word must not be cut between the bytes a and b
-    joins: np.ndarray
+    # uint64[65536], at a << 8 | b: the entry of the letters of two bytes, or LOOK_UP, or NO_TOKEN
+    byte_pairs: np.ndarray
 
 
 def make_token_bytes(vocab):
@@ -7637,12 +7639,8 @@ def _bpe_tables_and_merges(model, unknown_letter=-1, samples=False):
     n_parts = len(tokens.sizes) * (model.kind == "trimmed")
     parts = np.full((n_parts, 2), -1)
     fields = _letter_fields(model, unknown_letter)
-    joins = np.ones(1 << 16, bool)
-    if not keeps_all and len(model.letters) == 256:
-        text = np.frombuffer(b"\xff".join(model.ordinary_ids), u8).astype(np.uint16)
-        joins[:] = False
-        joins[text[:-1] << 8 | text[1:]] = True
-    fields |= {"tokens": lookup.table, "parts": parts, "joins": joins}
+    byte_pairs = np.full(1 << 16, LOOK_UP)
+    fields |= {"tokens": lookup.table, "parts": parts, "byte_pairs": byte_pairs}
     size = 1 << max(6, (2 * n_merges - 1).bit_length())
     is_filled = False
     while not is_filled:
@@ -7650,6 +7648,10 @@ def _bpe_tables_and_merges(model, unknown_letter=-1, samples=False):
         tables = BpeTables(**fields, merges=merges)
         pairs, is_filled = _fill_merges(rows, keeps_all, tokens, tables)
         size *= 2
+    if not keeps_all and len(model.letters) == 256:
+        text = np.frombuffer(b"\xff".join(model.ids), u8).astype(np.uint16)
+        is_inside = np.bincount(text[:-1] << 8 | text[1:], minlength=1 << 16) > 0
+        _fill_byte_pairs(is_inside, tables)
     is_joined = np.zeros(len(pairs), bool)
     is_joined[[*model.ordinary_ids.values()]] = True
     is_joined[[*model.letters.values()]] = False
@@ -7827,21 +7829,21 @@ def _first_letters(text, start, size, tables, ids, at):
 
 
 @inline_kernel
-def _merge_short(n, merges, scratch, ids, at):
+def _merge_short(n, text, start, byte_pairs, merges, scratch, ids, at):
     """Merge the pair of lowest rank, the leftmost of several, again and again.
 
     Returns the number of ids that are left. ids[at : at + n] are the ids of the letters; `merges`
-    is that of BpeTables. scratch[k] is the entry of the ids k and k + 1. A merge leaves a gap at i;
-    each round closes it, and finds the next pair on the way. That takes n² steps, but no more time
-    than a heap for up to MAX_LINEAR_MERGE letters.
+    and `byte_pairs` are those of BpeTables. scratch[k] is the entry of the ids k and k + 1. A merge
+    leaves a gap at i; each round closes it, and finds the next pair on the way. That takes n²
+    steps, but no more time than a heap for up to MAX_LINEAR_MERGE letters.
     """
     first = u64(at)
     last = u64(max(n - 1, 0))
     lowest = NO_RANK  # the lowest rank in the upper half, and its position
     for k in range(last):
-        left = ids[first + u64(k)]
-        right = ids[first + u64(k) + ONE]
-        entry = _find_merge(left, right, merges)
+        entry = byte_pairs[i64(text[start + k]) << 8 | text[start + k + 1]]
+        if entry == LOOK_UP:
+            entry = _find_merge(ids[first + u64(k)], ids[first + u64(k) + ONE], merges)
         scratch[u64(k)] = entry
         lowest = min(lowest, entry & NO_RANK | u64(k))
     while lowest < NO_RANK:
@@ -8028,7 +8030,8 @@ def segment_bpe(text, start, size, tables, scratch, ids, at):
     text = borrowed(text)
     ids = borrowed(ids)
     merges = borrowed(tables.merges)
-    joins = borrowed(tables.joins)
+    byte_pairs = borrowed(tables.byte_pairs)
+    scratch = borrowed(scratch)
     n = ZERO
     end = start
     stop = start + size
@@ -8042,15 +8045,26 @@ def segment_bpe(text, start, size, tables, scratch, ids, at):
     while end < stop:
         first = end
         end += 1
-        while end < stop and joins[i64(text[end - 1]) << 8 | text[end]]:
+        while end < stop and byte_pairs[i64(text[end - 1]) << 8 | text[end]] != NO_TOKEN:
             end += 1
         n_part = _first_letters(text, first, end - first, tables, ids, at + n)
         if n_part <= MAX_LINEAR_MERGE:
-            n_part = _merge_short(n_part, merges, borrowed(scratch), ids, at + n)
+            n_part = _merge_short(n_part, text, first, byte_pairs, merges, scratch, ids, at + n)
         else:
             n_part = _merge_long(n_part, tables, 0.0, scratch, ids, at + n)
         n += n_part
     return _write_parts(n, borrowed(tables.parts), ids, at, size)
+
+
+@kernel
+def _fill_byte_pairs(is_inside, tables):
+    """Fill `BpeTables.byte_pairs`; is_inside[a << 8 | b]: whether some token has these bytes."""
+    letter_ids = tables.letter_ids
+    for k in range(len(is_inside)):
+        entry = NO_TOKEN
+        if is_inside[k]:
+            entry = _find_merge(letter_ids[k >> 8], letter_ids[k & 255], tables.merges)
+        tables.byte_pairs[k] = entry
 
 
 @kernel

@@ -3192,6 +3192,14 @@ def test_a_word_in_parts_has_the_ids_of_the_whole(data, seed):
             assert [vocab[id] for id in ours.encode(text, "none")] == expected
 
 
+def test_a_special_token_that_merges_make_stays_in_one_part():
+    vocab = dict(enumerate([*BYTES, b"qz", b"xqz"]))
+    merges = [(b"q", b"z"), (b"x", b"qz")]
+    with pytest.warns(UserWarning, match="can be produced"):
+        ours = bpe.Tokenizer(vocab, merges, {"qz": 256, "xqz": 257}, pattern="none")
+    assert ours.encode("axqz" + "b" * 20 + "qz", "none") == [97, 257, *[98] * 20, 256]
+
+
 def sample(kernel, tables, data, alpha, state):
     """One result of a kernel that samples, as a tuple of ids."""
     ids = np.empty(len(data) + 2, np.uint32)
