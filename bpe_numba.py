@@ -5804,7 +5804,7 @@ _SYMBOL = _record(
     width="int64",  # cells
     start="int64",  # its bytes are spelled[start : start + n_bytes]; the next symbol's follow
     n_bytes="int64",
-    tie_key="uint64",  # on a tie the smaller key goes first; with equal keys, the greater bytes do
+    tie_key="uint64",  # on a tie the smaller key goes first; with equal keys, the bytes decide
 )
 _PAIR = _record(
     left="int32",
@@ -5866,7 +5866,8 @@ class _Learner:
     score: Callable  # a cfunc: all of them have one type, so the kernels are compiled once
     by_count: bool  # the score of a pair is its count
     by_tokens: bool  # the score depends on the number of tokens in the corpus
-    by_bytes: bool  # the rule for ties
+    by_bytes: bool  # the rule for ties, not by ids
+    flip: int  # uint64  of the bits of keys of bytes: 0 if the least bytes go first, else all
     min_frequency: int
     n_pairs: int
     n_occurrences: int
@@ -5877,7 +5878,10 @@ class _Learner:
 
 @kernel
 def _precedes(pair, other, learner):
-    """Tell whether `pair` goes before `other`, of equal count: compare the left symbols first."""
+    """Tell whether `pair` goes before `other`, of equal count: compare the left symbols first.
+
+    If the least bytes go first, the greater ones are looked for in the other pair.
+    """
     pairs = learner.pairs
     symbols = learner.symbols
     spelled = learner.spelled
@@ -5888,6 +5892,8 @@ def _precedes(pair, other, learner):
         b = pairs[other].right
     if a == b or symbols[a].tie_key != symbols[b].tie_key:
         return symbols[a].tie_key < symbols[b].tie_key
+    if not learner.flip:
+        a, b = b, a
     i = symbols[a].start
     j = symbols[b].start
     i_end = i + symbols[a].n_bytes
@@ -5896,7 +5902,8 @@ def _precedes(pair, other, learner):
         i += 1
         j += 1
     if j == j_end:
-        return i < i_end or a < b  # two symbols of an alphabet may have the same bytes
+        # two symbols of an alphabet may have the same bytes
+        return i < i_end or (a < b) == (learner.flip != 0)
     return i < i_end and spelled[i] > spelled[j]
 
 
@@ -6266,10 +6273,11 @@ def _new_symbol(a, b, learner):
     new.n_bytes = symbols[a].n_bytes + symbols[b].n_bytes
     new.tie_key = u64(c)
     if learner.by_bytes:
-        key = ~symbols[a].tie_key  # the first 8 bytes, as those of the alphabet
+        key = symbols[a].tie_key ^ learner.flip  # the first 8 bytes, as those of the alphabet
         if symbols[a].n_bytes < 8:
-            key = key | ~symbols[b].tie_key >> u64(8 * symbols[a].n_bytes)
-        new.tie_key = ~key
+            right = symbols[b].tie_key ^ learner.flip
+            key = key | right >> u64(8 * symbols[a].n_bytes)
+        new.tie_key = key ^ learner.flip
     end = new.start
     learner.spelled = _reserve(learner.spelled, end + new.n_bytes + PADDING)
     spelled = learner.spelled
@@ -6502,7 +6510,7 @@ def _make_cells(words, index_dtype):
     return {"cells": cells, "class_of": class_of, "classes": classes}
 
 
-def _make_symbols(words, n_symbols, tie_break):
+def _make_symbols(words, n_symbols, by_bytes, flip):
     """Make the table of symbols, which has the alphabet and room for `n_symbols`."""
     alphabet = words.alphabet
     a = len(alphabet)
@@ -6512,8 +6520,8 @@ def _make_symbols(words, n_symbols, tie_break):
     letters["n_bytes"] = [len(token) for token in alphabet]
     symbols["start"][1 : a + 1] = np.cumsum(letters["n_bytes"])
     letters["n_tokens"][-1] = np.dot(words.sizes, words.counts)  # before the first merge
-    if tie_break == "bytes":
-        letters["tie_key"] = ~np.array(alphabet, "S8").view(">u8")
+    if by_bytes:
+        letters["tie_key"] = np.array(alphabet, "S8").view(">u8") ^ flip
     else:
         order = BYTE_ORDER if tuple(alphabet) == BYTES else range(a)
         letters["tie_key"][order] = range(a)
@@ -6538,6 +6546,7 @@ def _likelihood(count, left, right, size, n_tokens=0):
     return count / (float(left) * float(right))
 
 
+TIE_BREAKS = {"bytes": ALL_ONES, "least-bytes": u64(0), "ids": ALL_ONES}  # see `_Learner.flip`
 SCORES = {"count": None, "likelihood": _likelihood}  # None: no function is called
 _SCORE_TYPE = "float64(int64, int64, int64, int64, int64)"
 
@@ -6602,8 +6611,10 @@ class Learner:
                    function of two or four numbers, see below
     tie_break      the order of pairs with equal scores and counts. "bytes": the greatest left bytes
                    first, then the greatest right bytes (the rule of Stanford's CS336); of equal
-                   bytes the smaller id. "ids": the smallest left id first, then the smallest right
-                   id (the rule of Hugging Face, which numbers the bytes in BYTE_ORDER)
+                   bytes the smaller id. "least-bytes": the smallest left bytes first, then the
+                   smallest right bytes, as a heap of (-count, pair) has them. "ids": the smallest
+                   left id first, then the smallest right id (the rule of Hugging Face, which
+                   numbers the bytes in BYTE_ORDER)
     min_frequency  a pair that occurs less often in the corpus has the score 0
 
     A score of your own is a Python function that Numba can compile, with these parameters, whatever
@@ -6661,7 +6672,7 @@ class Learner:
         if isinstance(score, str):
             require_known("`score`", score, SCORES)
             score = SCORES[score]
-        require(tie_break in ("bytes", "ids"), f"tie_break is 'bytes' or 'ids', not {tie_break!r}")
+        require_known("`tie_break`", tie_break, TIE_BREAKS)
         _check_words(words, n_symbols)
         self.alphabet = words.alphabet
         self.has_split = False
@@ -6674,11 +6685,12 @@ class Learner:
             np.add.at(totals, words.symbols, np.repeat(words.counts, words.sizes))
         self._fields = SimpleNamespace(  # of the state, which Python reads or copies
             **_make_cells(words, index_dtype),
-            symbols=_make_symbols(words, n_symbols, tie_break),
+            symbols=_make_symbols(words, n_symbols, tie_break != "ids", TIE_BREAKS[tie_break]),
             totals=totals,
             n_symbols=np.array([len(words.alphabet)]),
             by_count=score is None,
-            by_bytes=tie_break == "bytes",
+            by_bytes=tie_break != "ids",
+            flip=TIE_BREAKS[tie_break],
             min_frequency=min(max(min_frequency, 1), MAX_COUNT),
         )
         self._begin(np.empty(0, _PAIR), np.empty(0, index_dtype))
@@ -13014,7 +13026,8 @@ def train(
     unk_token          with characters and no byte fallback: the token of unknown characters; the
                        default is <unk> or, with wordpiece, [UNK]
     tie_break          the order of equally frequent pairs: bytes, the default, the greater bytes
-                       first; or ids, the smaller ids first (the rule of Hugging Face)
+                       first; least-bytes, the smaller bytes first; or ids, the smaller ids first
+                       (the rule of Hugging Face)
     score              the pair that merges: the one with the greatest count, the default (as in
                        Hugging Face), or with the greatest likelihood,
                        count(ab) / (count(a) * count(b)), which prefers rare pairs; in Python also a

@@ -174,7 +174,7 @@ class NaiveLearner:
         self.words = [(list(word), n) for word, n in counts.items() if n]
         self.tokens = list(alphabet)
         self.score = score
-        self.by_bytes = tie_break == "bytes"
+        self.tie_break = tie_break
         self.min_frequency = min_frequency
         self.forbidden = set()
         self.order = {}
@@ -212,9 +212,9 @@ class NaiveLearner:
 
     def rank(self, symbol):
         number = -self.order.get(symbol, symbol)
-        if self.by_bytes:
-            return self.tokens[symbol], number
-        return b"", number
+        token = self.tokens[symbol]
+        keys = {"bytes": token, "least-bytes": [*(-byte for byte in token), 1], "ids": b""}
+        return keys[self.tie_break], number
 
     def merge(self, left, right):
         self.tokens.append(self.tokens[left] + self.tokens[right])
@@ -432,6 +432,7 @@ KNOWN_CHARACTERS = "".join(c for c in FILLED_PLANES if unicodedata.category(c) !
 few_letters = st.sampled_from([b"a", b"ab", b"abc", b"\x00\xff", bytes(range(97, 107))])
 small_words = few_letters.flatmap(lambda letters: st.lists(st.sampled_from(letters), max_size=40))
 small_words = small_words.map(bytes)
+tie_breaks = st.sampled_from(["bytes", "least-bytes", "ids"])
 word_counts = st.dictionaries(small_words, st.integers(0, 5), max_size=12)
 word_counts = word_counts.filter(lambda counts: any(word and counts[word] for word in counts))
 # Any text, with more of the characters that patterns and special tokens look at.
@@ -2494,10 +2495,7 @@ SCORES = [
     lambda count, left, right, size, n_tokens: float((count * 5 + left + size * n_tokens) % 7) - 1,
     lambda count, size, weight=3: count * size**weight,
 ]
-some_options = {
-    "score": st.just("count") | st.sampled_from(SCORES),
-    "tie_break": st.sampled_from(["bytes", "ids"]),
-}
+some_options = {"score": st.just("count") | st.sampled_from(SCORES), "tie_break": tie_breaks}
 
 
 @examples(100)
@@ -2708,7 +2706,7 @@ characters = st.lists(st.sampled_from("abcé中🙂ſ"), min_size=2, max_size=7,
 numbered = [f"#{k:03d}".encode() for k in range(900)]
 
 
-@given(data=st.data(), characters=characters, tie_break=st.sampled_from(["bytes", "ids"]))
+@given(data=st.data(), characters=characters, tie_break=tie_breaks)
 def test_merges_over_other_alphabets_are_those_of_the_oracle(data, characters, tie_break):
     marked = [mark + char.encode() for char in characters for mark in (b"", b"_")]
     alphabet = data.draw(st.permutations(marked)) + numbered[:300]  # more symbols than bytes
@@ -2811,7 +2809,7 @@ few_characters = st.text("abé中", max_size=12).map(str.encode)
 @examples(60)
 @given(
     counts=st.dictionaries(small_words | few_characters, st.integers(1, 5), min_size=1),
-    tie_break=st.sampled_from(["bytes", "ids"]),
+    tie_break=tie_breaks,
     place=st.sampled_from(bpe.SPECIAL_TOKENS_AT),
     alphabet=st.sampled_from(["bytes", "characters"]),
     first=st.integers(0, 20),
@@ -7553,6 +7551,17 @@ def test_the_page_on_evaluation_runs(library, tmp_path, monkeypatch, capsys):
     assert "BPE minus Unigram: -" in capsys.readouterr().out
 
 
+def by_a_heap(counts, n):
+    """The first tokens of a BPE that takes (-count, pair) of names from a heap."""
+    tokens = []
+    for _ in range(n):
+        pairs = tally((pair, n) for word, n in counts.items() for pair in pairwise(word))
+        _, pair = min((-n, pair) for pair, n in pairs.items())
+        counts = {tuple(merged(word, pair, "".join(pair))): n for word, n in counts.items()}
+        tokens.append("".join(pair).encode())
+    return tokens
+
+
 def test_the_algorithms_of_the_page_on_research_run(library, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     Path("corpus.txt").write_text("".join(path.read_text() for path in library[:6]))
@@ -7570,6 +7579,10 @@ def test_the_algorithms_of_the_page_on_research_run(library, tmp_path, monkeypat
     assert learner.words().to_counts() == words.to_counts()
     cuts = dict(names["list_cuts"](learner))
     assert sum(len(cuts[word]) * n for word, n in words.to_counts().items()) == learner.n_tokens
+    counts = {}
+    for word, n in words.to_counts().items():
+        counts[tuple(in_chars(bytes([byte])) for byte in word)] = n
+    assert names["smallest"].learned().tokens[256:262] == by_a_heap(counts, 6)
     learner, hidden = names["learn_scaffold"](words, 400)
     assert hidden and learner.n_symbols - len(hidden) == 400
     assert learner.learned().merges == bpe.learn(words, learner.n_symbols, tie_break="ids").merges
@@ -7856,7 +7869,10 @@ REFUSED_CALLS = [
     (lambda: bpe.train_bpe_from_counts(HELLO, 9, model="unigram"), "only a BPE has merges"),
     (lambda: WORDS.as_characters(coverage=1.5), "from 0 to 1"),
     (lambda: WORDS.as_characters().as_characters(), "not over the 256 bytes"),
-    (lambda: bpe.learn(WORDS, 300, tie_break="none"), "tie_break is 'bytes' or 'ids'"),
+    (
+        lambda: bpe.learn(WORDS, 300, tie_break="none"),
+        "no .tie_break. is named 'none'; there are bytes, least",
+    ),
     # Vocabularies.
     (lambda: save({0: b"a", 1: b"a"}), r"the ids \[0, 1\] have the same bytes"),
     (lambda: save({-1: b"a"}), "has the id -1"),
