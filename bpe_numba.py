@@ -9824,6 +9824,32 @@ def read_tiktoken(data, file, encoding, pattern, special_tokens):
     return Model(vocab, None, special_tokens, pattern)
 
 
+# The special tokens of a tekken.json that lists none.
+_TEKKEN_TOKENS = "<unk> <s> </s> [INST] [/INST] [AVAILABLE_TOOLS] [/AVAILABLE_TOOLS] [TOOL_RESULTS]"
+_TEKKEN_TOKENS += (
+    " [/TOOL_RESULTS] [TOOL_CALLS] [IMG] <pad> [IMG_BREAK] [IMG_END] [PREFIX] [MIDDLE]"
+)
+_TEKKEN_TOKENS += " [SUFFIX] [SYSTEM_PROMPT] [/SYSTEM_PROMPT] [TOOL_CONTENT]"
+
+
+def read_tekken(data, file):
+    """Read Mistral's tekken.json: ranks in JSON. The ids of special tokens come first."""
+    content = read_json(data, file)
+    facts = content["config"]
+    n_special = facts["default_num_special_tokens"]
+    special_tokens = {f"<SPECIAL_{number}>": number for number in range(n_special)}
+    names = [token["token_str"] for token in content.get("special_tokens") or ()]
+    names = dict(enumerate(names or _TEKKEN_TOKENS.split()))
+    special_tokens = {names.get(number, text): number for text, number in special_tokens.items()}
+    vocab = {
+        n_special + token["rank"]: base64.b64decode(token["token_bytes"])
+        for token in content["vocab"][: facts["default_vocab_size"] - n_special]
+    }
+    config = {"bos_token": "<s>", "eos_token": "</s>"}
+    pattern = _read_regex(facts["pattern"], _FANCY)
+    return Model(vocab, None, special_tokens, pattern, config=config)
+
+
 def _parse_ranks(data, file):
     """Read a rank file; returns id -> token, without an empty token."""
     end = re.match(b"(?:" + _RANK + b")*+", data).end()  # of the good lines
@@ -10283,10 +10309,7 @@ _TYPES_BY_KEYS = {"merges": "BPE", "continuing_subword_prefix": "WordPiece", "un
 def read_huggingface(content):
     """Read a tokenizer.json; raises ValueError for features that would give other ids here."""
     model_object = content.get("model")
-    require(
-        isinstance(model_object, dict),
-        f"not a tokenizer.json: it has no model, as Mistral's tekken.json{_ELSEWHERE}",
-    )
+    require(isinstance(model_object, dict), f"not a tokenizer.json: it has no model{_ELSEWHERE}")
     kind = _read_kind(model_object)
     batching = {key: content[key] for key in _BATCHING if content.get(key)}
     normalizer = list(filter(None, [content.get("normalizer")]))
@@ -10739,14 +10762,16 @@ class Format(NamedTuple):
 
 # GPT-2's vocab.json begins with a name and an id.
 _VOCAB = rb'\s*\{\s*"(?:[^"\\]|\\.)*"\s*:\s*\d'
+_TEKKEN = rb'\s*\{\s*"config"\s*:\s*\{\s*"pattern"'
 # A file has the first format whose sign matches.
 FORMATS = {
     "huggingface": Format(
         lambda data, file: read_huggingface(read_json(data, file)),
         write_huggingface,
         "tokenizer.json",
-        rb"(?!" + _VOCAB + rb")\s*\{",
+        rb"(?!" + _VOCAB + rb"|" + _TEKKEN + rb")\s*\{",
     ),
+    "tekken": Format(read_tekken, None, "tekken.json", _TEKKEN),
     "gpt2": Format(
         _read_gpt2_pair,
         write_gpt2,

@@ -4629,6 +4629,34 @@ def test_intersections_of_sets_are_read_as_by_tiktoken(tmp_path_factory, text):
     assert bpe.Tokenizer.load(file, pattern=INTERSECTING).encode(text) == theirs.encode(text)
 
 
+@given(texts)
+def test_ids_of_a_tekken_file_follow_its_special_tokens(tmp_path_factory, text):
+    tokens = [*BYTE_VOCAB.values(), b"ab", "中".encode()[:2], "中".encode(), b" t", b"left out"]
+    ranks = {token: 5 + rank for rank, token in enumerate(tokens[:-1])}
+    special = {"<unk>": 0, "<s>": 1, "</s>": 2, "<SPECIAL_3>": 3, "<SPECIAL_4>": 4}
+    named = [{"rank": rank, "token_str": text} for text, rank in special.items()][:3]
+    theirs = tiktoken.Encoding(
+        "t", pat_str=r"\p{L}+|\P{L}+", mergeable_ranks=ranks, special_tokens=special
+    )
+    facts = {
+        "pattern": r"\p{L}+|\P{L}+",
+        "default_vocab_size": 265,
+        "default_num_special_tokens": 5,
+    }
+    rows = [
+        {"rank": k, "token_bytes": base64.b64encode(token).decode()}
+        for k, token in enumerate(tokens)
+    ]
+    folder = tmp_path_factory.mktemp("tekken")
+    (folder / "tekken.json").write_text(
+        json.dumps({"config": facts, "vocab": rows, "special_tokens": named})
+    )
+    ours = bpe.Tokenizer.load(folder)
+    assert ours.encode(text, "none") == theirs.encode_ordinary(text)
+    assert ours.encode("<SPECIAL_3>a</s><SPECIAL_4>") == [3, 102, 2, 4] and len(ours) == 265
+    assert ours.special_tokens == special and ours.config["eos_token"] == "</s>"
+
+
 # Special tokens of published encodings.
 PUBLISHED = [
     ("o200k_harmony", 1091, {END: 199999, "<|call|>": 200012, "<|reserved_201087|>": 201087}),
@@ -4903,7 +4931,7 @@ def test_special_tokens_beside_a_rank_file_have_their_own_ids(tmp_path):
 
 
 UNREAD = [
-    ("tekken.json", '{"config": {}, "vocab": []}', "tekken.json.*AutoTokenizer"),
+    ("tekken.json", '{"config": {}, "vocab": []}', "it has no model.*AutoTokenizer"),
     ("codes.txt", "#version: 0.2\ni n\nin g</w>\n", "subword-nmt.*AutoTokenizer"),
     ("vocab.json", '{"a": 0, "b</w>": 1}', "Marian.*AutoTokenizer"),
     ("nothing.bin", "", "no tokenizer.json here.*AutoTokenizer"),
