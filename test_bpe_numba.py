@@ -3483,7 +3483,7 @@ counts_of_words = few_letters_of_words.flatmap(
 def test_tokens_by_likelihood_are_those_of_the_oracle(counts, extra, least):
     words = words_of_characters(counts)
     n_symbols = 2 * len(words.alphabet) + extra
-    learned = bpe.learn_wordpiece(words, n_symbols, min_frequency=least)
+    learned = bpe.learn_wordpiece(words, n_symbols, score="likelihood", min_frequency=least)
     assert history(learned) == naive_likelihood(counts, n_symbols, least)
 
 
