@@ -748,7 +748,7 @@ def test_a_digest_changes_with_all_that_a_kernel_uses():
     head = "def _apply_merge(number, learner"
     old, new = digests(source), digests(source.replace(head, head + ", more=1"))
     changed = {name for name in old if old[name] != new[name]}
-    assert {"_apply_merge", "_merge_until", "Learner"} <= changed
+    assert {"_apply_merge", "_merge_until", "_merge_pair"} <= changed
     assert not {"_add_first_pairs", "_segment", "_count_text"} & changed
 
 
@@ -1455,9 +1455,7 @@ def test_more_single_characters_than_sets_are_several_machines(monkeypatch):
     assert bpe.Pattern(characters).split(text) == [char.encode() for char in characters]
 
 
-@pytest.mark.parametrize(
-    "source", [r"ab+c|\w|\s", "(?:ab)+c|[a-z]| ", "ab(?! )c|[abc]| ", "ab+c| b"]
-)
+@pytest.mark.parametrize("source", [r"ab+c|\w|\s", "(?:ab)+c|[a-z]| ", "ab(?! )c|[abc]| "])
 @given(st.text("abc 1", max_size=14))
 def test_a_text_is_cut_where_a_longer_match_fails_in_each_context(source, text):
     pattern = bpe.Pattern(source)
@@ -2797,7 +2795,7 @@ def test_merges_over_characters_are_those_of_hugging_face(library):
     theirs = trained_by_hugging_face("BPE", texts, P.WhitespaceSplit(), **options)
     words = bpe.Words.from_counts(Counter(word.encode() for text in texts for word in text.split()))
     learned = bpe.learn(words.as_characters(), 1998, tie_break="ids")
-    vocab = bpe.build_vocabulary(learned, ["<unk>", "</s>"])
+    vocab = bpe.build_vocabulary(learned, {"first": ["<unk>", "</s>"]})
     model = json.loads(theirs.to_str())["model"]
     assert [[left.decode(), right.decode()] for left, right in learned.merges] == model["merges"]
     assert {token.decode(): id for id, token in vocab.items()} == model["vocab"]
@@ -2825,7 +2823,7 @@ def test_going_on_from_a_model_is_training_in_one_go(
     n = len(words.alphabet) + 40
     whole = bpe.learn(words, n, tie_break=tie_break)
     start = bpe.learn(words, n - 40 + first, tie_break=tie_break)
-    vocab = bpe.build_vocabulary(start, ["<s>", END], place)
+    vocab = bpe.build_vocabulary(start, {place: ["<s>", END]})
     merges = None if ranks else start.merges
     model = bpe.Model(vocab, merges, ["<s>", END], "none", alphabet=alphabet)
     model = dataclasses.replace(model, merges=bpe._as_merges(model)[0])
@@ -2845,7 +2843,7 @@ def test_going_on_from_a_model_is_training_in_one_go(
 def test_going_on_reaches_across_the_ends_of_old_pretokens(text, extra):
     text = " ".join(text).encode()
     old = bpe.learn(bpe.Words.from_counts(Counter(bpe.Pattern("gpt2").split(text))), 262)
-    vocab = bpe.build_vocabulary(old, [])
+    vocab = bpe.build_vocabulary(old, {})
     model = bpe.Model(vocab, old.merges, pattern="none")
     counts = Counter([text[: len(text) // 2], text[len(text) // 2 :], text])
     tokens = [vocab[id] for id in sorted(vocab)]
@@ -3524,7 +3522,7 @@ def test_text_that_looks_like_the_prefix_gives_a_token_once_but_each_merge_its_r
     n_merges = len(learned.tokens) - len(learned.alphabet)
     assert n_merges == len(learned.pairs) == len(learned.counts) == len(learned.n_tokens) - 1
     assert learned.tokens.count(b"##a") == 2
-    vocab = bpe.build_vocabulary(learned, [])
+    vocab = bpe.build_vocabulary(learned, {})
     assert [*vocab.values()] == [*dict.fromkeys(learned.tokens)]
 
 

@@ -24,8 +24,11 @@ FOLDER = Path(__file__).resolve().parent
 CACHE = FOLDER.parent / ".kernels"
 
 
-def _without_docstrings(statement):
-    """Remove the docstrings of a statement and of those inside it."""
+def _for_kernels(statement):
+    """Remove docstrings, and the methods of classes, since kernels use only the fields."""
+    if isinstance(statement, ast.ClassDef):
+        fields = [part for part in statement.body if not isinstance(part, ast.FunctionDef)]
+        statement.body = fields or [ast.Pass()]
     for node in ast.walk(statement):
         if isinstance(node, (ast.FunctionDef, ast.ClassDef)) and ast.get_docstring(node):
             node.body[:1] = [ast.Pass()]
@@ -69,7 +72,7 @@ def digests(source):
     >>> [name for name in old if old[name] != new[name]]
     ['n', 'f', 'g']
     """
-    statements = [_without_docstrings(statement) for statement in ast.parse(source).body]
+    statements = [_for_kernels(statement) for statement in ast.parse(source).body]
     texts = [ast.dump(statement) for statement in statements]
     scopes = symtable.symtable(source, "bpe_numba.py", "exec").get_children()
     tables = {scope.get_lineno(): scope for scope in scopes if scope.get_type() == "function"}
