@@ -10129,8 +10129,13 @@ def _differs_in_huggingface(model):
     if model.kind == "bpe" and model.scores is not None:
         # Tokens with equal scores may merge in another order. Runs of one character do not count,
         # since `_merges_by_score` orders them; they have equal scores in Llama 2.
-        tokens = [token for token in model.ordinary_ids if len(set(token.decode())) > 1]
-        if len({model.scores[model.ordinary_ids[token]] for token in tokens}) < len(tokens):
+        scored = set()
+        for token, token_id in model.ordinary_ids.items():
+            text = token.decode()
+            if len(text) > 1:
+                name = text[0] if len({*text}) == 1 else text
+                scored.add((model.scores[token_id], name))
+        if len({score for score, _ in scored}) < len(scored):
             return True
     has_charsmap = any(step.get("charsmap") for step in model.normalizer)
     return has_charsmap or _USER_SYMBOL in model.flags.values() or model.sums_in_single
@@ -10659,8 +10664,8 @@ def _read_templates(file):
 
 def _add_sides(model):
     """Make the post_processor that `add_bos_token` and `add_eos_token` ask for."""
-    config = model.config
-    sides = [config.get(f"add_{side}") and config.get(side) for side in ("bos_token", "eos_token")]
+    config = dict.fromkeys(("bos_token", "eos_token"), "<|endoftext|>") | model.config  # of GPT-2
+    sides = [config.get(f"add_{side}") and config[side] for side in ("bos_token", "eos_token")]
     if any(sides):
         template = "{} $A {}".format(*(side or "" for side in sides))
         model.post_processor = template_processing(template, model.special_tokens)
@@ -10834,7 +10839,7 @@ def load_model(path, *, encoding=None, pattern=None, special_tokens=None):
     with naming_file(file):
         model = call_with(form.read, data=data, file=file, config=config, **options)
         model = _with_folder(model, file, config)
-        if form is not FORMATS["huggingface"]:  # in transformers, a tokenizer.json has its own
+        if form not in (FORMATS["huggingface"], FORMATS["bert"]):  # in transformers, they have none
             _add_sides(model)
     names = [*_UNHEEDED][: None if form.read is read_sentencepiece else 1]
     unheeded = [name for name in names if config.get(name) is _UNHEEDED[name]]
