@@ -4985,7 +4985,7 @@ class Words(NamedTuple):
         return load_counts(as_path(path))[0].words
 
     @staticmethod
-    def merge(corpora: Sequence[Words], weights: Sequence[float] = ()) -> Words:
+    def add_up(corpora: Sequence[Words], weights: Sequence[float] = ()) -> Words:
         """Add up the words of several corpora, over the single bytes; `a + b` does so for two.
 
         weights  each count is multiplied by the weight of its corpus and rounded, half to even; a
@@ -4994,7 +4994,7 @@ class Words(NamedTuple):
         >>> a, b = Words.from_counts({b"a": 5, b"b": 1}), Words.from_counts({b"b": 1})
         >>> sorted((a + b).to_counts().items())
         [(b'a', 5), (b'b', 2)]
-        >>> sorted(Words.merge([a, b], [0.3, 2]).to_counts().items())
+        >>> sorted(Words.add_up([a, b], [0.3, 2]).to_counts().items())
         [(b'a', 2), (b'b', 2)]
         """
         require(len(weights) in (0, len(corpora)), "there must be a weight for each corpus")
@@ -5007,7 +5007,7 @@ class Words(NamedTuple):
         return counter.words()
 
     def __add__(self, other: Words) -> Words:
-        return self.merge([self, other])
+        return self.add_up([self, other])
 
     def to_counts(self) -> dict[bytes, int]:
         """Make a dict of the words, as bytes, and their counts."""
@@ -5024,6 +5024,11 @@ class Words(NamedTuple):
     def sizes(self) -> np.ndarray:
         """The number of symbols of each word, int64[W]."""
         return np.diff(self.offsets)
+
+    @property
+    def n_tokens(self) -> int:
+        """The number of symbols of the corpus: the sizes of the words times their counts."""
+        return int(self.sizes @ self.counts)
 
     @property
     @interruptible
@@ -5175,6 +5180,16 @@ class CorpusCounts(NamedTuple):
     @property
     def n_pretokens(self):
         return int(self.words.counts.sum())
+
+    def weighted(self, weight: float) -> CorpusCounts:
+        """Multiply the counts of words, and the bytes, by a weight, as `Words.add_up` does."""
+        words = Words.add_up([self.words], [weight])
+        n_others = self.n_bytes - self.words.n_tokens  # that are in no word
+        return self._replace(
+            words=words,
+            n_bytes=words.n_tokens + round(n_others * weight),
+            n_dropped_bytes=round(self.n_dropped_bytes * weight),
+        )
 
     @property
     def described(self):
@@ -5754,7 +5769,8 @@ OUTDATED = -1  # the length of a list that lacks occurrences, which a split has 
 LEAST_SCORE = 5e-324  # the least number above 0
 MERGES_PER_ROUND = 256  # between rounds the progress bar moves, and Ctrl-C takes effect
 MAX_COUNT = 2**63 - 1
-LONGEST_LEARNT = 1 << 16  # cells; or a text of one letter would give tokens half as long as it is
+# in bytes or characters; else a text of one letter would give tokens half as long as it is
+LONGEST_LEARNT = 1 << 16
 INT32_SYMBOLS = 1 << 29  # with fewer in all words, int32 holds any position, and is faster
 
 
@@ -5803,6 +5819,7 @@ _SYMBOL = _record(
     count="int64",  # occurrences of this pair in the corpus when it was merged
     n_tokens="int64",  # symbols in the corpus after this merge
     width="int64",  # cells
+    length="int64",  # bytes, or characters
     start="int64",  # its bytes are spelled[start : start + n_bytes]; the next symbol's follow
     n_bytes="int64",
     tie_key="uint64",  # on a tie the smaller key goes first; with equal keys, the bytes decide
@@ -5810,7 +5827,7 @@ _SYMBOL = _record(
 _PAIR = _record(
     left="int32",
     right="int32",
-    count="int64",  # in the corpus; 0 or less when merged, or longer than LONGEST_LEARNT
+    count="int64",  # in the corpus; 0 or less when merged, or too long
     # occurrences[start : start + length], ascending: all occurrences, and stale ones
     start="int64",  # or FORBIDDEN, or MERGED
     length="int64",  # or OUTDATED
@@ -5870,6 +5887,7 @@ class _Learner:
     by_bytes: bool  # the rule for ties, not by ids
     flip: int  # uint64  of the bits of keys of bytes: 0 if the least bytes go first, else all
     min_frequency: int
+    longest_token: int  # its bytes, or characters
     n_pairs: int
     n_occurrences: int
     threshold: float = np.inf  # the least score of pairs in the heap
@@ -6173,6 +6191,7 @@ def _add_new_pairs(side, c, n_distinct, positions, learner):
     beside = learner.beside[side]
     distinct = learner.distinct[side]
     occurrences = learner.occurrences
+    longest_other = learner.longest_token - symbols[c].length
     # the part of c that was beside the neighbour
     part = i64(symbols[c].left if side == LEFT else symbols[c].right)
     for k in range(n_distinct):
@@ -6193,7 +6212,7 @@ def _add_new_pairs(side, c, n_distinct, positions, learner):
         new.count = neighbour.count
         new.start = stop
         new.length = neighbour.n_occurrences
-        if symbols[x].width + symbols[c].width > LONGEST_LEARNT:
+        if symbols[x].length > longest_other:
             new.count = 0
         neighbour.write_at = stop
         neighbour.offset = 0
@@ -6220,6 +6239,13 @@ def _reserve_memory(learner):
     learner.beside = np.empty((2, n // 2), np.int32)
     learner.pairs = _reserve(learner.pairs, n // 4 + 65536)
     _reserve_pairs(i64(1 << 16), learner)
+
+
+@kernel
+def _is_too_long(left, right, learner):
+    """Check whether the token that joins two symbols would be too long."""
+    symbols = learner.symbols
+    return symbols[left].length + symbols[right].length > learner.longest_token
 
 
 @kernel
@@ -6253,6 +6279,8 @@ def _add_first_pairs(learner):
         record.start = stop
         stop += record.length
         record.length = 0
+        if _is_too_long(record.left, record.right, learner):
+            record.count = 0
     for position in range(len(cells)):
         if pair_of[position] >= 0:
             record = pairs[pair_of[position]]
@@ -6271,6 +6299,7 @@ def _new_symbol(a, b, learner):
     new.left = a
     new.right = b
     new.width = symbols[a].width + symbols[b].width
+    new.length = symbols[a].length + symbols[b].length
     new.n_bytes = symbols[a].n_bytes + symbols[b].n_bytes
     new.tie_key = u64(c)
     if learner.by_bytes:
@@ -6395,8 +6424,7 @@ def _merge_until(goal, learner):
 @kernel
 def _merge_pair(left, right, learner):
     """Merge two symbols: returns the new one, or FORBIDDEN, MERGED or TOO_LONG."""
-    symbols = learner.symbols
-    if symbols[left].width + symbols[right].width > LONGEST_LEARNT:
+    if _is_too_long(left, right, learner):
         return TOO_LONG
     number = _pair_number(left, right, learner)
     if learner.pairs[number].start < 0:
@@ -6435,9 +6463,8 @@ def _change_count(left, right, change, learner):
     if left == WORD_END or right == WORD_END:
         return
     number = _pair_number(left, right, learner)
-    symbols = learner.symbols
     pair = learner.pairs[number]
-    if symbols[left].width + symbols[right].width <= LONGEST_LEARNT:
+    if not _is_too_long(left, right, learner):
         pair.count += change
     if pair.start != FORBIDDEN:
         pair.start = 0
@@ -6518,9 +6545,12 @@ def _make_symbols(words, n_symbols, by_bytes, flip):
     symbols = np.zeros(n_symbols + 1, _SYMBOL)
     letters = symbols[:a]
     letters["width"] = 1
-    letters["n_bytes"] = [len(token) for token in alphabet]
+    letters["n_bytes"] = [*map(len, alphabet)]
+    letters["length"] = letters["n_bytes"]
+    if {*alphabet}.isdisjoint(BYTES[128:]):  # else the tokens are made of bytes
+        letters["length"] = [len(token.decode("utf-8", "replace")) for token in alphabet]
     symbols["start"][1 : a + 1] = np.cumsum(letters["n_bytes"])
-    letters["n_tokens"][-1] = np.dot(words.sizes, words.counts)  # before the first merge
+    letters["n_tokens"][-1] = words.n_tokens  # before the first merge
     if by_bytes:
         letters["tie_key"] = np.array(alphabet, "S8").view(">u8") ^ flip
     else:
@@ -6617,6 +6647,8 @@ class Learner:
                    left id first, then the smallest right id (the rule of Hugging Face, which
                    numbers the bytes in BYTE_ORDER)
     min_frequency  a pair that occurs less often in the corpus has the score 0
+    longest_token  a pair whose token would be longer cannot merge: bytes, or characters if the
+                   alphabet has none of the bytes from 0x80 on; at most LONGEST_LEARNT
 
     A score of your own is a Python function that Numba can compile, with these parameters, whatever
     their names are, and perhaps others that have defaults:
@@ -6640,7 +6672,7 @@ class Learner:
     symbol then has one number in all. Merges and splits can be made again on other words.
 
     Wrong arguments raise InputError and change nothing: a symbol that does not exist, a pair that
-    is forbidden, that is merged already, or that is longer than LONGEST_LEARNT, and more symbols
+    is forbidden, that is merged already, or that is longer than `longest_token`, and more symbols
     than `n_symbols`. After an interrupt the learner can be used, and `n_symbols` tells how many
     merges it made. If it is damaged (by a lack of memory, or by an interrupt of kernels that are
     not compiled), `best`, `count` and all changes raise InputError.
@@ -6669,6 +6701,7 @@ class Learner:
         score: str | Callable = "count",
         tie_break: str = "bytes",
         min_frequency: int = 1,
+        longest_token: int = LONGEST_LEARNT,
     ):
         if isinstance(score, str):
             require_known("`score`", score, SCORES)
@@ -6693,6 +6726,7 @@ class Learner:
             by_bytes=tie_break != "ids",
             flip=TIE_BREAKS[tie_break],
             min_frequency=min(max(min_frequency, 1), MAX_COUNT),
+            longest_token=min(longest_token, LONGEST_LEARNT),
         )
         self._begin(np.empty(0, _PAIR), np.empty(0, index_dtype))
         _add_first_pairs(self._state)
@@ -6918,6 +6952,7 @@ def learn(
     score: str | Callable = "count",
     tie_break: str = "bytes",
     min_frequency: int = 1,
+    longest_token: int = LONGEST_LEARNT,
     progress: bool = False,
 ) -> Learned:
     """Merge the best pair until there are `n_symbols` symbols, which include the alphabet.
@@ -6933,7 +6968,12 @@ def learn(
     # each merge removes at least one symbol from the words
     n_symbols = min(n_symbols, len(words.alphabet) + len(words.symbols))
     learner = Learner(
-        words, n_symbols, score=score, tie_break=tie_break, min_frequency=min_frequency
+        words,
+        n_symbols,
+        score=score,
+        tie_break=tie_break,
+        min_frequency=min_frequency,
+        longest_token=longest_token,
     )
     learner.merge_best(n_symbols, progress=progress)
     return learner.learned()
@@ -8659,23 +8699,33 @@ def segment_wordpiece(text, start, size, tables, scratch, ids, at):
 PREFIX = b"##"  # of the tokens that continue a word
 
 
-def _mark_continuing(words):
+def _mark_continuing(words, required_chars=""):
     """Number the symbols that continue words after those that begin words, which all characters do.
 
-    Returns words, and the number of symbols that begin words.
+    Required characters do both. Returns words, and the number of symbols that begin words.
     """
     a = len(words.alphabet)
     marked = words.symbols + a
     marked[words.offsets[:-1][words.sizes > 0]] -= a
     present = np.zeros(2 * a, bool)
     present[marked] = present[marked % a] = True
+    required = np.isin(words.alphabet, [*map(str.encode, required_chars)])
+    present |= np.tile(required, 2)
     symbols = (np.cumsum(present) - 1)[marked].astype(np.int32)
     alphabet = [words.alphabet[k % a] for k in np.flatnonzero(present)]
     return words._replace(symbols=symbols, alphabet=alphabet), int(present[:a].sum())
 
 
 def learn_wordpiece(
-    words, n_symbols, *, score="count", min_frequency=1, n_beginning=None, progress=False
+    words,
+    n_symbols,
+    *,
+    score="count",
+    min_frequency=1,
+    longest_token=LONGEST_LEARNT,
+    required_chars="",
+    n_beginning=None,
+    progress=False,
 ):
     """Learn `n_symbols` tokens of characters, including the alphabet.
 
@@ -8687,6 +8737,9 @@ def learn_wordpiece(
                    then symbols that begin words
     min_frequency  rarer pairs do not merge; without a limit, the likelihood prefers pairs that
                    occur once
+    longest_token  the most characters of a token, without the prefix
+    required_chars characters of the alphabet of `words` that become tokens with and without the
+                   prefix, even if they do not occur
     n_beginning    the symbols of `words` are tokens of a model, without the prefix; so many begin
                    words, and the others continue them
 
@@ -8705,13 +8758,14 @@ def learn_wordpiece(
     """
     marked = words
     if n_beginning is None:
-        marked, n_beginning = _mark_continuing(words)
+        marked, n_beginning = _mark_continuing(words, required_chars)
     learned = learn(
         marked,
         n_symbols,
         score=score,
         tie_break="ids" if score == "count" else "bytes",
         min_frequency=min_frequency,
+        longest_token=longest_token,
         progress=progress,
     )
     prefixes = [PREFIX * (k >= n_beginning) for k in range(len(marked.alphabet))]
@@ -8810,7 +8864,7 @@ def _list_substrings(words, longest):
     # of the tokens of each size: their sizes, the next shorter ones, places, and counts
     letters = np.ones(n, i64), np.full(n, -1), np.zeros(n, i64), totals
     levels = [letters]
-    for size in range(1, longest + 1):
+    for size in range(1, min(longest + 1, words.sizes.max())):
         starts = starts[starts + size < ends[starts]]
         next_symbols = symbols[starts + size]
         keys = longest_at[starts].astype(i64) << 32 | next_symbols
@@ -8904,8 +8958,9 @@ def _losses(lattice, n_alphabet, scores, expected):
     longest, shorter, sizes, places, _, _ = lattice
     losses = np.full(len(scores), -np.inf)
     total = expected.sum()
-    best = np.empty(MAX_TOKEN_CHARS + 1)
-    last = np.empty(MAX_TOKEN_CHARS + 1, i64)
+    longest_size = i64(sizes.max())
+    best = np.empty(longest_size + 1)
+    last = np.empty(longest_size + 1, i64)
     for token in range(n_alphabet, len(scores)):
         n = i64(sizes[token])
         count = expected[token]
@@ -9069,13 +9124,22 @@ class _UnigramLearner:
         return b"".join(self.words.alphabet[symbol] for symbol in symbols.tolist())
 
 
-def learn_unigram(words, n_symbols, *, old_scores=None, workers=None, progress=False):
+def learn_unigram(
+    words,
+    n_symbols,
+    *,
+    longest_token=MAX_TOKEN_CHARS,
+    old_scores=None,
+    workers=None,
+    progress=False,
+):
     """Learn `n_symbols` tokens, including the alphabet, and their probabilities (Kudo 2018).
 
-    old_scores  tokens of a model and their scores: both stay, these tokens are among the
-                `n_symbols`, and probabilities are fitted for new tokens alone
+    longest_token  the most characters of a token
+    old_scores     tokens of a model and their scores: both stay, these tokens are among the
+                   `n_symbols`, and probabilities are fitted for new tokens alone
 
-    Learning begins with the SEED_SIZE substrings of up to MAX_TOKEN_CHARS symbols that cover the
+    Learning begins with the SEED_SIZE substrings of up to `longest_token` symbols that cover the
     most of the corpus; there may be fewer. Each round fits the probabilities in SUB_ITERATIONS
     steps of expectation maximization. It then keeps the fraction SHRINKING_FACTOR of the tokens:
     the alphabet, and the tokens whose removal would cost the most probability. The last tenth of
@@ -9094,7 +9158,7 @@ def learn_unigram(words, n_symbols, *, old_scores=None, workers=None, progress=F
     _check_words(words, n_symbols)
     engine = Engine(workers, progress)
     scores = old_scores or {}
-    learner = _UnigramLearner(words, SEED_SIZE, MAX_TOKEN_CHARS, engine, scores)
+    learner = _UnigramLearner(words, SEED_SIZE, longest_token, engine, scores)
     n_symbols -= len(scores) - learner.n_fixed  # without those that do not occur
     goal = learner.n_fixed + (n_symbols - learner.n_fixed) * 11 // 10
     likelihoods = []
@@ -12998,11 +13062,15 @@ def train(
     mark: str | None = None,
     normalizer: Sequence[str] = (),
     coverage: float | None = None,
+    required_chars: str = "",
     byte_fallback: bool = False,
     unk_token: str | None = None,
     tie_break: str | None = None,
     score: str | Callable | None = None,
     min_frequency: int | None = None,
+    longest_token: int | None = None,
+    balance: float | None = None,
+    weights: Sequence[float] = (),
     max_words: int = MAX_WORDS,
     out: PathName | None = None,
     template: str | None = None,
@@ -13053,6 +13121,7 @@ def train(
     coverage           with characters: only the most frequent ones, which make up this share of the
                        text, become tokens, and all of ASCII and white space; the default is
                        0.9995, as in SentencePiece
+    required_chars     with characters: these become tokens, too, even if they do not occur
     byte_fallback      with characters: unknown characters become tokens of their bytes
     unk_token          with characters and no byte fallback: the token of unknown characters; the
                        default is <unk> or, with wordpiece, [UNK]
@@ -13064,6 +13133,13 @@ def train(
                        count(ab) / (count(a) * count(b)), which prefers rare pairs; in Python also a
                        function, see `Learner`
     min_frequency      do not merge rarer pairs; 0 and 1 allow every pair
+    longest_token      the most bytes of a token or, with characters, the most characters, without
+                       the prefix of wordpiece; the default is 16 with unigram, else 65,536
+    balance            each of the inputs is a language, and its share of the bytes becomes
+                       proportional to share ** balance: 1 changes nothing, and 0 makes all shares
+                       equal. The counts of words are multiplied and rounded (Conneau and Lample
+                       2019, "Cross-lingual Language Model Pretraining")
+    weights            the factors of the counts of the inputs, by hand, in their order
     max_words          drop the rarest words when there are more unique words than this; 0: never
                        drop any
     out                folder to write, as `Training.save` does
@@ -13076,6 +13152,7 @@ def train(
 
     $ train corpus.txt --vocab-size 32k --special-token "<|endoftext|>" --out model
     $ train "shards/*.jsonl.gz" --model unigram --vocab-size 16k --out unigram
+    $ train english.txt german.txt --balance 0.3 --out balanced
     $ train corpus.txt --like openai-community/gpt2 --vocab-size 32k --out mine
 
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -13111,9 +13188,10 @@ def train(
             require(like is None, "`like` and `from_` cannot be combined")
             start = start_from(from_, special_tokens, pattern)
     options = {"tie_break": tie_break, "score": score, "min_frequency": min_frequency}
+    options["longest_token"] = longest_token
     options = {name: value for name, value in options.items() if value is not None}
     options |= learner_options
-    start.check(vocab_size, coverage)
+    start.check(vocab_size, coverage, required_chars)
     coverage = COVERAGE if coverage is None else coverage
     _add_settings(
         start.model,
@@ -13125,6 +13203,9 @@ def train(
         model_max_length=model_max_length,
         chat_template=chat_template,
     )
+    languages = ()
+    if balance is not None or weights:
+        languages = _find_languages(inputs, words_files and files, weights, balance)
     source = start.source(None if words_files else files, text_field, skip_bad_lines)
     _check_settings(files, words_files, settings, source)
     if out is not None:
@@ -13133,17 +13214,27 @@ def train(
     with stage("compile") as timings["compile"]:
         _compile_training(start, source, options, engine)
     with stage("scan") as timings["scan"]:
-        counted = count(source, engine, words_files, max_words)
-        timings["scan"].n_bytes = counted.n_bytes * (not words_files)
+        shares = {}
+        text = source
+        if languages:
+            if not words_files:
+                texts = (dataclasses.replace(source, files=path) for path in languages)
+                words_files = [count(text, engine, (), max_words) for text in texts]
+            words_files, shares = _weigh_languages(languages, words_files, weights, balance)
+            text = dataclasses.replace(source, files=None)
+        counted = count(text, engine, words_files, max_words)
+        timings["scan"].n_bytes = counted.n_bytes * bool(source.files)
     require(len(counted.words.counts), f"no text to learn from in {_name_some(files)}")
     with stage("learn") as timings["learn"]:
-        learned = start.learn(counted.words, vocab_size, coverage, options, engine)
+        words = counted.words
+        learned = start.learn(words, vocab_size, coverage, options, engine, required_chars)
     with stage("vocabulary") as timings["vocabulary"]:
         tokenizer = Tokenizer.from_model(start.build(learned), is_checked=True)
     if len(tokenizer) < vocab_size:
         note(f"the text gives {len(tokenizer):,} tokens, fewer than the {vocab_size:,} asked for")
     options |= {"vocab_size": vocab_size, "coverage": coverage, "max_words": max_words}
-    training = Training(tokenizer, counted, learned, timings, source, start, options)
+    options |= {"required_chars": required_chars, "balance": balance, "weights": [*weights]}
+    training = Training(tokenizer, counted, learned, timings, source, start, options, shares)
     if out is not None:
         with stage("save") as timings["save"]:
             training.save(out)
@@ -13244,10 +13335,11 @@ class Start(NamedTuple):
             skip_bad_lines=skip_bad_lines,
         )
 
-    def check(self, vocab_size: int, coverage: float | None) -> None:
+    def check(self, vocab_size: int, coverage: float | None, required_chars: str = "") -> None:
         """Raise InputError for a size that is too small or too large, or for a wrong coverage."""
         is_of_bytes = self.model.alphabet == "bytes"
         require(coverage in (None, 1) or not is_of_bytes, "`coverage` goes with characters")
+        require(not required_chars or not is_of_bytes, "`required_chars` goes with characters")
         require(
             coverage is None or 0 < coverage <= 1,
             f"`coverage` is more than 0, and at most 1, not {coverage}",
@@ -13261,7 +13353,7 @@ class Start(NamedTuple):
             f"it must be {n_least} to {MAX_ID:,}",
         )
 
-    def learn_symbols(self, words, n_symbols, options, engine=None):
+    def learn_symbols(self, words, n_symbols, options, engine=None, required_chars=""):
         """Call the learner of the family with the options that it takes."""
         learner = FAMILIES[self.family].learn
         names = inspect.signature(learner).parameters.keys()
@@ -13269,8 +13361,9 @@ class Start(NamedTuple):
             raise InputError(f"`{name}` is no option of `train` with the family {self.family}")
         engine = engine or Engine()
         fields = {"workers": engine.n_workers, "progress": engine.progress}
-        of_engine = {name: fields[name] for name in names & fields}
-        return learner(words, n_symbols, **options, **of_engine)
+        fields["required_chars"] = required_chars
+        more = {name: fields[name] for name in names & fields}
+        return learner(words, n_symbols, **options, **more)
 
     def learn(
         self,
@@ -13279,16 +13372,17 @@ class Start(NamedTuple):
         coverage: float = 1.0,
         options: Mapping[str, object] = MappingProxyType({}),
         engine: Engine | None = None,
+        required_chars: str = "",
     ) -> Learned:
         """Learn from words over bytes; `options` are those of the learner of the family."""
         model = self.model
         n_symbols = vocab_size - len(model.vocab)
         if self.places is None:
-            words, n_old, more = _words_to_go_on(model, words, coverage)
+            words, n_old, more = _words_to_go_on(model, words, coverage, required_chars)
             return self.learn_symbols(words, n_symbols + n_old, {**options, **more}, engine)
         if model.alphabet == "characters":
-            words = words.as_characters(coverage, self.metaspace)
-        return self.learn_symbols(words, n_symbols, options, engine)
+            words = words.as_characters(coverage, self.metaspace, required_chars)
+        return self.learn_symbols(words, n_symbols, options, engine, required_chars)
 
     def build(self, learned: Learned) -> Model:
         """Make the model with the learnt tokens."""
@@ -13461,7 +13555,6 @@ def start_like(model: AnyModel, special_tokens: Sequence[str] = ()) -> Start:
         special_tokens=[*places["first"], *places["last"]],
         added_from=MAX_ID,
         unused=(),
-        config=copy.deepcopy(model.config),
         **fields,
     )
     return Start(base, family, places, base.pattern)
@@ -13477,7 +13570,7 @@ def start_from(
     """
     model = _model_of_any(model)
     family = _family_of(model)
-    fields = {"config": copy.deepcopy(model.config)}
+    fields = {}
     if model.kind == "bpe":
         merges, _ = _as_merges(model)
         fields |= {"merges": merges, "scores": None, "ignore_merges": False}
@@ -13504,7 +13597,7 @@ def _with_ids(part, ids):
     return part
 
 
-def _words_to_go_on(model, words, coverage):
+def _words_to_go_on(model, words, coverage, required_chars):
     """Prepare words over bytes for learning that goes on from a model.
 
     Returns the words, the number of tokens of the model that the learner counts, and options for
@@ -13513,7 +13606,8 @@ def _words_to_go_on(model, words, coverage):
     known = model.ordinary_ids
     letters = []
     if model.alphabet == "characters":
-        characters = words.as_characters(coverage, required=map(chr, model.letters))
+        required = [*map(chr, model.letters), *required_chars]
+        characters = words.as_characters(coverage, required=required)
         letters = [letter for letter in characters.alphabet if letter not in known]
     if model.kind == "unigram":
         scores = {token: float(model.scores[token_id]) for token, token_id in known.items()}
@@ -13615,6 +13709,8 @@ class Training:
     source: Source  # of the text
     start: Start
     options: Mapping[str, object]  # of the learner, and its limits
+    # of each language in the bytes of words, before and after it was weighted
+    shares: Mapping[str, Sequence[float]] = dataclasses.field(default_factory=dict)
 
     @functools.cached_property
     def _sizes(self):
@@ -13626,8 +13722,7 @@ class Training:
         model = self.tokenizer.model
         words = self.counted.words
         if model.kind == "bpe" and model.alphabet == "bytes":
-            n_kept = int(words.sizes @ words.counts)
-            return int(self.learned.n_tokens[-1]), min(self._n_text, n_kept)
+            return int(self.learned.n_tokens[-1]), min(self._n_text, words.n_tokens)
         steps = [step for step in (self.start.metaspace, "none") if step]
         model = dataclasses.replace(model, pattern=steps, normalizer=(), drops_unknown=True)
         encoded = encode_words(Tokenizer.from_model(model), words, self._n_text)
@@ -13729,6 +13824,8 @@ class Training:
         model = self.tokenizer.model
         table = tabulate_counts(self.counted, "Training")
         rows = table.rows
+        for name, (before, after) in self.shares.items():
+            rows.append(("share", f"{before:.1%}, weighted {after:.1%}: {name}"))
         if learned.counts is not None:  # a Unigram has no merges
             last = number_of(int(learned.counts[-1:].sum()), "time")
             rows.append(("merges", f"{len(learned.counts):,}; the last pair occurred {last}"))
@@ -13860,7 +13957,7 @@ def _find_texts(inputs, texts, counts):
     require(n_given <= 1, "`inputs`, `texts` and `counts` cannot be combined")
     if counts is not None:
         words = Words.from_counts(read_counts(counts) if isinstance(counts, PathName) else counts)
-        return ["`counts`"], [CorpusCounts(words, 0, int(words.sizes @ words.counts))], ()
+        return ["`counts`"], [CorpusCounts(words, 0, words.n_tokens)], ()
     require(
         (texts is None or isinstance(texts, Iterable))
         and not isinstance(texts, Text | Mapping)
@@ -13885,6 +13982,33 @@ def _find_texts(inputs, texts, counts):
     if len(set(files)) < len(files):
         raise InputError("a words file is named twice: its words would count twice")
     return files, *zip(*map(load_counts, files), strict=True)
+
+
+def _find_languages(inputs, words_files, weights, balance):
+    """List the names of the languages: of all inputs, or of all words files."""
+    require(not isinstance(inputs, PathName), "`balance` and `weights` need a list of `inputs`")
+    languages = [*map(str, words_files or inputs)]
+    n = len(languages) if balance is None else 0
+    message = f"{n} `weights` are needed for {len(languages)} `inputs`, or a `balance`"
+    require(len(weights) == n, message)
+    require(not balance or 0 < balance <= 1, f"`balance` is from 0 to 1, not {balance}")
+    return languages
+
+
+def _weigh_languages(names, parts, weights, balance):
+    """Multiply the counts of each language by its weight, or balance them: see `train`.
+
+    Returns them, and a dict of the share of each language before and after.
+    """
+    sizes = np.array([part.words.n_tokens for part in parts])
+    for name, size in zip(names, sizes, strict=True):
+        require(size, f"no text to learn from in {name}")
+    if balance is not None:
+        weights = (sizes / sizes.max()) ** (balance - 1)  # the counts of the largest one stay
+    parts = [*map(CorpusCounts.weighted, parts, weights)]
+    after = np.array([part.words.n_tokens for part in parts])
+    shares = np.stack([sizes / sizes.sum(), after / after.sum()], axis=1)
+    return parts, dict(zip(names, shares.tolist(), strict=True))
 
 
 def _open_settings(settings):
@@ -14762,7 +14886,8 @@ class Comparison(Report):
 
     def tables(self) -> list[Table]:
         header = ("model", *self.corpora)
-        rates = [*zip(self.models, *self.bytes_per_token.T, strict=True)]
+        least = self.bytes_per_token.min(axis=1)
+        rates = [*zip(self.models, *self.bytes_per_token.T, least, strict=True)]
         lost = [*zip(self.models, *self.lost.T, strict=True)]
         words = []
         for word, n, pieces in self.differences[:ROWS]:
@@ -14771,7 +14896,7 @@ class Comparison(Report):
         which = f"% of the {COMPARED_WORDS:,} most frequent, weighted"
         title = f"Words split alike by all: {100 * self.same:.1f} {which}"
         return [
-            Table("Bytes per token", header, rates),
+            Table("Bytes per token", (*header, "the fewest"), rates),
             Table("Lost: % of the bytes that are in no token", header, lost),
             Table(title, ("word", "count", *self.models), words),
         ]
@@ -14985,7 +15110,7 @@ COMMANDS = {
 }
 _POSITIONAL = ("model", "models", "inputs", "tokens", "text")  # these are no options
 _PYTHON_ONLY = ("texts", "progress", "engine")
-_MANY = ("Sequence[str]", "Files", "Models", "Text")  # the types of lists
+_MANY = ("Sequence[str]", "Sequence[float]", "Files", "Models", "Text")  # the types of lists
 # In docstrings: a command, without the program's name; and a parameter with its help.
 _EXAMPLE = re.compile(r"^ *\$ (.+)", re.MULTILINE)
 _ROW = regex.compile(r"^(\w+)  +(.+(?:\n  +.+)*)", regex.MULTILINE)
@@ -15029,7 +15154,11 @@ def _add_argument(parser, parameter, text, is_option):
     is_needed = default is parameter.empty
     kind = getattr(parameter.annotation, "__name__", str(parameter.annotation)).partition(" ")[0]
     option = "--" + name.rstrip("_").replace("_", "-")
-    settings = {"help": text, "metavar": name.upper()}
+    settings = {"help": text, "metavar": name.upper(), "type": str}
+    if kind == "int":
+        settings["type"] = _whole_number
+    elif "float" in kind:
+        settings["type"] = float
     if kind == "bool":
         settings = {"help": text, "action": "store_true"}
     elif kind in _MANY and is_option:
@@ -15037,10 +15166,8 @@ def _add_argument(parser, parameter, text, is_option):
         settings |= {"action": "append", "help": f"{text}; may be repeated"}
     elif kind in _MANY:
         settings["nargs"] = "+" if is_needed else "*"
-    else:
-        settings["type"] = {"int": _whole_number, "float": float}.get(kind, str)
-        if default not in (None, parameter.empty):
-            settings["help"] = f"{text} (default: {default})"
+    elif default not in (None, "", parameter.empty):
+        settings["help"] = f"{text} (default: {default})"
     if is_option:
         parser.add_argument(option, dest=name, required=is_needed, **settings)
         return option

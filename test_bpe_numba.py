@@ -171,7 +171,16 @@ def naive_score(score, count, left, right, size, n_tokens):
 class NaiveLearner:
     """A Learner as it is defined: words are lists of symbols, and each call counts the pairs."""
 
-    def __init__(self, counts, alphabet=BYTES, score="count", tie_break="bytes", min_frequency=1):
+    def __init__(
+        self,
+        counts,
+        alphabet=BYTES,
+        score="count",
+        tie_break="bytes",
+        min_frequency=1,
+        longest_token=1 << 16,
+    ):
+        self.longest_token = longest_token
         self.words = [(list(word), n) for word, n in counts.items() if n]
         self.tokens = list(alphabet)
         self.score = score
@@ -189,7 +198,12 @@ class NaiveLearner:
         return tally((symbol, n) for word, n in self.words for symbol in word)
 
     def pairs(self):
-        return tally((pair, n) for word, n in self.words for pair in pairwise(word))
+        pairs = tally((pair, n) for word, n in self.words for pair in pairwise(word))
+        return Counter({pair: n for pair, n in pairs.items() if not self.is_too_long(pair)})
+
+    def is_too_long(self, pair):
+        token = b"".join(self.tokens[symbol] for symbol in pair)
+        return len(token if b"\xff" in self.tokens else token.decode()) > self.longest_token
 
     def scores(self):
         """The count and the score of each pair that occurs and is not forbidden."""
@@ -2248,7 +2262,7 @@ def test_words_are_the_counts():
     assert words.to_counts() == {b"ab": 2, b"\xff": 2**33} and list(words.alphabet) == BYTES
     symbols = np.frombuffer(b"ababab", np.uint8).astype(np.int32)
     thrice = bpe.Words(symbols, np.array([0, 2, 4, 6]), np.array([1, 2, 3]))
-    assert bpe.Words.merge([thrice]).to_counts() == {b"ab": 6}
+    assert bpe.Words.add_up([thrice]).to_counts() == {b"ab": 6}
     assert bpe.learn(thrice, 257).counts.tolist() == [6]
 
 
@@ -2380,15 +2394,15 @@ def test_words_of_several_corpora_are_added_up_by_weight(corpora, weights):
     parts = [bpe.Words.from_counts(counts) for counts in corpora]
     sums = tally(item for counts in corpora for item in counts.items())
     del sums[b""]
-    assert bpe.Words.merge(parts).to_counts() == +sums
+    assert bpe.Words.add_up(parts).to_counts() == +sums
     if len(parts) == 2:
-        assert (parts[0] + parts[1]).digest == bpe.Words.merge(parts).digest
+        assert (parts[0] + parts[1]).digest == bpe.Words.add_up(parts).digest
     weighted = Counter()
     for counts, weight in zip(corpora, weights, strict=False):
         for word, n in counts.items():
             weighted[word] += round(n * weight)
     del weighted[b""]
-    assert bpe.Words.merge(parts, weights[: len(parts)]).to_counts() == +weighted
+    assert bpe.Words.add_up(parts, weights[: len(parts)]).to_counts() == +weighted
 
 
 ONE_WORD = bpe.Words.from_counts({b"ab": 3})
@@ -2405,7 +2419,7 @@ NOT_ADDED_UP = [
 @pytest.mark.parametrize("corpora, weights, message", NOT_ADDED_UP)
 def test_words_that_cannot_be_added_up_are_named(corpora, weights, message):
     with refusal(message):
-        bpe.Words.merge(corpora, weights)
+        bpe.Words.add_up(corpora, weights)
     with refusal("another alphabet"):
         ONE_WORD + ONE_WORD.as_characters()
 
@@ -2469,6 +2483,7 @@ SCORES = [
     lambda count, size, weight=3: count * size**weight,
 ]
 some_options = {"score": st.just("count") | st.sampled_from(SCORES), "tie_break": tie_breaks}
+some_options |= {"longest_token": st.just(1 << 16) | st.integers(1, 9)}
 
 
 @examples(100)
@@ -2815,8 +2830,9 @@ def test_going_on_from_a_model_is_training_in_one_go(
 @given(
     text=st.lists(st.sampled_from(["the", "of", "12", "3", "a", ", "]), min_size=2, max_size=40),
     extra=st.integers(0, 15),
+    longest=st.just(99) | st.integers(1, 9),
 )
-def test_going_on_reaches_across_the_ends_of_old_pretokens(text, extra):
+def test_going_on_reaches_across_the_ends_of_old_pretokens(text, extra, longest):
     text = " ".join(text).encode()
     old = bpe.learn(bpe.Words.from_counts(Counter(bpe.Pattern("gpt2").split(text))), 262)
     vocab = bpe.build_vocabulary(old, {})
@@ -2825,11 +2841,12 @@ def test_going_on_reaches_across_the_ends_of_old_pretokens(text, extra):
     tokens = [vocab[id] for id in sorted(vocab)]
     size = len(tokens) + extra
     words = bpe.words_of_model(model, bpe.Words.from_counts(counts))
-    learned = bpe.learn(words, size, tie_break="ids")
+    options = {"tie_break": "ids", "longest_token": longest}
+    learned = bpe.learn(words, size, **options)
     by_ids = {}
     for word, n in counts.items():
         by_ids[tuple(map(tokens.index, naive_encode(word, old.merges)))] = n
-    assert history(learned) == naive_learn(by_ids, size, tokens, tie_break="ids")
+    assert history(learned) == naive_learn(by_ids, size, tokens, **options)
     extended = bpe.Tokenizer.from_model(bpe.extend_model(model, learned))
     n_ids = sum(len(extended.encode(word)) * count for word, count in counts.items())
     assert n_ids == learned.n_tokens[-1]
@@ -3417,14 +3434,14 @@ def naive_wordpiece(word, vocab, prefix="##", unk=None, max_chars=100):
     return tokens
 
 
-def naive_likelihood(counts, n_symbols, min_frequency=1):
+def naive_likelihood(counts, n_symbols, **options):
     """The history of merges by likelihood. A symbol is a text, and whether it continues a word."""
     marked = {word: [(char, k > 0) for k, char in enumerate(word.decode())] for word in counts}
     later = {*chain(*marked.values())}
     symbols = sorted(later | {(char, False) for char, _ in later}, key=lambda symbol: symbol[::-1])
     number = {symbol: k for k, symbol in enumerate(symbols)}
     words = {tuple(map(number.get, marked[word])): n for word, n in counts.items()}
-    options = {"score": "likelihood", "min_frequency": min_frequency}
+    options["score"] = "likelihood"
     alphabet = [char.encode() for char, _ in symbols]
     *merges, tokens = naive_learn(words, n_symbols, alphabet, **options)
     continues = [continues for _, continues in symbols]
@@ -3444,12 +3461,18 @@ counts_of_words = few_letters_of_words.flatmap(
 
 
 @examples(60)
-@given(counts=counts_of_words, extra=st.integers(0, 60), least=st.integers(0, 4))
-def test_tokens_by_likelihood_are_those_of_the_oracle(counts, extra, least):
+@given(
+    counts=counts_of_words,
+    extra=st.integers(0, 60),
+    least=st.integers(0, 4),
+    longest=st.just(99) | st.integers(1, 9),
+)
+def test_tokens_by_likelihood_are_those_of_the_oracle(counts, extra, least, longest):
     words = words_of_characters(counts)
     n_symbols = 2 * len(words.alphabet) + extra
-    learned = bpe.learn_wordpiece(words, n_symbols, score="likelihood", min_frequency=least)
-    assert history(learned) == naive_likelihood(counts, n_symbols, least)
+    options = {"min_frequency": least, "longest_token": longest}
+    learned = bpe.learn_wordpiece(words, n_symbols, score="likelihood", **options)
+    assert history(learned) == naive_likelihood(counts, n_symbols, **options)
 
 
 def in_their_order(words, theirs):
@@ -6606,6 +6629,61 @@ def test_new_tokens_in_the_clothes_of_another_model(name, library):
         assert ours.encode(text) == theirs.encode(text, add_special_tokens=False).ids
 
 
+WITH_LIMITS = [({}, 5), ({"model": "longest"}, 1), ({"alphabet": "characters"}, 1)]
+WITH_LIMITS += [({"model": "wordpiece"}, 3), ({"model": "unigram"}, 4), ({"model": "unigram"}, 30)]
+
+
+@pytest.mark.parametrize("options, longest", WITH_LIMITS, ids=str)
+def test_tokens_have_the_required_characters_and_are_not_too_long(options, longest, library):
+    texts = [path.read_text() + "☃" + "-" * 500 for path in library[:9]]
+    is_of_bytes = options.get("model", "longest") == "longest" and "alphabet" not in options
+    if not is_of_bytes:
+        options |= {"required_chars": "☃中ß", "coverage": 0.9}
+    options |= {"longest_token": longest, "vocab_size": 600}
+    old = bpe.train(texts=texts, **options).tokenizer
+    more = {"required_chars": "文☃"} if not is_of_bytes else {}
+    new = bpe.train(texts=texts, from_=old, vocab_size=700, longest_token=longest, **more).tokenizer
+    for ours in (old, new):
+        tokens = [token for id, token in ours.vocab.items() if id in ours.model.ordinary]
+        tokens = [token.removeprefix(b"##") for token in tokens]
+        sizes = [len(token if is_of_bytes else token.decode()) for token in tokens]
+        assert max(sizes) == longest
+        text = "a☃ß☃中" if ours is old else "文☃ 文☃"
+        assert is_of_bytes or ours.decode(ours.encode(text)).strip() == text
+
+
+@pytest.mark.parametrize("weights", [(), (1, 2.5), (0.4, 0)], ids=str)
+def test_languages_have_the_shares_that_are_asked_for(weights, library, tmp_path, command):
+    balance = None if weights else 0.3
+    paths = tmp_path / "a", tmp_path / "b"
+    for path, files in zip(paths, (library[:9], library[9:12]), strict=True):
+        path.mkdir()
+        for file in files:
+            (path / file.with_suffix(".txt").name).write_text(file.read_text())
+    counts = [bpe.count(path).words.to_counts() for path in paths]
+    sizes = [sum(len(word) * n for word, n in part.items()) for part in counts]
+    by_hand = weights or [(size / max(sizes)) ** (0.3 - 1) for size in sizes]
+    sums = Counter()
+    for part, weight in zip(counts, by_hand, strict=True):
+        sums.update({word: round(n * weight) for word, n in part.items()})
+    options = {"vocab_size": 500, "weights": weights, "balance": balance, "workers": 1}
+    training = bpe.train(paths, **options)
+    assert training.counted.words.to_counts() == +sums
+    before, after = zip(*training.shares.values(), strict=True)
+    assert before == pytest.approx(np.divide(sizes, sum(sizes)))
+    wanted = np.multiply(sizes, by_hand)
+    assert after == pytest.approx(wanted / wanted.sum(), abs=0.02)
+    rows = training.summary().rows
+    assert ("lost", "0 bytes") in rows and [name for name, _ in rows].count("share") == 2
+    line = "".join(f" --weight {weight}" for weight in weights) or " --balance 0.3"
+    command(f"train a b --vocab-size 500 --out m{line}", cwd=tmp_path)
+    assert bpe.Tokenizer.load(tmp_path / "m").digest == training.tokenizer.digest
+    words = [path.with_suffix(".npz") for path in paths]
+    for path, file in zip(paths, words, strict=True):
+        bpe.count_files(path, file, workers=1)
+    assert bpe.train(words, **options).record == training.record
+
+
 def test_bad_options_are_refused_before_texts_are_read(command, tmp_path, monkeypatch):
     monkeypatch.setattr(bpe, "count", lambda *_, **__: 1 / 0)
     wordpiece = {"model": "wordpiece", "score": "best"}
@@ -8258,6 +8336,14 @@ REFUSED_ARGUMENTS = {
         ({"score": lambda count: count}, "2, 4 or 5 numbers, not 1"),
         ({"score": lambda count, size: len(bpe)}, "cannot be compiled: "),
         ({"normalizer": ["nfx"]}, "no normalizer is named 'nfx'"),
+        ({"required_chars": "é"}, "`required_chars` goes with characters"),
+        ({"balance": 0.5}, "`balance` and `weights` need a list of `inputs`"),
+    ],
+    lambda options: bpe.train(["text.txt", "empty.txt"], 300, **options): [
+        ({"balance": 1.5}, "`balance` is from 0 to 1, not 1.5"),
+        ({"balance": 0.5, "weights": [1, 2]}, "0 `weights` are needed for 2 `inputs`, or a"),
+        ({"weights": [1]}, "2 `weights` are needed for 2 `inputs`"),
+        ({"weights": [1, -1]}, "no text to learn from in empty.txt"),
     ],
 }
 # Other calls, and the messages.
