@@ -2479,6 +2479,39 @@ class _CutPass(NamedTuple):
         return sorted(borders - {0, len(text)})
 
 
+class _WordsPass(NamedTuple):
+    r"""A pass that does a Split that removes \s, and a Metaspace that marks every pretoken.
+
+    It writes no END between pretokens, so the next pass must always cut before the mark.
+    """
+
+    table: ScanTable  # of the Split
+    mark: str
+    warning = ""
+
+    def apply(self, scan, flat, opening):
+        """Write the mark before words, and leave out white space."""
+        return flat.rewritten(_write_words, self.table, _with_padding(self.mark.encode()))
+
+    def apply_to_text(self, text):
+        """Change one text as `apply` changes a flat text."""
+        words = [word.removeprefix(self.mark) for word in _WHITE_SPACE.split(text) if word]
+        return "".join([self.mark + word for word in words])
+
+
+_WHITE_SPACE = regex.compile(r"\s+")
+
+
+def _mark_words(steps, passes):
+    """Make one pass of the first two if a _WordsPass does the same."""
+    match steps:
+        case (Split(r"\s", "removed", False), Metaspace(mark, "always"), _, *_):
+            split, _, table = [cut_pass.table for cut_pass in passes[:3]]
+            if table and table.must_split[:, table.class_of[ord(mark)]].all():
+                return [_WordsPass(split, mark), *passes[2:]]
+    return passes
+
+
 class Pattern:
     r"""A pretokenizing pattern: a name in PATTERNS, or steps that cut in turn.
 
@@ -2526,6 +2559,7 @@ class Pattern:
         if not self.table:
             # Another pass finds the pieces that the others have cut.
             self.passes += _compile_passes((PATTERNS["none"],))
+        self.passes = _mark_words(self.steps, self.passes)
 
     def __reduce__(self):
         return Pattern, (self.parts,)
@@ -3223,6 +3257,36 @@ def _write_spaces(text, scanned, meanings, mark, scheme, opening):
         out[n] = END
         n += 1
         meaning = min(meanings[m], INSIDE)
+    return _add_padding(out, n), meanings
+
+
+@kernel
+def _write_words(text, scanned, meanings, table, mark):
+    """Write a mark before each word that lacks it, and no white space; returns text and meanings.
+
+    table  of a Split that drops white space
+    """
+    class_of = table.class_of
+    dropped = table.dropped
+    size = len(mark) - PADDING
+    stop = len(text) - PADDING
+    out = _on_huge_pages(np.empty(len(text) + (stop // 2 + 1) * size, u8))
+    n = ZERO
+    position = ZERO
+    while position < stop:
+        start = position
+        character = _decode_character(text, position, stop)
+        while scanned[position] != END and not dropped[class_of[character >> 3]]:
+            position += character & 7
+            character = _decode_character(text, position, stop)
+        if start < position:
+            if not _equal(text, start, mark, 0, size):
+                n = _copy_bytes(mark, ZERO, size, out, n)
+            n = _copy_bytes(text, start, position, out, n)
+        if scanned[position] == END:
+            out[n] = END
+            n += 1
+        position += character & 7
     return _add_padding(out, n), meanings
 
 
