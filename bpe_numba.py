@@ -5052,8 +5052,9 @@ class Words(NamedTuple):
     def add_up(corpora: Sequence[Words], weights: Sequence[float] = ()) -> Words:
         """Add up the words of several corpora, over the single bytes; `a + b` does so for two.
 
-        weights  each count is multiplied by the weight of its corpus and rounded, half to even; a
-                 word whose count is 0 then is left out
+        weights  each count is multiplied by the weight of its corpus. A hash of the word decides
+                 whether it is rounded up or down, so the sum of many is nearly the product, even if
+                 most words occur once. A word whose count is 0 then is left out
 
         >>> a, b = Words.from_counts({b"a": 5, b"b": 1}), Words.from_counts({b"b": 1})
         >>> sorted((a + b).to_counts().items())
@@ -5066,7 +5067,10 @@ class Words(NamedTuple):
         for words, weight in itertools.zip_longest(corpora, weights, fillvalue=1):
             greatest = float(words.counts.max(initial=0)) * weight
             require(0 <= greatest < 2**63, f"the weight {weight!r} is below 0 or too large")
-            counts = np.round(words.counts * weight).astype(i64)
+            products = words.counts * weight
+            counts = products.astype(i64)
+            hashes = _hash_words(words.symbols, words.offsets, words.sizes.astype(u64))
+            counts += products - counts > hashes / 2.0**64
             counter.add_words(words._replace(counts=counts))
         return counter.words()
 
@@ -13201,8 +13205,8 @@ def train(
                        the prefix of wordpiece; the default is 16 with unigram, else 65,536
     balance            each of the inputs is a language, and its share of the bytes becomes
                        proportional to share ** balance: 1 changes nothing, and 0 makes all shares
-                       equal. The counts of words are multiplied and rounded (Conneau and Lample
-                       2019, "Cross-lingual Language Model Pretraining")
+                       equal. The counts of words are multiplied, see `Words.add_up` (Conneau and
+                       Lample 2019, "Cross-lingual Language Model Pretraining")
     weights            the factors of the counts of the inputs, by hand, in their order
     max_words          drop the rarest words when there are more unique words than this; 0: never
                        drop any
@@ -13243,13 +13247,12 @@ def train(
     else:
         given = {"model": model, "alphabet": alphabet, "mark": mark, "normalizer": normalizer}
         given |= {"byte_fallback": byte_fallback, "unk_token": unk_token}
+        given |= {"pattern": pattern} if from_ is None else {"like": like}
         for name, value in given.items():
             require(not value, f"`{name}` is that of the model: omit it with `like` and `from_`")
         if from_ is None:
-            require(pattern is None, "`pattern` is that of the model: omit it with `like`")
             start = start_like(like, special_tokens)
         else:
-            require(like is None, "`like` and `from_` cannot be combined")
             start = start_from(from_, special_tokens, pattern)
     options = {"tie_break": tie_break, "score": score, "min_frequency": min_frequency}
     options["longest_token"] = longest_token
@@ -13571,15 +13574,6 @@ def _decoder(metaspace, prefix, byte_fallback):
     return join if byte_fallback else join[1:]
 
 
-def _model_of_any(model):
-    """Return a Model, that of a tokenizer or a training, or that of a path."""
-    if isinstance(model, Training):
-        model = model.tokenizer
-    if isinstance(model, Tokenizer):
-        model = model.model
-    return model if isinstance(model, Model) else load_model(model)
-
-
 def _family_of(model):
     """Find the family that learns models of this kind, and of this alphabet if there are two."""
     names = [name for name, family in FAMILIES.items() if family.kind == model.kind]
@@ -13599,7 +13593,7 @@ def start_like(model: AnyModel, special_tokens: Sequence[str] = ()) -> Start:
     >>> start.model.vocab, start.places
     ({0: b'<s>'}, {'first': ['<s>'], 'last': []})
     """
-    model = _model_of_any(model)
+    model = open_model(model).model
     family = _family_of(model)
     half = len(model.vocab) / 2
     places = {"first": [], "last": []}
@@ -13632,7 +13626,7 @@ def start_from(
     >>> start_from(Tokenizer.from_merges([(b"a", b"b")])).places is None
     True
     """
-    model = _model_of_any(model)
+    model = open_model(model).model
     family = _family_of(model)
     fields = {}
     if model.kind == "bpe":
@@ -14055,7 +14049,6 @@ def _find_languages(inputs, words_files, weights, balance):
     n = len(languages) if balance is None else 0
     message = f"{n} `weights` are needed for {len(languages)} `inputs`, or a `balance`"
     require(len(weights) == n, message)
-    require(not balance or 0 < balance <= 1, f"`balance` is from 0 to 1, not {balance}")
     return languages
 
 
@@ -14065,8 +14058,7 @@ def _weigh_languages(names, parts, weights, balance):
     Returns them, and a dict of the share of each language before and after.
     """
     sizes = np.array([part.words.n_tokens for part in parts])
-    for name, size in zip(names, sizes, strict=True):
-        require(size, f"no text to learn from in {name}")
+    require(sizes.all(), f"no text to learn from in {names[sizes.argmin()]}")
     if balance is not None:
         weights = (sizes / sizes.max()) ** (balance - 1)  # the counts of the largest one stay
     parts = [*map(CorpusCounts.weighted, parts, weights)]
