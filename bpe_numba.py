@@ -13278,8 +13278,11 @@ def train(
     if out is not None:
         _check_folder(out)
     timings = {}
+    # a small training compiles the kernels, and reveals bad options
+    word = Words.from_counts({b"aa": 1})
+    learning = functools.partial(start.learn_symbols, word, 257, options, Engine(engine.n_workers))
     with stage("compile") as timings["compile"]:
-        _compile_training(start, source, options, engine)
+        _compile_training(source, engine, learning)
     with stage("scan") as timings["scan"]:
         shares = {}
         text = source
@@ -13308,17 +13311,13 @@ def train(
     return training
 
 
-def _compile_training(start, source, options, engine):
-    """Compile the kernels of a training, or load them; learning also reveals bad options."""
+def _compile_training(source, engine, *learning):
+    """Compile the kernels of counting and of learning, or load them; warn of what is odd."""
     if source.files:
         _warn_of_source(source)
-    word = Words.from_counts({b"aa": 1})
-    jobs = [
-        functools.partial(compile_counting, source.pattern),
-        functools.partial(start.learn_symbols, word, 257, options, Engine(engine.n_workers)),
-        functools.partial(compile_pretokenizing, source),
-    ]
-    compile_side_by_side(jobs, engine)
+    counting = functools.partial(compile_counting, source.pattern)
+    pretokenizing = functools.partial(compile_pretokenizing, source)
+    compile_side_by_side([counting, *learning, pretokenizing], engine)
 
 
 def _check_folder(out):
@@ -13984,11 +13983,8 @@ def count_files(
         normalizer=_named_normalizer(normalizer),
         skip_bad_lines=skip_bad_lines,
     )
-    _warn_of_source(source)
     with stage("compile"):
-        counting = functools.partial(compile_counting, source.pattern)
-        pretokenizing = functools.partial(compile_pretokenizing, source)
-        compile_side_by_side([counting, pretokenizing], engine)
+        _compile_training(source, engine)
     absent = {*BYTE_TOKENS, *(family.unk_token for family in FAMILIES.values())}
     absent.difference_update(source.special_tokens)
     if source.total_bytes is None:  # a pipe cannot be read again
