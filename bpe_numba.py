@@ -9819,8 +9819,10 @@ def _require_same(model, other):
         ours = getattr(model, field)
         theirs = getattr(other, field)
         if ours != theirs:
-            name = field.removesuffix("_steps")
-            raise InputError(f"it cannot represent the {name} {ours!r}, only {theirs!r}"[:300])
+            raise InputError(
+                f"it cannot represent the {field.removesuffix('_steps')} {ours!r:.130}, only "
+                f"{theirs!r:.130}"
+            )
     if _as_merges(model) == _as_merges(other):  # usual, and needs no kernel
         return
     for ours, theirs in itertools.zip_longest(_makings(model), _makings(other), fillvalue=()):
@@ -9871,16 +9873,14 @@ def read_gpt2(vocab_path, merges_path, special_tokens, pattern):
 
 def _gpt2_model(names, lines, special_tokens, pattern):
     """Make a model from GPT-2's vocabulary, name -> id, and lines of merges."""
-    merges = _read_merges(lines)
     if special_tokens is None:
         made = {line.replace(" ", "") for line in lines} | _BYTE_NAMES | {""}
         special_tokens = [name for name in names if name not in made and not _names_text(name)]
     texts = _check_texts(special_tokens)
     if not isinstance(special_tokens, Mapping):
         special_tokens = texts
-    vocab = read_vocab(names, "bytes", texts)
-    lacks_bytes = not set(BYTES) <= set(vocab.values())
-    return Model(vocab, merges, special_tokens, pattern, drops_unknown=lacks_bytes)
+    fields = read_bpe({"vocab": names, "merges": lines}, texts, "bytes")
+    return Model(**fields, special_tokens=special_tokens, pattern=pattern)
 
 
 def _names_text(name):
@@ -9958,11 +9958,11 @@ def read_tiktoken(data, file, encoding, pattern, special_tokens):
 
 
 # The special tokens of a tekken.json that lists none.
-_TEKKEN_TOKENS = "<unk> <s> </s> [INST] [/INST] [AVAILABLE_TOOLS] [/AVAILABLE_TOOLS] [TOOL_RESULTS]"
-_TEKKEN_TOKENS += (
-    " [/TOOL_RESULTS] [TOOL_CALLS] [IMG] <pad> [IMG_BREAK] [IMG_END] [PREFIX] [MIDDLE]"
+_TEKKEN_TOKENS = (
+    "<unk> <s> </s> [INST] [/INST] [AVAILABLE_TOOLS] [/AVAILABLE_TOOLS] [TOOL_RESULTS] "
+    "[/TOOL_RESULTS] [TOOL_CALLS] [IMG] <pad> [IMG_BREAK] [IMG_END] [PREFIX] [MIDDLE] [SUFFIX] "
+    "[SYSTEM_PROMPT] [/SYSTEM_PROMPT] [TOOL_CONTENT]"
 )
-_TEKKEN_TOKENS += " [SUFFIX] [SYSTEM_PROMPT] [/SYSTEM_PROMPT] [TOOL_CONTENT]"
 
 
 def read_tekken(data, file):
@@ -9970,10 +9970,10 @@ def read_tekken(data, file):
     content = read_json(data, file)
     facts = content["config"]
     n_special = facts["default_num_special_tokens"]
-    special_tokens = {f"<SPECIAL_{number}>": number for number in range(n_special)}
     names = [token["token_str"] for token in content.get("special_tokens") or ()]
-    names = dict(enumerate(names or _TEKKEN_TOKENS.split()))
-    special_tokens = {names.get(number, text): number for text, number in special_tokens.items()}
+    names = names or _TEKKEN_TOKENS.split()
+    names += [f"<SPECIAL_{number}>" for number in range(len(names), n_special)]
+    special_tokens = {text: number for number, text in enumerate(names[:n_special])}
     vocab = {
         n_special + token["rank"]: base64.b64decode(token["token_bytes"])
         for token in content["vocab"][: facts["default_vocab_size"] - n_special]
@@ -10009,9 +10009,9 @@ def _find_encoding(data, file, has_specials):
         f"{file}: a rank file does not say its pattern: name it (`pattern`), or the encoding "
         f"(`encoding`): {', '.join(ENCODINGS)}",
     )
-    first, *others = found.values()
+    first = next(iter(found.values()))
     require(
-        has_specials or file.stem in found or others.count(first) == len(others),
+        has_specials or file.stem in found or len({*map(str, found.values())}) == 1,
         f"{file}: {' and '.join(found)} have the same ranks but different special tokens: name one "
         "(`encoding`)",
     )
@@ -10028,16 +10028,15 @@ def tiktoken_ranks(model):
     if not pattern.matches_everything:
         raise InputError("its pattern may leave text unmatched, which tiktoken would drop")
     # tiktoken has no merges: two tokens merge if they join to a token, the lowest id first.
-    vocab = {token_id: model.vocab[token_id] for token_id in model.ordinary}
+    vocab = {rank: token for token, rank in ranks.items()}
     _require_same(model, Model(vocab, None, model.special_tokens, model.pattern))
     return ranks
 
 
 def write_tiktoken(model):
     """Write a rank file, and a .json file with the pattern and the special tokens."""
-    lines = []
-    for token, rank in tiktoken_ranks(model).items():
-        lines.append(f"{base64.b64encode(token).decode()} {rank}\n")
+    ranks = tiktoken_ranks(model).items()
+    lines = [f"{base64.b64encode(token).decode()} {rank}\n" for token, rank in ranks]
     pattern = _write_regex(Pattern(model.pattern).source, _FANCY)
     facts = {"pattern": pattern, "special_tokens": model.special_tokens}
     return {"tokenizer.tiktoken": "".join(lines), "tokenizer.tiktoken.json": _to_json(facts)}
@@ -10270,27 +10269,31 @@ def _differs_in_huggingface(model):
                 scored.add((model.scores[token_id], name))
         if len({score for score, _ in scored}) < len(scored):
             return True
-    has_charsmap = any(step.get("charsmap") for step in model.normalizer)
-    return has_charsmap or _USER_SYMBOL in model.flags.values() or model.sums_in_single
+    changes_text = any(step.get("charsmap") or step.get("squeezes") for step in model.normalizer)
+    return changes_text or _USER_SYMBOL in model.flags.values() or model.sums_in_single
 
 
 def add_special_tokens(model, tokens, own_ids=MappingProxyType({})):
     """Add special tokens, text -> AddedToken, as Hugging Face does; returns another model.
 
     The name of a token keeps its id. Others get the next ids, after a vocabulary without gaps, or
-    else after the last id.
+    else after the last id. An added token keeps its flags, but becomes special if one of `tokens`
+    is.
 
     own_ids  text -> id of tokens of a rank file, for which this is the id
     """
     n_own = len(_names_without_added(model))
     next_id = max([n_own - 1, *model.special_tokens.values()]) + 1
-    if next_id in model.vocab:
+    own_ids = vocab_names(model) | model.special_tokens | own_ids
+    if next_id in model.vocab and not tokens.keys() <= own_ids.keys():
         next_id = max(model.vocab) + 1
-    ids = defaultdict(itertools.count(next_id).__next__, vocab_names(model) | own_ids)
+        note(f"new tokens have ids from {next_id} on; in transformers some may differ")
+    ids = defaultdict(itertools.count(next_id).__next__, own_ids)
     given = {text: ids[text] for text in _check_texts(tokens)}
-    return dataclasses.replace(
-        model, special_tokens=given | model.special_tokens, flags=tokens | model.flags
-    )
+    flags = dict(tokens)
+    for text, own in model.flags.items():
+        flags[text] = own._replace(special=own.special or tokens.get(text, own).special)
+    return dataclasses.replace(model, special_tokens=given | model.special_tokens, flags=flags)
 
 
 def write_huggingface(model):
@@ -10320,13 +10323,11 @@ def _to_tokenizer_json(model):
         written["extra"] = model.extra
     texts = {}
     for text, token_id in sorted(model.special_tokens.items(), key=lambda item: item[1]):
-        if token_id in texts:
+        if texts.setdefault(token_id, text) != text:
             note(
                 f"a tokenizer.json has one text for each id: {text!r}, the second text of "
                 f"{token_id}, is left out"
             )
-        else:
-            texts[token_id] = text
     _check_added_ids({text: token_id for token_id, text in texts.items()}, _token_names(written))
     added = []
     for token_id, text in texts.items():
@@ -10495,11 +10496,7 @@ def read_huggingface(content):
 
 
 def _read_kind(model_object):
-    """Read the kind of a "model" object, and check the fields that are strings."""
-    for key in ("unk_token", "end_of_word_suffix"):
-        text = model_object.get(key)
-        if not isinstance(text, str | None):
-            raise InputError(f"the {key} of a model is a string, not {_brief_json(text)}")
+    """Read the kind of a "model" object."""
     by_keys = (name for key, name in _TYPES_BY_KEYS.items() if key in model_object)
     kind = str(model_object.get("type") or next(by_keys, "")).lower()
     require_known("kind of model", kind, KINDS)
@@ -10532,9 +10529,6 @@ def _read_added_tokens(added):
     tokens = {token["content"]: token for token in added if token["content"] != ""}
     ids = {text: token["id"] for text, token in tokens.items()}
     flags = {text: _read_flags(token) for text, token in tokens.items()}
-    for text in _check_texts(ids):
-        if set(map(type, flags[text])) != {bool}:
-            raise InputError(f"the flags of the added token {text!r}: each must be true or false")
     return ids, flags
 
 
@@ -10678,35 +10672,49 @@ _BERT_FIELDS = {
     "strip_accents": "strip_accents",
     "tokenize_chinese_chars": "handle_chinese_chars",
 }
-_BERT_SPECIALS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
+_BERT_ROLES = {
+    "pad_token": "[PAD]",
+    "unk_token": "[UNK]",
+    "cls_token": "[CLS]",
+    "sep_token": "[SEP]",
+    "mask_token": "[MASK]",
+}
 
 
 def read_bert(data, file, config):
     """Read the vocabulary of a BERT.
 
-    `config`, the content of tokenizer_config.json, tells whether text is brought to lower case.
-    Without such an entry it is, unless a token without brackets has a capital letter.
+    `config`, as from `_read_config`, tells whether text is brought to lower case. Without such an
+    entry it is, unless there is no tokenizer_config.json and a token without brackets has a capital
+    letter.
     """
     names = [line.removesuffix("\r") for line in _decode_utf8(data, file).split("\n")]
     ids = {name: token_id for token_id, name in enumerate(names) if name}
     if len(ids) < len(names) - names.count(""):
         name = _repeated(filter(None, names))
         note(f"{file}, line {ids[name] + 1}: {name!r} appears twice: the last line counts")
-    specials = {text: ids[text] for text in _BERT_SPECIALS if text in ids}
+    roles = {
+        role: _token_object(config.get(role) or text)["content"]
+        for role, text in _BERT_ROLES.items()
+    }
+    specials = {text: ids[text] for text in roles.values() if text in ids}
     plain = [name for name in ids if not re.fullmatch(r"\[.*\]|<.*>", name)]
-    normalizer = NORMALIZERS["bert"] | {"lowercase": all(name == name.lower() for name in plain)}
+    is_configured = _beside(file, "tokenizer_config.json").is_file()
+    is_lower = is_configured or plain == [*map(str.lower, plain)]
+    normalizer = NORMALIZERS["bert"] | {"lowercase": is_lower}
     normalizer |= {field: config[name] for name, field in _BERT_FIELDS.items() if name in config}
     content = {
-        "model": {"type": "WordPiece", "vocab": ids},
+        "model": {"type": "WordPiece", "vocab": ids, "unk_token": roles["unk_token"]},
         "added_tokens": [{"content": text, "id": specials[text]} for text in specials],
         "normalizer": normalizer,
         "pre_tokenizer": {"type": "BertPreTokenizer"},
         "decoder": {"type": "WordPiece", "prefix": "##", "cleanup": True},
     }
-    if {"[SEP]", "[CLS]"} <= specials.keys():
-        content["post_processor"] = template_processing("[CLS] $A [SEP]", specials)
+    if {roles["cls_token"], roles["sep_token"]} <= specials.keys():
+        template = "{cls_token} $A {sep_token}".format(**roles)
+        content["post_processor"] = template_processing(template, specials)
     model = read_huggingface(content)
-    model.config = {f"{text[1:-1].lower()}_token": text for text in specials}
+    model.config = {role: text for role, text in roles.items() if text in specials}
     return model
 
 
@@ -10737,22 +10745,31 @@ def _roles(config):
     }
 
 
-def _with_folder(model, file, config):
-    """Give a model the tokens and settings of the files beside it; returns another model.
-
-    config  the content of tokenizer_config.json
-    """
-    added = config.pop("added_tokens_decoder", None)
-    if added is None:
+def _read_config(file):
+    """Read the settings beside a model, all as if they were in tokenizer_config.json."""
+    config = _read_beside(_beside(file, "tokenizer_config.json"))
+    if config.get("added_tokens_decoder") is None:
         config |= _read_beside(_beside(file, "special_tokens_map.json"))
         names = _read_beside(_beside(file, "added_tokens.json"))
-        added = {names[text]: {"content": text, "normalized": True} for text in names}
-    ids = {added[key]["content"]: int(key) for key in sorted(added, key=int)}
-    tokens = {token["content"]: _read_flags({"special": False} | token) for token in added.values()}
-    tokens = {text: tokens[text] for text in ids}
+        tokens = {names[text]: {"content": text, "normalized": True} for text in names}
+        config["added_tokens_decoder"] = tokens
+    return config | _read_templates(file)
 
-    def text_of(token):  # with a role; a text, or an object
-        token = {"content": token} if isinstance(token, str) else token
+
+def _token_object(token):
+    """Return a token with a role as an object; it may be a text."""
+    return {"content": token} if isinstance(token, str) else token
+
+
+def _with_folder(model, file, config):
+    """Give a model the tokens and settings of `_read_config`; returns another model."""
+    added = config.pop("added_tokens_decoder")
+    ids, tokens = _read_added_tokens(
+        {"id": int(key), "special": False, **added[key]} for key in sorted(added, key=int)
+    )
+
+    def text_of(token):
+        token = _token_object(token)
         text = token["content"]
         flags = tokens.get(text, _read_flags(token))
         tokens[text] = flags._replace(special=True, normalized=text not in ids and flags.normalized)
@@ -10766,18 +10783,17 @@ def _with_folder(model, file, config):
         config["extra_special_tokens"] = {name: text_of(token) for name, token in extra.items()}
     elif extra:
         config["extra_special_tokens"] = [*map(text_of, extra)]
-    missing = {text: tokens[text] for text in tokens if text not in model.special_tokens}
-    if missing:
-        if model.normalizer_steps[:1] and model.normalizer_steps[0]["type"] == "SentencePiece":
+    if tokens:
+        if "SentencePiece" in [step["type"] for step in model.normalizer_steps]:
             # transformers finds them before SentencePiece sees the text
-            missing = {text: flags._replace(normalized=False) for text, flags in missing.items()}
-        is_ranked = model.merges is None and model.kind == "bpe" and model.alphabet == "bytes"
-        model = add_special_tokens(model, missing, ids if is_ranked else {})
+            tokens = {text: flags._replace(normalized=False) for text, flags in tokens.items()}
+        is_ranked = model.looks_up_words and model.kind == "bpe" and model.merges is None
+        model = add_special_tokens(model, tokens, ids if is_ranked else {})
     others = dict(ids.items() - model.special_tokens.items())
     if others:
         own = {text: model.special_tokens[text] for text in others}
         note(f"{file}: added tokens have the ids {own!r:.99}, but {others!r:.99} beside it")
-    model.config |= config | _read_templates(file)
+    model.config |= config
     return model
 
 
@@ -10891,7 +10907,7 @@ class Format(NamedTuple):
     """A format of files."""
 
     # Its parameters are some of these, by name: data, the bytes of the file; file, its path;
-    # config, the content of tokenizer_config.json; and the options of `load_model`.
+    # config, as from `_read_config`; and the options of `load_model`.
     read: Callable
     write: Callable | None  # (model) -> {name of a file: content}; None: it is only read
     file: str  # the name of its first file
@@ -10947,8 +10963,9 @@ def find_model(name):
         files = [file for pattern in patterns for file in path.glob(pattern)]
         if len(files) == 1:
             return files[0]
-    message = "no tokenizer.json here, nor a single file of another format"
-    raise InputError(f"{path}: {message}{_ELSEWHERE}")
+    raise InputError(
+        f"{path}: no tokenizer.json here, nor a single file of another format{_ELSEWHERE}"
+    )
 
 
 def load_model(path, *, encoding=None, pattern=None, special_tokens=None):
@@ -10959,7 +10976,7 @@ def load_model(path, *, encoding=None, pattern=None, special_tokens=None):
         require(not any(options.values()), "a tokenizer of a library has its own: omit `pattern`")
         return _model_of(file)
     data = _read_limited(file)
-    config = _read_beside(_beside(file, "tokenizer_config.json"))
+    config = _read_config(file)
     form = next((form for form in FORMATS.values() if regex.match(form.sign, data)), None)
     require(
         form,
@@ -10987,10 +11004,10 @@ def load_model(path, *, encoding=None, pattern=None, special_tokens=None):
 
 
 # The files of a model in a repository of the hub: the first that is there has its vocabulary.
-_HUB_VOCABULARIES = ["tokenizer.json", "tokenizer.model", "spiece.model"]
-_HUB_VOCABULARIES += ["sentencepiece.bpe.model", "vocab.json", "vocab.txt"]
-_HUB_FILES = [*_HUB_VOCABULARIES, "merges.txt", "tokenizer_config.json", "config.json"]
-_HUB_FILES += ["added_tokens.json", "special_tokens_map.json", "chat_template.jinja"]
+_HUB_VOCABULARIES = ("tokenizer.json", "tokenizer.model", "spiece.model",
+                     "sentencepiece.bpe.model", "vocab.json", "vocab.txt")  # fmt: skip
+_HUB_FILES = (*_HUB_VOCABULARIES, "merges.txt", "tokenizer_config.json", "config.json",
+              "added_tokens.json", "special_tokens_map.json", "chat_template.jinja")  # fmt: skip
 
 
 def _find_on_hub(name):
@@ -11051,7 +11068,7 @@ def _model_of(tokenizer):
     with tempfile.TemporaryDirectory() as folder:
         tokenizer.save_pretrained(folder)
         config = Path(folder, "tokenizer_config.json")
-        return _with_folder(read_huggingface(content), config, _read_beside(config))
+        return _with_folder(read_huggingface(content), config, _read_config(config))
 
 
 def save_model(model, path, format=None):

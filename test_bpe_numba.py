@@ -2861,16 +2861,9 @@ def test_a_text_that_is_too_small_gives_a_warning():
 
 def test_the_fingerprint_is_of_all_that_decides_about_ids():
     flags = {"<a>": bpe.AddedToken(lstrip=True), "<b>": bpe.AddedToken(rstrip=True)}
-    changes = [
-        {},
-        {"merges": []},
-        {"merges": None},
-        {"special_tokens": ["<b>", "<a>"]},
-        {"pattern": "cl100k"},
-        {"ignore_merges": True},
-        {"pattern": [bpe.Metaspace(" "), "gpt2"]},
-        {"flags": flags},
-    ]
+    changes = [{}, {"merges": []}, {"merges": None}, {"special_tokens": ["<b>", "<a>"]}]
+    changes += [{"pattern": "cl100k"}, {"pattern": [bpe.Metaspace(" "), "gpt2"]}]
+    changes += [{"ignore_merges": True}, {"flags": flags}]
     common = {"merges": [(b"a", b"b")], "special_tokens": ["<a>", "<b>"]}
     vocab = BYTE_VOCAB | {256: b"ab"}
     digests = [bpe.Tokenizer(vocab, **(common | change)).digest for change in changes]
@@ -4733,8 +4726,7 @@ def test_what_lies_beside_a_vocabulary_is_read_and_written(format, files, tmp_pa
     kind = {"gpt2": "GPT2Tokenizer", "bert": "BertTokenizer"}.get(format, "TokenizersBackend")
     plain = bpe.Tokenizer(BYTE_VOCAB | {256: END.encode()}, [], [END])
     if format == "bert":
-        names = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a", "b", "l", "##o"]
-        (tmp_path / "vocab.txt").write_text("\n".join(names))
+        (tmp_path / "vocab.txt").write_text("\n".join([*BERT_PIECES, *"abl", "##o"]))
     else:
         plain.save(tmp_path, format)
     written = {"tokenizer_class": kind} | files.get("tokenizer_config.json", {})
@@ -4824,7 +4816,9 @@ def test_a_token_named_as_the_text_of_a_template_stays_a_token():
 
 
 def test_tokens_are_added_after_the_last_id_of_a_vocabulary_with_gaps(tmp_path):
-    tokenizer = bpe.Tokenizer(BYTE_VOCAB | {257: b"ab"}, [(b"a", b"b")]).with_special_tokens([END])
+    tokenizer = bpe.Tokenizer(BYTE_VOCAB | {257: b"ab"}, [(b"a", b"b")])
+    with note("have ids from 258 on; in transformers some may differ"):
+        tokenizer = tokenizer.with_special_tokens([END])
     assert tokenizer.encode("ab" + END) == [257, 258]
     tokenizer.save(tmp_path)
     assert bpe.Tokenizer.load(tmp_path).encode("ab" + END) == [257, 258]
@@ -4838,6 +4832,35 @@ def test_special_tokens_beside_a_rank_file_have_their_own_ids(tmp_path):
     decoder = {"300": added_there("<a>"), "290": added_there("<b>")}
     write_folder(tmp_path, {"tokenizer_config.json": {"added_tokens_decoder": decoder}})
     assert bpe.Tokenizer.load(tmp_path, pattern="gpt2").encode("<a>a<b>") == [300, 97, 290]
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        {},
+        {"pad_token": "[MASK]"},
+        {"unk_token": "<x>"},
+        {"cls_token": STRIPPED | {"content": "<x>", "lstrip": False}},
+    ],
+)
+def test_roles_and_case_of_a_bert_are_those_of_its_settings(config, tmp_path):
+    names = "\n".join([*BERT_PIECES, "<x>", *"Aab", "##b"])
+    write_folder(tmp_path, {"vocab.txt": names, "tokenizer_config.json": config})
+    theirs = transformers.BertTokenizer.from_pretrained(tmp_path)
+    text = "A ab [PAD][UNK]<x> ? [MASK] [CLS] a"
+    ours = bpe.Tokenizer.load(tmp_path)
+    assert ours.encode(text, add_special_tokens=True) == theirs.encode(text)
+
+
+def test_a_role_makes_an_added_token_special(tokenizer, tmp_path):
+    written(tmp_path, tokenizer, [{"content": "é", "special": False, "lstrip": True}])
+    roles = {"eos_token": "é", "tokenizer_class": "PreTrainedTokenizerFast"}
+    write_folder(tmp_path, {"tokenizer_config.json": roles})
+    ours = bpe.Tokenizer.load(tmp_path)
+    theirs = transformers.AutoTokenizer.from_pretrained(tmp_path)
+    ids = ours.encode("a éb")
+    assert ids == theirs.encode("a éb") and ours.decode(ids, True) == "ab"
+    assert ours.decode(ids, True) == theirs.decode(ids, skip_special_tokens=True)
 
 
 UNREAD = [
@@ -5467,14 +5490,12 @@ def swappable(kind, tokenizer):
         theirs = tokenizer.to_huggingface()
         roles = {"pad_token": END}
     elif kind == "bert":
-        specials = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
-        unk = {"unk_token": "[UNK]"}
-        parts = P.BertPreTokenizer(), unk
-        theirs = trained_by_hugging_face("WordPiece", data, *parts, special_tokens=specials)
+        parts = P.BertPreTokenizer(), BERT_MODEL
+        theirs = trained_by_hugging_face("WordPiece", data, *parts, special_tokens=BERT_PIECES)
         theirs.normalizer = N.BertNormalizer()
         theirs.post_processor = A.BertProcessing(("[SEP]", 3), ("[CLS]", 2))
         names = ["input_ids", "token_type_ids", "attention_mask"]
-        roles = {"pad_token": "[PAD]", "model_input_names": names, **unk}
+        roles = {"pad_token": "[PAD]", "model_input_names": names, **BERT_MODEL}
     else:
         options = {"special_tokens": ["<pad>", "</s>", "<unk>"], "unk_token": "<unk>"}
         theirs = trained_by_hugging_face("Unigram", data, P.Metaspace(), **options)
@@ -5503,18 +5524,15 @@ def assert_same_batch(theirs, ours, *inputs, **options):
     assert outcome(ours, *inputs, **options) == outcome(theirs, *inputs, **options)
 
 
-call_options = st.fixed_dictionaries(
-    {},
-    optional={
-        "padding": st.sampled_from([False, True, "longest", "max_length"]),
-        "truncation": st.sampled_from([None, False, True, "longest_first", "only_second"]),
-        "max_length": st.sampled_from([None, 0, 1, 2, 4, 9, 70, np.int64(3), True]),
-        "add_special_tokens": st.booleans(),
-        "return_tensors": st.sampled_from([None, "np"]),
-        "return_length": st.booleans(),
-        "return_offsets_mapping": st.booleans(),
-    },
-)
+CALL_OPTIONS = {
+    "padding": st.sampled_from([False, True, "longest", "max_length"]),
+    "truncation": st.sampled_from([None, False, True, "longest_first", "only_second"]),
+    "max_length": st.sampled_from([None, 0, 1, 2, 4, 9, 70, np.int64(3), True]),
+    "return_tensors": st.sampled_from([None, "np"]),
+}
+flag_names = ["add_special_tokens", "return_length", "return_offsets_mapping"]
+CALL_OPTIONS |= dict.fromkeys(flag_names, st.booleans())
+call_options = st.fixed_dictionaries({}, optional=CALL_OPTIONS)
 hostile_texts = texts | st.text("Helo, it\ud800<pad>[CLS]\x00中", max_size=30)
 hostile_texts |= st.sampled_from(["", " ", END, "[CLS] a", "</s> </s>", "It is " * 9])
 
@@ -5574,12 +5592,6 @@ def test_numbers_may_be_as_large_as_one_likes(number, tmp_path):
         assert hf(texts, truncation=True)["input_ids"] == expected
     if type(number) is not float and number is not None:
         assert tokenizer.sample("ab", 0.5, number) == tokenizer.sample("ab", 0.5, int(number))
-
-
-@pytest.mark.parametrize("options", [{"pad_id": -1}, {"pad_id": 2**40}, {"min_length": 2**63}])
-def test_numbers_that_cannot_be_are_refused(options):
-    with refused_in_one_line("is not a list of ids|min_length"):
-        plain().encode_batch_padded(["Hello"], **options)
 
 
 @pytest.mark.filterwarnings("ignore:post_processor")
@@ -5678,9 +5690,7 @@ LETTER_PARTS["pre_tokenizer"] += [P.BertPreTokenizer()]
 LETTER_PARTS["decoder"] = [D.Fuse(), D.Metaspace(), D.WordPiece(), LLAMA_DECODER, GEMMA_DECODER]
 STEPS_BEFORE = [None, None, N.NFC(), N.NFKD(), N.Lowercase(), LLAMA_NORMALIZER, N.BertNormalizer()]
 STEPS_BEFORE += [N.Strip(), N.Replace(" ", "▁"), N.Sequence([N.NFD(), N.StripAccents()]), T5]
-# Left out until they are mended: a role for an added token that is not special; BERT's other roles,
-# and its case without `do_lower_case`; folders with gaps in ids; spaces with `lstrip` or `rstrip`,
-# or with a role.
+# Left out until they are mended: folders with gaps in ids; spaces with lstrip, rstrip or a role.
 # Constructs that engines may read differently.
 CONSTRUCTS = [r"[\p{L}&&[^\p{Han}]]", r"\h", r"[[:alpha:]]", r"\p{Alphabetic}", r"(?i:ab)", r"\R"]
 CONSTRUCTS += [r"\p{L}\p{M}*", r"\p{N}{1,3}", r"[^\S\n]", r"\X", r"[a-z--b]", r"[a||9]", r"\w"]
@@ -5868,14 +5878,11 @@ def huggingface_cases(draw):
         theirs.pre_tokenizer = Sequence([cut, NO_CUT] if choices is BYTE_PARTS else [cut])
     added = draw(with_added(theirs))
     files = {"tokenizer.json": theirs.to_str()}
-    special = [
-        token.content for token in theirs.get_added_tokens_decoder().values() if token.special
-    ]
     if max(theirs.get_vocab().values()) < theirs.get_vocab_size() and draw(st.booleans()):
         late = NO_FLAGS | {"content": "<late>", "special": draw(st.booleans())}
         late = {"added_tokens_decoder": {str(theirs.get_vocab_size()): late}}
         late = draw(st.sampled_from([{}, late]))
-        files |= draw(folders(special, tokenizer_class="PreTrainedTokenizerFast", **late))
+        files |= draw(folders(added, tokenizer_class="PreTrainedTokenizerFast", **late))
     return Case(files, HuggingFace, [*tokens, *added, "<late>"])
 
 
@@ -5900,8 +5907,8 @@ def bert_cases(draw):
     tokens, _ = draw(grown(draw(st.sampled_from(["ab9é", "aB9É"]))))
     names = dict.fromkeys([*BERT_PIECES, *tokens, *map("##{}".format, tokens)])
     files = {"vocab.txt": draw(st.sampled_from(["\n", "\r\n"])).join([*names, ""])}
-    config = {"tokenizer_class": "BertTokenizer", "do_lower_case": draw(st.booleans())}
-    files |= draw(folders([], **config, pad_token="[PAD]", mask_token="[MASK]"))
+    config = draw(st.sampled_from([{}, {"do_lower_case": False}, {"do_lower_case": True}]))
+    files |= draw(folders(BERT_PIECES, **config, tokenizer_class="BertTokenizer"))
     return Case(files, HuggingFace, [*tokens, *BERT_PIECES])
 
 
@@ -8014,7 +8021,7 @@ BAD_CHANGES = [
     ("bytes", {"model__vocab": 3}, "wrong content: TypeError"),
     ("bytes", {"model__vocab": {"a": True}, "added_tokens": []}, "b'a' has the id True"),
     ("bytes", {"model__vocab": {"a": 0, "b": 0}}, "several tokens have the id 0"),
-    ("bytes", {"model__unk_token": []}, r"the unk_token of a model is a string, not \[\]"),
+    ("bytes", {"model__unk_token": []}, "wrong content: TypeError: .*list"),
     ("bytes", {"model__merges": ["a b c"]}, "merge 0"),
     ("bytes", {"model__merges": [["a", "日"]]}, "'日' in a token names no byte"),
     ("bytes", {"model__merges": [["i", "n"], ["i", "n"]]}, "a merge appears twice"),
@@ -8184,6 +8191,11 @@ REFUSED_ARGUMENTS = {
         ("o.bin", "with 'train' in it"),
         ("", "is empty: is a variable not set"),
     ],
+    lambda options: plain().encode_batch_padded(["Hello"], **options): [
+        ({"pad_id": -1}, "is not a list of ids"),
+        ({"pad_id": 2**40}, "is not a list of ids"),
+        ({"min_length": 2**63}, "`min_length` is 9223372036854775808"),
+    ],
     lambda ids: plain().decode(ids): [
         ([1, 257], "id 257 is not in the vocabulary, whose ids end at 256"),
         ([1, -1], r"\[1, -1\] is not a list of ids"),
@@ -8316,10 +8328,12 @@ def test_a_deeply_nested_tokenizer_json_is_refused(depth, tmp_path):
         bpe.Tokenizer.from_str(text)
 
 
-def test_a_run_with_the_score_of_another_token_is_noted():
+def test_equal_scores_and_squeezed_spaces_are_noted():
     pieces = [("<unk>", 2, 0), ("a", 1, -2), ("b", 1, -2), ("aa", 1, -1), ("aaa", 1, -1)]
-    for other, differs in ((("ab", 1, -3), False), (("ab", 1, -1), True)):
-        model = bpe.read_sentencepiece(model_proto([*pieces, other], 2).SerializeToString())
+    cases = [("ab", -3, False, False), ("ab", -1, False, True), ("ab", -3, True, True)]
+    for token, score, squeezes, differs in cases:
+        proto = model_proto([*pieces, (token, 1, score)], 2, remove_extra_whitespaces=squeezes)
+        model = bpe.read_sentencepiece(proto.SerializeToString())
         assert bpe._differs_in_huggingface(model) == differs
 
 
