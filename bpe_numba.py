@@ -13923,7 +13923,7 @@ class Training:
         return [self.summary()]
 
 
-AnyModel = Tokenizer | Training | PathName  # the last is loaded
+AnyModel = Tokenizer | Training | Model | PathName  # the last is loaded
 Models = AnyModel | Iterable[AnyModel] | Mapping[str, AnyModel]
 
 
@@ -14412,8 +14412,10 @@ def _find_history(given, model):
 
 
 def open_model(model: AnyModel) -> Tokenizer:
-    """Return a tokenizer, that of a training, or that of a path."""
+    """Return a tokenizer, that of a training, of a Model, or of a path."""
     model = getattr(model, "tokenizer", model)
+    if isinstance(model, Model):
+        return Tokenizer.from_model(model)
     if isinstance(model, Tokenizer):
         return model
     with stage("load"):
