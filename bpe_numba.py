@@ -3954,7 +3954,7 @@ def _sentencepiece_passes(charsmap, symbols, prefix, squeezes, escapes):
     """
     space = b" " * prefix
     *codes, escape = map(chr, range(_HIDDEN, _HIDDEN + len(symbols) + 1))
-    private = f"[{codes[0]}-{escape}]" if symbols else "(?!)"
+    private = f"[{chr(_HIDDEN)}-{escape}]"
     hidden = dict(zip(symbols, codes, strict=True))
     shown = dict(zip(codes, symbols, strict=True))
     longest_first = sorted(symbols, key=len, reverse=True)
@@ -4427,8 +4427,9 @@ def standard_library():
     Installed packages are left out, and so are tests with source files in other encodings than
     UTF-8, since the first run would warn of them.
     """
-    omitted = {"site-packages", "dist-packages", "__pycache__", "encoded_modules", "tokenizedata"}
-    omitted.add("bom.py")  # a test that begins with a byte order mark
+    # bom.py is a test that begins with a byte order mark
+    of_tests = {"encoded_modules", "tokenizedata", "bom.py"}
+    omitted = {"site-packages", "dist-packages", "__pycache__", *of_tests}
     files = sorted(
         path
         for path in STANDARD_LIBRARY.rglob("*.py")
@@ -4456,25 +4457,12 @@ def find_files(inputs: Files | Iterable[TextStream]) -> list[Path | str | TextSt
     if isinstance(inputs, PathName) or not isinstance(inputs, Iterable):
         inputs = [inputs]
     for path in inputs:
-        name = str(path)
-        if "://" not in name and not isinstance(path, TextStream):
-            path = as_path(path)
-        if "://" in name and "*" in name:
-            group = _remote_files(name)
-        elif not isinstance(path, Path):
-            group = [path]
-        elif os.path.isdir(name):
-            group = sorted(_corpus_files(path))
-            require(group, f"{name}: no text in this folder: no name ends in {', '.join(SUFFIXES)}")
-        elif name == "-" or os.path.exists(name):  # False for a text that cannot be a path
-            group = [path]
+        if isinstance(path, TextStream):
+            files.append(path)
+        elif "://" in str(path):
+            files += _remote_files(str(path))
         else:
-            group = sorted(filter(Path.is_file, map(Path, glob.glob(name, recursive=True))))
-            hint = ""
-            if " " in name or not path.suffix:
-                hint = "; a text goes into a file, or in Python into `train` as texts=[…]"
-            require(group, f"{name[:80]}: no such file or folder, and no file matches it{hint}")
-        files += group
+            files += _local_files(as_path(path))
     require(files, "no file is named: the list of files is empty")
     return files
 
@@ -4490,8 +4478,27 @@ def as_path(name):
     return Path(name)
 
 
+def _local_files(path):
+    """List the files for which a path stands: a file, a folder, a glob or standard input."""
+    name = str(path)
+    if os.path.isdir(name):
+        files = sorted(_corpus_files(path))
+        require(files, f"{name}: no text in this folder: no name ends in {', '.join(SUFFIXES)}")
+        return files
+    if path == STANDARD_STREAM or os.path.exists(name):  # False for a text that cannot be a path
+        return [path]
+    files = sorted(filter(Path.is_file, map(Path, glob.glob(name, recursive=True))))
+    hint = ""
+    if " " in name or not path.suffix:
+        hint = "; a text goes into a file, or in Python into `train` as texts=[…]"
+    require(files, f"{name[:80]}: no such file or folder, and no file matches it{hint}")
+    return files
+
+
 def _remote_files(url):
-    """List the URLs that match one with an asterisk."""
+    """List the URLs that match one with an asterisk, or the URL itself."""
+    if "*" not in url:
+        return [url]
     with expecting_whole("list of files", url):
         system, pattern = import_optional("fsspec.core").url_to_fs(url)
         names = sorted(system.glob(pattern))
@@ -4750,7 +4757,7 @@ class Source:
             return False
         name = _plain_name(path)
         if self.text_field:
-            return not _separator(path) and not name.endswith(".parquet")
+            return not name.endswith((".csv", ".tsv", ".parquet"))
         return name.endswith((".jsonl", ".ndjson"))
 
     def suits_threads(self, engine: Engine) -> bool:
@@ -9072,7 +9079,7 @@ def _digamma(x):
 
 
 def _find_substrings(tokens, words, lattice):
-    """Find tokens among the substrings of `_list_substrings`: int64[T], -1 for the others."""
+    """Find tokens among the substrings of `_list_substrings`: int64[T], negative for the others."""
     symbol_of = {letter.decode(): symbol for symbol, letter in enumerate(words.alphabet)}
     # a substring is the one without its last symbol, and this symbol
     last_symbols = words.symbols[lattice.places + lattice.sizes - 1]
@@ -9080,16 +9087,15 @@ def _find_substrings(tokens, words, lattice):
     keys = lattice.shorter.astype(i64) << 32 | last_symbols
     order = np.argsort(keys)
     keys = keys[order]
-    numbers = np.full(len(tokens), -1)
-    for letters in itertools.zip_longest(*map(bytes.decode, tokens)):
-        symbols = np.array([symbol_of.get(letter, -2) for letter in letters])
-        symbols[[letter is None for letter in letters]] = -1
-        wanted = numbers << 32 | symbols
-        places = np.searchsorted(keys, wanted) % len(keys)
-        is_equal = (keys[places] == wanted) & (symbols >= 0)
-        longer = np.where(is_equal, order[places], -2)
-        numbers = np.where(symbols == -1, numbers, longer)
-    return np.maximum(numbers, -1)
+
+    def longer(number, letter):
+        key = number << 32 | symbol_of.get(letter, -1)
+        place = keys.searchsorted(key) % len(keys)
+        if keys[place] == key:
+            return order[place]
+        return -2  # of no substring; -1 is the empty one
+
+    return np.array([functools.reduce(longer, token.decode(), -1) for token in tokens])
 
 
 class _UnigramLearner:
