@@ -2479,37 +2479,24 @@ class _CutPass(NamedTuple):
         return sorted(borders - {0, len(text)})
 
 
+_WORD_STEPS = (Split(r"\s", "removed"), *_metaspace_steps(MARK))
+_WHITE_SPACE = regex.compile(r"\s+")
+
+
 class _WordsPass(NamedTuple):
-    r"""A pass that does a Split that removes \s, and a Metaspace that marks every pretoken.
+    """A pass that does the first two of _WORD_STEPS; the third needs no END to cut at the marks."""
 
-    It writes no END between pretokens, so the next pass must always cut before the mark.
-    """
-
-    table: ScanTable  # of the Split
-    mark: str
+    table: ScanTable  # of the first
     warning = ""
 
     def apply(self, scan, flat, opening):
         """Write the mark before words, and leave out white space."""
-        return flat.rewritten(_write_words, self.table, _with_padding(self.mark.encode()))
+        return flat.rewritten(_write_words, self.table, _with_padding(MARK.encode()))
 
     def apply_to_text(self, text):
         """Change one text as `apply` changes a flat text."""
-        words = [word.removeprefix(self.mark) for word in _WHITE_SPACE.split(text) if word]
-        return "".join([self.mark + word for word in words])
-
-
-_WHITE_SPACE = regex.compile(r"\s+")
-
-
-def _mark_words(steps, passes):
-    """Make one pass of the first two if a _WordsPass does the same."""
-    match steps:
-        case (Split(r"\s", "removed", False), Metaspace(mark, "always"), _, *_):
-            split, _, table = [cut_pass.table for cut_pass in passes[:3]]
-            if table and table.must_split[:, table.class_of[ord(mark)]].all():
-                return [_WordsPass(split, mark), *passes[2:]]
-    return passes
+        words = _WHITE_SPACE.split(text)
+        return "".join([MARK + word.removeprefix(MARK) for word in words if word])
 
 
 class Pattern:
@@ -2559,7 +2546,8 @@ class Pattern:
         if not self.table:
             # Another pass finds the pieces that the others have cut.
             self.passes += _compile_passes((PATTERNS["none"],))
-        self.passes = _mark_words(self.steps, self.passes)
+        if self.steps[:3] == _WORD_STEPS:
+            self.passes[:2] = [_WordsPass(self.passes[0].table)]
 
     def __reduce__(self):
         return Pattern, (self.parts,)
@@ -3266,27 +3254,23 @@ def _write_words(text, scanned, meanings, table, mark):
 
     table  of a Split that drops white space
     """
-    class_of = table.class_of
-    dropped = table.dropped
     size = len(mark) - PADDING
     stop = len(text) - PADDING
     out = _on_huge_pages(np.empty(len(text) + (stop // 2 + 1) * size, u8))
     n = ZERO
     position = ZERO
+    is_inside = False  # of a word
     while position < stop:
-        start = position
         character = _decode_character(text, position, stop)
-        while scanned[position] != END and not dropped[class_of[character >> 3]]:
-            position += character & 7
-            character = _decode_character(text, position, stop)
-        if start < position:
-            if not _equal(text, start, mark, 0, size):
-                n = _copy_bytes(mark, ZERO, size, out, n)
-            n = _copy_bytes(text, start, position, out, n)
-        if scanned[position] == END:
-            out[n] = END
-            n += 1
+        is_kept = not table.dropped[table.class_of[character >> 3]]
+        is_word = is_kept and scanned[position] != END
+        if is_word and not is_inside and not _equal(text, position, mark, 0, size):
+            n = _copy_bytes(mark, ZERO, size, out, n)
+        is_inside = is_word
+        start = position
         position += character & 7
+        if is_kept:
+            n = _copy_bytes(text, start, position, out, n)
     return _add_padding(out, n), meanings
 
 

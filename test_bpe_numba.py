@@ -5121,7 +5121,7 @@ SHORT_WAYS = {
     "first": ({"pattern": [bpe.Metaspace("_", "first"), "_?[^_]+|_"]}, True),
     "always": ({"pattern": [bpe.Metaspace(" "), "gpt2"], "normalizer": types("NFD")}, True),
     "never": ({"pattern": [bpe.Metaspace("_", "never"), "none"]}, True),
-    "words": ({"pattern": ["whitespace-split", metaspace("_")]}, True),
+    "words": ({"pattern": ["whitespace-split", metaspace()]}, True),
     "cut": ({"pattern": [bpe.Metaspace("_"), r"\d", "gpt2"]}, False),
 }
 SHORT_FLAGS = SPECIAL_FLAGS | {"<r>": bpe.AddedToken(rstrip=True), "é": bpe.AddedToken()}
