@@ -865,6 +865,8 @@ def _init_worker():
 class _CompilationListener(event.Listener):
     """Calls `on_kernel` when the compilation of a kernel of this module begins."""
 
+    latest = -math.inf  # the time at which a compilation began or ended last
+
     def __init__(self, on_kernel):
         self.on_kernel = on_kernel
 
@@ -872,14 +874,17 @@ class _CompilationListener(event.Listener):
         """Call `on_kernel`, unless the kernel is of another module."""
         if started.data["dispatcher"].py_func.__module__ == __name__:
             self.on_kernel()
+            self.latest = time.monotonic()
 
     def on_end(self, ended):
-        """Do nothing."""
+        """Keep the time."""
+        self.latest = time.monotonic()
 
 
-@functools.cache
 def _give_notice():
-    """Print once, where someone sees it or kernels cannot be cached, that the parent compiles."""
+    """Print for each kind of work, if someone sees it or the cache fails, that kernels compile."""
+    if time.monotonic() < COMPILATIONS.latest + 3:  # the same kind of work goes on
+        return
     is_seen = sys.stderr and (sys.stderr.isatty() or "ipykernel" in sys.modules)
     if not (is_seen or UNSAVED) or multiprocessing.parent_process():
         return
@@ -6627,7 +6632,7 @@ def _check_words(words, n_symbols):
     require(
         n_symbols >= a,
         f"the alphabet has {a:,} symbols, but the vocabulary has room for {max(n_symbols, 0):,}: "
-        "ask for more symbols or, if they are characters, for a lower `coverage`",
+        f"`vocab_size` must be larger by {a - n_symbols:,} or, for characters, `coverage` lower",
     )
 
 
@@ -10886,6 +10891,8 @@ def transformers_config(
             raise InputError("ChatML needs the special tokens '<|im_start|>' and '<|im_end|>'")
         fields["chat_template"] = CHATML
     elif chat_template is not None:
+        is_file = os.path.isfile(chat_template)
+        require(is_file, f"`chat_template` {chat_template!r} is no file and not chatml")
         fields["chat_template"] = _decode_utf8(_read_limited(Path(chat_template)), chat_template)
     return fields
 
@@ -11686,6 +11693,16 @@ class Tokenizer:
 
     def __repr__(self):
         return f"<Tokenizer: {len(self)} tokens, {len(self.special_tokens)} special>"
+
+    def _repr_html_(self):
+        model = self.model
+        rows = [
+            ("kind", model.kind),
+            ("tokens", len(self)),
+            ("special tokens", ", ".join(self.special_tokens)),
+            ("pattern", str(model.pattern)),
+        ]
+        return Table("Tokenizer", ("what", "value"), rows)._repr_html_()
 
     def __reduce__(self):
         return _unpickle, (self._pickled, self.model.config)
@@ -14256,7 +14273,10 @@ class Table(NamedTuple):
         return pandas.DataFrame([*self.rows], columns=[*self.header])
 
     def _repr_html_(self):
-        page = f"<h4>{html.escape(self.title)}</h4><table>"
+        page = f"<h4>{html.escape(self.title)}</h4>"
+        if not self.rows:
+            return page
+        page += "<table>"
         for row in (self.header, *self.rows):
             cells = map(_cell, row, self.header)
             page += "<tr><td>"
@@ -14334,7 +14354,8 @@ class Report(SimpleNamespace):
     __repr__ = __str__
 
     def _repr_html_(self):
-        return "\n".join(table._repr_html_() for table in self.tables())
+        title = f"<h3>{html.escape(self.title)}</h3>"
+        return "\n".join([title, *(table._repr_html_() for table in self.tables())])
 
 
 _PAGE = """<!doctype html>
@@ -14413,14 +14434,19 @@ def open_model(model: AnyModel) -> Tokenizer:
 
 
 def _by_name(items):
-    """Name paths by themselves, and other things by their numbers; a mapping has names already."""
+    """Name paths by themselves, models by kind and size; a mapping has names already."""
     if isinstance(items, Mapping):
         return items
     if isinstance(items, AnyModel):
         items = [items]
     named = {}
     for number, item in enumerate(items, 1):
-        name = item if isinstance(item, PathName) else number
+        name = item
+        if not isinstance(item, PathName):
+            model = getattr(item, "tokenizer", item)
+            name = f"{model.model.kind}-{len(model)}" if isinstance(model, Tokenizer) else number
+            if name in named:
+                name = f"{name} ({number})"
         named[str(name)] = item
     return named
 
@@ -14711,12 +14737,11 @@ class Inspection(Report):
         ]
         if self.measures:
             tables.append(Table("Measures", ("measure", "value"), [*self.measures.items()]))
-        glitches = self.glitches
-        if glitches is not None:
-            title = f"Candidates for glitch tokens: {len(glitches):,}"
-            rows = [(*glitch[:3], glitch.now_in()) for glitch in glitches]
-            tables.append(self._list(title, rows, "made", "used", "now in"))
-        return tables
+        title = "Candidates for glitch tokens: known only with the training of a BPE, and a corpus"
+        if self.glitches is not None:
+            title = f"Candidates for glitch tokens: {len(self.glitches):,}"
+        rows = [(*glitch[:3], glitch.now_in()) for glitch in self.glitches or ()]
+        return [*tables, self._list(title, rows, "made", "used", "now in")]
 
     def _list(self, title, rows, *header):
         """Tabulate the first of some rows, which begin with an id, with the tokens of the ids."""
@@ -14825,13 +14850,15 @@ class Curve(Report):
             figure, (left, right) = pyplot.subplots(1, 2, figsize=(7, 3), layout="constrained")
             pyplot.close(figure)  # else a notebook shows it twice
             left.set(xlabel="vocabulary", ylabel="bytes per token")
-            saving = "% of the tokens that 1,000 more save"
+            saving = "tokens that 1,000 more save"
             right.set(yscale="log", xlabel="vocabulary", ylabel=saving)
             for name, (sizes, _, rates, saved) in self.columns.items():
                 label = name.replace("$", r"\$")  # $ begins a formula
                 left.semilogx(sizes, rates, base=2, label=label)
                 right.semilogx(sizes, saved, base=2)
-            left.legend()
+            right.yaxis.set_major_formatter("{x:g} %")
+            if len(self.columns) > 1:
+                left.legend()
             if path:
                 with atomic_write(Path(path)) as file:
                     figure.savefig(file, format=suffix[1:], dpi=200)
@@ -15117,7 +15144,7 @@ def view(
     r"""Show a text cut into tokens.
 
     model   a file or a folder of any format, a Tokenizer, or the result of `train`
-    text    the text; by default standard input
+    text    the text; by default, and with the command for -, standard input
     beside  another model, whose tokens are shown below
     html    also write the tokens to this page, in colours
 
@@ -15128,7 +15155,7 @@ def view(
     >>> print(view(tokenizer, "low lower\n").text(40))
     low|␣  |lower|↵  |
     257 220 259   198
-    10 bytes, 4 tokens
+    bpe-260: 10 bytes, 4 tokens
     """
     if isinstance(text, str) and os.path.exists(text):
         note(f"this is the name {text}; for the file write < {text}, for a model use `beside`")
@@ -15198,7 +15225,7 @@ class _Parser(argparse.ArgumentParser):
     def error(self, message):
         """Exit with an error; for an unknown option it names the one that is most similar."""
         unknown = re.sub("unrecognized arguments: ([^ =]*).*", r"\1", message)
-        for similar in difflib.get_close_matches(unknown, self._option_string_actions, 1):
+        for similar in difflib.get_close_matches(unknown, self._option_string_actions, 1, 0.75):
             message += f"; did you mean {similar}?"
         self.exit(2, f"bpe_numba: {message}; see {self.prog} --help\n")
 
@@ -15320,6 +15347,8 @@ def main(arguments=None):
         parameters = inspect.signature(function).parameters
         if "text" in options:
             options["text"] = " ".join(options["text"])
+        if options.get("text") == "-":
+            del options["text"]
         if name == "train":
             options.setdefault("out", "model")
         out = "out" in parameters and options.get("out", parameters["out"].default)

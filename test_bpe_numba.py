@@ -914,7 +914,7 @@ def test_compilation_is_announced_once_and_without_a_cache_at_each_start(capsys,
         return lambda function: function
 
     def announced():
-        bpe._give_notice.cache_clear()
+        bpe.COMPILATIONS.latest = -math.inf
         bpe.COMPILATIONS.on_start(theirs)
         assert not capsys.readouterr().err
         for _ in range(2):
@@ -6901,6 +6901,32 @@ def test_readme_runs_as_printed(page, command, tmp_path):
         assert {*output.splitlines()} <= {*printed}, (block, printed)
 
 
+def test_a_notebook_of_the_pages_blocks_shows_their_results(tmp_path):
+    nbformat = pytest.importorskip("nbformat", reason="needs nbclient and ipykernel")
+    nbclient = pytest.importorskip("nbclient", reason="needs nbclient and ipykernel")
+    pytest.importorskip("ipykernel", reason="needs nbclient and ipykernel")
+    top = Path(MODULE).parent
+    cells = [f"import sys; sys.path.insert(0, {str(top)!r})"]
+    cells += regex.findall(r"```python\n(.*?)```", (top / "README.md").read_text(), regex.DOTALL)[
+        :2
+    ]
+    shown = ["training", "training.tokenizer", "inspect_model(tokenizer)", "curve(training)"]
+    shown += ["curve(training).plot()", "compare([training, tokenizer], 'zen.txt')"]
+    shown += ["view(tokenizer, 'Simple is better.')"]
+    cells += ["from bpe_numba import compare, curve, inspect_model, view", *shown]
+    (tmp_path / "README.md").write_bytes((top / "README.md").read_bytes())
+    zen = [sys.executable, "-c", "import this"]
+    (tmp_path / "zen.txt").write_bytes(subprocess.run(zen, capture_output=True).stdout)
+    notebook = nbformat.v4.new_notebook(cells=[*map(nbformat.v4.new_code_cell, cells)])
+    nbclient.NotebookClient(notebook, resources={"metadata": {"path": tmp_path}}).execute()
+    nbformat.write(notebook, tmp_path / "tour.ipynb")
+    pages = [cell.outputs[-1].data for cell in notebook.cells[-len(shown) :]]
+    assert "image/png" in pages.pop(4)
+    assert all("<h" in page["text/html"] for page in pages)
+    assert "not known" not in str(pages[0]) and "known only with" in pages[2]["text/html"]
+    assert "bpe-400" in pages[3]["text/html"] and "bpe-400 (2)" in pages[4]["text/html"]
+
+
 def names_of_headings(page):
     """The names by which links lead to the headings of a page, as GitHub makes them."""
     headings = re.findall(r"(?m)^#+ (.+)$", page.read_text())
@@ -7468,10 +7494,10 @@ def test_a_training_a_tokenizer_and_a_path_are_models_alike(some_prose, tmp_path
         reports.append((measures, rates, bpe.view(model, "def f").ids.tolist()))
     assert all(report == reports[0] for report in reports)
     columns = bpe.curve([training, path]).columns
-    assert [*columns] == ["1", str(path)]
-    assert all(map(np.array_equal, columns["1"][:3], columns[str(path)]))
+    assert [*columns] == ["bpe-1500", str(path)]
+    assert all(map(np.array_equal, columns["bpe-1500"][:3], columns[str(path)]))
     for wrong in (tokenizer, {"1": training.learned}, [3]):
-        with refusal("^1: no merge counts|^a model is a path"):
+        with refusal("^(bpe-1500|1): no merge counts|^a model is a path"):
             bpe.curve(wrong)
 
 
@@ -7595,15 +7621,18 @@ def reports(some_prose):
 
 def test_curves_are_drawn(reports, tmp_path):
     pytest.importorskip("matplotlib")
-    few = bpe.curve({"$a$": (bpe.learn(bpe.Words.from_counts({b"aab": 3}), 258), 9)})
+    history = bpe.learn(bpe.Words.from_counts({b"aab": 3}), 258), 9
+    few = bpe.curve({"$a$": history})
     for report in (reports[2], few):
         figure = report.plot(tmp_path / "picture.svg")
         assert len(figure.axes) == 2 and len(report.plot().axes[0].lines) == len(report.columns)
         assert (tmp_path / "picture.svg").read_text().startswith("<?xml")
         labels = figure.axes[0].get_xticklabels() + figure.axes[1].get_yticklabels()
         assert labels and all(label.get_parse_math() for label in labels)  # 2^8 is a formula
-    (name,) = figure.axes[0].get_legend().get_texts()
+    assert figure.axes[0].get_legend() is None  # a single curve needs none
+    name, _ = bpe.curve({"$a$": history, "b": history}).plot().axes[0].get_legend().get_texts()
     assert name.get_text() == r"\$a\$"  # $a$ is none
+    assert all(label.get_text().endswith(" %") for label in figure.axes[1].get_yticklabels())
 
 
 def test_sizes_on_a_corpus_are_those_of_models_with_fewer_merges(some_prose):
@@ -7623,7 +7652,7 @@ def test_the_sizes_of_a_model_with_a_word_suffix_count_the_letters_that_end_word
     vocab = dict(enumerate([b"a", b"b", b"a</w>", b"b</w>", b"ab</w>", END.encode()]))
     fields = {"word_suffix": "</w>", "alphabet": "characters", "drops_unknown": True}
     model = bpe.Model(vocab, [(b"a", b"b</w>")], [END], **fields)
-    sizes, n_tokens, *_ = bpe.curve(bpe.Tokenizer.from_model(model), tmp_path).columns["1"]
+    sizes, n_tokens, *_ = bpe.curve(bpe.Tokenizer.from_model(model), tmp_path).columns["bpe-6"]
     assert (sizes.tolist(), n_tokens.tolist()) == ([4, 5], [2, 1])
 
 
@@ -7758,7 +7787,8 @@ def test_view_reads_its_text_from_a_pipe(command, model, monkeypatch):
     monkeypatch.setenv("COLUMNS", "40")
     output = command("view model The cat", cwd=model).stdout.decode()
     assert output.endswith("7 bytes, 3 tokens\n") and "\x1b" not in output
-    assert command("view model", stdin=b"The cat", cwd=model).stdout.decode() == output
+    for line in ("view model", "view model -"):
+        assert command(line, stdin=b"The cat", cwd=model).stdout.decode() == output
 
 
 def test_reports_are_written_to_a_page(command, model, tmp_path):
@@ -8319,6 +8349,9 @@ REFUSED_COMMANDS = [
     ("train text.txt --out new --pattern \udcff", ["surrogates not allowed"]),
     ("train text.txt --workers 0", ["0 workers"]),
     ("train text.txt --coverage 0.5", ["--coverage goes with characters"]),
+    ("train text.txt --input b", ["unrecognized arguments: --input b; see"]),
+    ("train text.txt --chat-template chatm", ["--chat-template 'chatm' is no file and not chatml"]),
+    ("train text.txt --model unigram --vocab-size 2 --out no", ["--vocab-size must be larger by "]),
     ("train text.txt --vocb-size 3", ["did you mean --vocab-size?", "train --help"]),
     ("train text.txt --vocab-size 1kk", ["'1kk' is not a whole number"]),
     ("train long.txt --pattern none --out new", ["long.txt", "place where it can be cut"]),
