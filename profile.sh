@@ -232,6 +232,7 @@ mapfile -t stages < <(awk -F'[| ]+' '
 ' profile/stages | sort -rn | cut -d " " -f 2)
 for stage in "${stages[@]}"; do
   report=profile/$command.$stage
+  echo "Running the stage $stage under Scalene ..."
   run_recorded "$stage" "$report.json" "${chosen[@]}"
   echo
   python - "$report.json" "$stage" <<'END' || continue
