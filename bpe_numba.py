@@ -13309,14 +13309,12 @@ def train(
         _compile_training(source, engine, learning)
     with stage("scan") as timings["scan"]:
         shares = {}
-        text = source
         if languages:
-            if not words_files:
-                texts = (dataclasses.replace(source, files=path) for path in languages)
-                words_files = [count(text, engine, (), max_words) for text in texts]
-            words_files, shares = _weigh_languages(languages, words_files, weights, balance)
-            text = dataclasses.replace(source, files=None)
-        counted = count(text, engine, words_files, max_words)
+            counted, shares = _count_languages(
+                source, languages, words_files, engine, max_words, weights, balance
+            )
+        else:
+            counted = count(source, engine, words_files, max_words)
         timings["scan"].n_bytes = counted.n_bytes * bool(source.files)
     require(len(counted.words.counts), f"no text to learn from in {_name_some(files)}")
     with stage("learn") as timings["learn"]:
@@ -13344,6 +13342,16 @@ def _compile_training(source, engine, *learning):
     compile_side_by_side([counting, *learning, pretokenizing], engine)
 
 
+def _count_languages(source, languages, words_files, engine, max_words, weights, balance):
+    """Count each language by itself; returns the sum of the weighted counts, and the shares."""
+    counted = words_files
+    if not words_files:
+        texts = (dataclasses.replace(source, files=path) for path in languages)
+        counted = [count(text, engine, (), max_words) for text in texts]
+    weighted, shares = _weigh_languages(languages, counted, weights, balance)
+    return count(dataclasses.replace(source, files=None), engine, weighted, max_words), shares
+
+
 def _check_folder(out):
     """Check a folder for a model before the work; a note says if it has one."""
     check_writable(as_path(out))
@@ -13361,7 +13369,7 @@ def _add_settings(model, template, **settings):
 class Family(NamedTuple):
     """The function that learns the models of a family, and their defaults.
 
-    Keyword parameters of `learn` that are not those of a Recipe are options of `train` as well.
+    Keyword parameters of `learn` are options of `train` as well.
 
     >>> FAMILIES["longest"].learn(Words.from_counts({b"aaab": 3}), 257).merges
     [(b'a', b'a')]
