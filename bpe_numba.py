@@ -14073,6 +14073,8 @@ def _find_texts(inputs, texts, counts):
 def _find_languages(inputs, words_files, weights, balance):
     """List the names of the languages: of all inputs, or of all words files."""
     require(not isinstance(inputs, PathName), "`balance` and `weights` need a list of `inputs`")
+    is_power = balance is None or 0 <= balance <= 1
+    require(is_power, f"`balance` is a number from 0 to 1, not {balance}")
     languages = [*map(str, words_files or inputs)]
     n = len(languages) if balance is None else 0
     message = f"{n} `weights` are needed for {len(languages)} `inputs`, or a `balance`"
