@@ -10913,7 +10913,7 @@ class Format(NamedTuple):
 
 # GPT-2's vocab.json begins with a name and an id.
 _VOCAB = rb'\s*\{\s*"(?:[^"\\]|\\.)*"\s*:\s*\d'
-_TEKKEN = rb'\s*\{\s*"config"\s*:\s*\{\s*"pattern"'
+_TEKKEN = rb'(?s)\s*\{.{0,4000}?"default_num_special_tokens"'
 # A file has the first format whose sign matches.
 FORMATS = {
     "huggingface": Format(
