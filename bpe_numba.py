@@ -5662,6 +5662,7 @@ def count(
     engine = engine or Engine()
     if not isinstance(source, Source):
         source = Source(source, pattern)
+    require(max_words >= 0, f"`max_words` is {max_words}: 0 drops no word")
     counter = WordCounter()
     special_tokens = Counter()
     totals = Counter(dict.fromkeys(_NUMBERS, 0))
@@ -13446,9 +13447,9 @@ class Start(NamedTuple):
         if self.places is not None and is_of_bytes:
             n_least += 255
         require(
-            n_least <= vocab_size <= MAX_ID,
+            isinstance(vocab_size, numbers.Integral) and n_least <= vocab_size <= MAX_ID,
             f"`vocab_size` is {vocab_size}: with this alphabet, these special tokens or this model "
-            f"it must be {n_least} to {MAX_ID:,}",
+            f"it must be a whole number from {n_least} to {MAX_ID:,}",
         )
 
     def learn_symbols(self, words, n_symbols, options, engine=None, required_chars=""):

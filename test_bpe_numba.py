@@ -8206,6 +8206,8 @@ REFUSED_CALLS = [
     (lambda: bpe.count(iter(())), "no file is named"),
     (lambda: bpe.train([]), "no file is named"),
     (lambda: bpe.train(None, 300), WRONG_TYPE),
+    (lambda: bpe.train(texts=["ab"], vocab_size=3e2), "`vocab_size` is 300.0: .* whole number"),
+    (lambda: bpe.train(texts=["ab"], vocab_size=300, max_words=-1), "`max_words` is -1"),
     (lambda: bpe.train(["text.txt"], 300, balance=1.5), "`balance` is a number from 0 to 1"),
     (lambda: bpe.train(texts=[]), "no text to learn from in texts in memory"),
     (lambda: bpe.train(texts={"text": ["a"]}), r"not a table, .* such as table\[\"text\"\]"),
