@@ -343,9 +343,8 @@ def struct(fields: type) -> type:
     """Turn a class of annotated fields into one that kernels take by reference.
 
     Kernels may replace its fields: they can put a longer array in the place of one that is too
-    short. Passing an instance from Python takes 0.7 µs, whatever its size, while a named tuple
-    takes 0.13 µs for each of its arrays. Python creates instances, as those of a dataclass, but
-    does not read their fields.
+    short. Python passes an instance at once, and a named tuple array by array. Python creates
+    instances, as those of a dataclass, but does not read their fields.
     """
     record = dataclasses.dataclass(eq=False)(fields)
     if not COMPILES:
@@ -522,7 +521,7 @@ def _reserve(array, n):
     if n <= len(array):
         return array
     longer = np.empty(max(n, len(array) * 3 // 2), array.dtype)
-    # `longer[:n] = array` takes 3 s more to compile, because of its error message
+    # `longer[:n] = array` takes long to compile, because of its error message
     for k in range(len(array)):
         longer[k] = array[k]
     return longer
@@ -534,10 +533,7 @@ HUGE_PAGES = 14 if COMPILES and sys.platform == "linux" else 0  # MADV_HUGEPAGE
 
 @inline_kernel
 def _on_huge_pages(array):
-    """Request huge pages for an array of 4 MB or more, as NumPy does, before it is written to.
-
-    Without them, scanning and encoding take 1.1 to 1.3 times as long.
-    """
+    """Request huge pages for an array of 4 MB or more, as NumPy does, before it is written to."""
     if HUGE_PAGES and array.nbytes >= 1 << 22:
         first_page = (array.ctypes.data + 4095) & ~4095
         _madvise(first_page, array.nbytes - 4096, HUGE_PAGES)
@@ -545,8 +541,7 @@ def _on_huge_pages(array):
 
 
 # glibc returns the memory of each large array to the system, until it has seen an array of almost
-# 32 MB freed; see mallopt(3). So free one: blocks then use the same memory again, and a scan takes
-# two thirds of the time.
+# 32 MB freed; see mallopt(3). So free one: blocks then use the same memory again.
 with contextlib.suppress(MemoryError):
     np.empty((1 << 25) - (1 << 13), u8)
 
@@ -1455,8 +1450,8 @@ PUNCTUATION = rf"(?![{_NEWER_PUNCTUATION}])[\p{{P}}$+<=>\^`|~\u166D\U000111C9]"
 # matches before a newline in Oniguruma, the engine of Hugging Face.
 #
 # "spaces" is our own. A word begins with the space before it, as in SentencePiece, but all spaces
-# are kept, and scripts, digits and punctuation are not separated. The tokens of a Unigram are 2 to
-# 8 % longer with it than with "gpt2".
+# are kept, and scripts, digits and punctuation are not separated. The tokens of a Unigram are
+# longer with it than with "gpt2".
 PATTERNS = {
     "gpt2": r"'(?:[sdmt]|ll|ve|re)| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+",
     "cl100k": r"'(?i:[sdmt]|ll|ve|re)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*"
@@ -2904,7 +2899,7 @@ def _next_split(text, position, until, class_of, must_split):
     return -1
 
 
-LANES = 6  # they take 0.31 ns a byte; a single lane waits for its loads, and takes 1.63 ns
+LANES = 6  # a single lane waits for its loads
 LANE_BYTES = 1 << 13  # of a lane in one batch; the ends of more would not fit into the L1 cache
 MIN_LANE_BYTES = 256  # with fewer bytes for each, lanes do not pay
 MARKED_BYTES = 256  # a lane reads so many before its ends are collected
@@ -2913,7 +2908,7 @@ BATCH_BYTES = LANES * LANE_BYTES
 MAX_ENDS = 2 * BATCH_BYTES  # in one batch, with some reserve
 
 # The state of a lane is a row of `lanes`, int64[LANES, ENDS + 2 * MAX_ENDS], with these columns. It
-# is one array, since Python takes 0.13 µs to pass each array to a kernel.
+# is one array, since Python takes time to pass each array to a kernel.
 #
 #     POSITION    how far it has read                   LAST        how far it has to read
 #     ENTRY       the entry after the bytes in `marks`  N_ENDS      how many ends it has found
@@ -3664,7 +3659,7 @@ def _find_joined(text, table):
     return runs[:n], joined[:size]
 
 
-MAPPED_BYTES = 1 << 12  # there is space for their replacements; for one byte it would cost 10 ns
+MAPPED_BYTES = 1 << 12  # there is space for their replacements, which costs little for so many
 
 
 @kernel
@@ -3758,7 +3753,7 @@ class _MapPass:
             return None
         if len(self.changes) > 1:
             return text.translate(self.changes)
-        for code, replacement in self.changes.items():  # 1 kB: 0.8 µs; str.translate takes 61
+        for code, replacement in self.changes.items():  # much faster than str.translate
             text = text.replace(chr(code), replacement)
         return text
 
@@ -5368,7 +5363,7 @@ def _word_keys(text, start, ends, n, entries, keys):
 
     text     uint8[…]: the first word begins at `start`
     ends     int64[n]: where each word ends
-    entries  uint64[H, 4]: are prefetched; a look-up then takes 8 ns in 40 MB of English
+    entries  uint64[H, 4]: are prefetched, since a look-up waits for them
     keys     uint64[4 KEYS]: the two halves of a key, the slot, and a free place for each word
     """
     k = u64(0)
@@ -5483,7 +5478,7 @@ def _add_words(table, text, start, ends, n, weights, keys):
 def _count_text(table, text, scanned, scan_table, lanes, marks, keys):
     """Scan and count a flat text; its arrays, `lanes` and `marks` are as in "Scanning"."""
     once = np.empty(1, i64)
-    once[0] = 1  # np.ones takes 0.2 s more to compile
+    once[0] = 1  # np.ones takes longer to compile
     stop = _begin_scan(text, lanes)
     while lanes[0, POSITION] < stop:
         scanned = _scan_batch(scanned, stop, scan_table, lanes, marks)
@@ -5868,7 +5863,7 @@ class Learned(NamedTuple):
 def _record(**fields):
     """Make the type of a table of records, which loads one cache line for all fields of an entry.
 
-    With an array for each field, learning took up to 1.4 times as long. Without a compiler, an
+    Learning waits for cache lines more than for anything else. Without a compiler, an
     attribute of NumPy's records hides a field of the same name, such as `size`.
     """
     return np.dtype((np.record, list(fields.items())))
@@ -6191,7 +6186,7 @@ def _replace(pair, c, occurrences, learner):
     b = pair.right
     width_a = learner.symbols[a].width
     width = learner.symbols[c].width
-    # made in the loop, these views would take a tenth of the time of learning
+    # made in the loop, these views would count references each time
     at_left = learner.neighbours[LEFT]
     at_right = learner.neighbours[RIGHT]
     distinct_left = learner.distinct[LEFT]
@@ -6201,7 +6196,7 @@ def _replace(pair, c, occurrences, learner):
     n = total = count = end = 0
     n_left = n_right = ZERO
     for k in range(len(occurrences)):
-        # load both ends early; learning would take 1.4 times as long otherwise
+        # load both ends early, so that no step waits for them
         if k + 16 < len(occurrences):
             ahead = occurrences[k + 16]
             prefetch(cells, ahead - 1)
@@ -6297,7 +6292,7 @@ def _add_new_pairs(side, c, n_distinct, positions, learner):
 def _reserve_memory(learner):
     """Make room for the pairs, their occurrences, and the neighbours at these.
 
-    NumPy would request huge pages, and the first learning of a process take 1.3 times as long.
+    NumPy would request huge pages, which the first learning of a process would wait for.
     """
     n = len(learner.cells)
     learner.occurrences = _reserve(learner.occurrences, 3 * n)
@@ -6722,7 +6717,7 @@ class Learner:
                    The score must not fall when the count rises. It costs almost nothing
     score(count, left, right, size)  also the occurrences of the two symbols. The score may rise and
                    fall with each number. Each merge computes the scores of all pairs with the two
-                   symbols, so learning takes 7 to 16 times as long
+                   symbols, so learning takes much longer
     score(count, left, right, size, n_tokens)  also the tokens of the whole corpus, as for an
                    entropy. Each merge computes the scores of all pairs: 1,000 merges on 3 MB of
                    text take 0.5 s, not 0.02
@@ -8051,7 +8046,7 @@ def _merge_long(n, tables, alpha, state, ids, at):
     # The loops are slower if they read these arrays from the struct.
     symbols = ids[at : at + n]
     merges = borrowed(tables.merges)
-    for k in range(n):  # np.arange and np.full take 0.3 s to compile
+    for k in range(n):  # np.arange and np.full take longer to compile
         before[k] = k - 1
         after[k] = k + 1
         entries[k] = NO_MERGE
@@ -8488,7 +8483,7 @@ def _copy_ids(value, more, pool, ids, at):
 def _copy_hits(keys, key, stop, flat, pool, ids, at):
     """Copy the ids of words in their home slots in the cache, up to the first word that is not.
 
-    This is the hot loop. One that also searched other slots would take 1.1 times as long.
+    This is the hot loop, so it searches no other slots.
 
     keys  uint64[4 * KEYS], from `_word_keys`; those of the words are keys[key : stop]
     flat  uint64[4 * H], the entries of the cache: an index into it needs a shift, not a product
@@ -11484,7 +11479,7 @@ class _Encoder:
                     raise _unknown_letter(self.model, flat, -1 - n)
         finally:  # the workspace lets go of the text and the ids
             _take_text(self.workspace, pretokenizer.last_special, *self._short)
-        ids.resize(n, refcheck=False)  # a copy would take a tenth of the time of a large text
+        ids.resize(n, refcheck=False)  # without a copy
         return ids
 
 
@@ -12257,7 +12252,7 @@ class Tokenizer:
             ids[n : n + len(part)] = part
             n += len(part)
             sizes.append(np.diff(offsets))
-        ids.resize(n, refcheck=False)  # a copy would take a tenth of the time of a large text
+        ids.resize(n, refcheck=False)  # without a copy
         return ids, _add_up(np.concatenate([[], *sizes]))
 
     @interruptible
