@@ -13323,6 +13323,7 @@ def train(
     options |= {"vocab_size": vocab_size, "coverage": coverage, "max_words": max_words}
     options |= {"required_chars": required_chars, "balance": balance, "weights": [*weights]}
     training = Training(tokenizer, counted, learned, timings, source, start, options, shares)
+    count_lost("training", training._n_text, training.n_bytes)
     if out is not None:
         with stage("save") as timings["save"]:
             training.save(out)
@@ -13915,8 +13916,7 @@ class Training:
             last = number_of(int(learned.counts[-1:].sum()), "time")
             rows.append(("merges", f"{len(learned.counts):,}; the last pair occurred {last}"))
         rows.append(("bytes/token", self.n_bytes / self.n_tokens))
-        n_lost = count_lost("training", self._n_text, self.n_bytes)
-        rows.append(("lost", number_of(n_lost, "byte")))
+        rows.append(("lost", number_of(self._n_text - self.n_bytes, "byte")))
         if model.alphabet == "characters":
             rows.append(("characters", f"{len(learned.alphabet):,} are tokens"))
         n_special = len(model.special_tokens)

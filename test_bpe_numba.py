@@ -6517,6 +6517,11 @@ def test_languages_have_the_shares_that_are_asked_for(weights, library, tmp_path
     assert bpe.train(words, **options).record == training.record
 
 
+def test_a_training_says_without_its_summary_that_text_is_lost():
+    with pytest.warns(UserWarning, match="33 % of the text is in no token: 3 bytes"):
+        bpe.train(texts=["ab  cd ef"], vocab_size=256, pattern="whitespace-split")
+
+
 def test_bad_options_are_refused_before_texts_are_read(command, tmp_path, monkeypatch):
     monkeypatch.setattr(bpe, "count", lambda *_, **__: 1 / 0)
     wordpiece = {"model": "wordpiece", "score": "best"}
