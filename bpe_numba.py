@@ -264,7 +264,7 @@ if not COMPILES:
 # and that takes longer than the work on a short word. So a kernel that is called for each word has
 # one exit, its loops have no break, and its arrays are `borrowed`.
 
-UNSAVED: set[str] = set()  # kernels of this module that each process compiles again
+COMPILED_ANEW: set[str] = set()  # kernels of this module that each process compiles again
 CACHE_SPACE = 1 << 26  # bytes that the kernels need on the disk
 
 
@@ -291,7 +291,7 @@ def _compiler(cache, **options):
             return compiled
         except RuntimeError:  # no folder for the cache is writable, or the source is in no file
             if function.__module__ == __name__:
-                UNSAVED.add(function.__name__)
+                COMPILED_ANEW.add(function.__name__)
             return numba.njit(**options)(function)
 
     return compile_lazily
@@ -881,10 +881,10 @@ def _give_notice():
     if time.monotonic() < COMPILATIONS.latest + 3:  # the same kind of work goes on
         return
     is_seen = sys.stderr and (sys.stderr.isatty() or "ipykernel" in sys.modules)
-    if not (is_seen or UNSAVED) or multiprocessing.parent_process():
+    if not (is_seen or COMPILED_ANEW) or multiprocessing.parent_process():
         return
     how_often = "once for each kind of work"
-    if UNSAVED:
+    if COMPILED_ANEW:
         how_often = "at each start: set NUMBA_CACHE_DIR to a folder that can be written, with 64 MB"
     print(f"bpe_numba: compiling kernels, {how_often}", file=sys.stderr)
 
@@ -1062,7 +1062,7 @@ def compile_side_by_side(jobs, engine):
     n = min(len(jobs), engine.n_workers)
     # the program that contains a frozen module is no interpreter
     is_python = "python" in os.path.basename(sys.executable or "").lower()
-    if UNSAVED or hasattr(sys, "frozen") or not is_python:
+    if COMPILED_ANEW or hasattr(sys, "frozen") or not is_python:
         n = 1
     own, *others = [jobs[k::n] for k in range(n)]
     to_start = others.copy()
@@ -2599,9 +2599,9 @@ class Pattern:
     def split(self, data: Text) -> list[bytes]:
         """Cut a text into pretokens, without the dropped ones."""
         scan = _new_scan()
-        flat = FlatText.join([_text_bytes(data)], [BEGINS])
-        flat = self.apply(scan, flat, BEGINS)
-        flat = self.passes[-1].apply(scan, flat, BEGINS)
+        flat = FlatText.join([_text_bytes(data)], [BOUNDARY])
+        flat = self.apply(scan, flat, BOUNDARY)
+        flat = self.passes[-1].apply(scan, flat, BOUNDARY)
         return list(filter(None, flat.parts()))
 
 
@@ -2727,7 +2727,7 @@ def _cached_on_disk(name, steps):
 #
 #     text        t o . b e # # o r # n o t # # # …  a dot is a space; the PADDING is END as well
 #     ends        2, 5, 6, 7, 9, 10, 13, 14          of "to", " be", END, END, "or", END, "not", END
-#     meanings    BEGINS, BEGINS, 7, BEGINS          of the four: two texts end, <eos>, a text ends
+#     meanings    BOUNDARY, BOUNDARY, 7, BOUNDARY    two texts end, <eos>, and a text ends
 #
 # So the inner loops of scanning, counting and encoding need no test for the end of a text. The
 # table of a pattern has END as one more class of characters, which ends every match, as the end of
@@ -2759,7 +2759,7 @@ def _cached_on_disk(name, steps):
 # The meaning of an END: the id of a special token, or one of these. They also tell how a block
 # begins.
 INSIDE = -1  # the text goes on, after a cut by a step of the pattern or after a special token
-BEGINS = -2  # one text ends, and another begins
+BOUNDARY = -2  # one text ends, and another begins
 CONTINUES = -3  # a block begins in the middle of a text: nothing may be put before it
 
 
@@ -3229,7 +3229,7 @@ def _write_spaces(text, scanned, meanings, mark, scheme, opening):
     meaning = opening
     for m in range(len(meanings)):
         stop = _find_byte(scanned, start, len(text), i64(END))
-        needs_mark = meaning == BEGINS and scheme != NEVER
+        needs_mark = meaning == BOUNDARY and scheme != NEVER
         needs_mark |= meaning == INSIDE and scheme == ALWAYS
         needs_mark &= start < stop and text[start] != 0x20
         if needs_mark and not _equal(text, start, mark, 0, size):
@@ -3280,7 +3280,7 @@ def _write_words(text, scanned, meanings, table, mark):
 # The text is searched from left to right, for the longest token first. With <eos> of id 7, and #
 # for END:
 #
-#     to<eos>be#    ->    to#be#    meanings 7, BEGINS
+#     to<eos>be#    ->    to#be#    meanings 7, BOUNDARY
 #
 # A token of Hugging Face may have flags: it may take the white space around it.
 #
@@ -3323,19 +3323,19 @@ class AddedToken(NamedTuple):
     literal: bool = False  # not normalized itself, as SentencePiece's symbols; ours alone
 
 
-NO_FLAGS = AddedToken()
+PLAIN_TOKEN = AddedToken()
 
 
-def _special_table(ids, flags, normalizer=None):
+def _special_table(ids, added_tokens, normalizer=None):
     """Make the table of some special tokens, for text that a normalizer has changed or not."""
     tokens = {}  # the bytes in the text -> the name
     for name in ids:
         token = name.encode()
-        if normalizer and not flags.get(name, NO_FLAGS).literal:
+        if normalizer and not added_tokens.get(name, PLAIN_TOKEN).literal:
             token = normalizer.normalize(token)
         tokens[token] = name
     tokens.pop(b"", None)
-    flagged = [flags.get(name, NO_FLAGS) for name in tokens.values()]
+    flagged = [added_tokens.get(name, PLAIN_TOKEN) for name in tokens.values()]
     first_bytes = {token[0] for token in tokens}
     bits = [LSTRIP * flag.lstrip + RSTRIP * flag.rstrip for flag in flagged]
     spaces = np.zeros(0, bool)
@@ -4112,8 +4112,8 @@ class Normalizer:
 
     def normalize(self, data: bytes) -> bytes:
         """Normalize one text."""
-        flat = FlatText.join([data], [BEGINS])
-        return self.apply(flat, BEGINS).parts()[0]
+        flat = FlatText.join([data], [BOUNDARY])
+        return self.apply(flat, BOUNDARY).parts()[0]
 
     def cut_arrays(self, pattern):
         """Make the arrays that tell where text may be cut before it is normalized.
@@ -4188,8 +4188,8 @@ PAIR_BYTES = 8  # two characters in UTF-8, which decide whether a pretoken ends 
 class Pretokenizer:
     """Cut and normalize texts, and apply all steps of a pattern but the last.
 
-    Texts are cut at special tokens. `special_tokens` has their ids, and `flags` the flags of those
-    that have any. The text between them is normalized.
+    Texts are cut at special tokens. `special_tokens` has their ids, and `added_tokens` tells how
+    they are found, if not in the plain way. The text between them is normalized.
 
     >>> pretokenizer = Pretokenizer(Pattern([Metaspace("_"), "_[^_]*"]), {"<|end|>": 7})
     >>> flat, original = pretokenizer.apply(_new_scan(), [b"a b<|end|>"])
@@ -4197,24 +4197,26 @@ class Pretokenizer:
     ([b'_a_b', b''], [7, -2], [b'a b', b''])
     """
 
-    def __init__(self, pattern, special_tokens=(), flags=MappingProxyType({}), normalizer=None):
+    def __init__(
+        self, pattern, special_tokens=(), added_tokens=MappingProxyType({}), normalizer=None
+    ):
         self.pattern = pattern
         self.normalizer = normalizer or Normalizer()
         self._special_tokens = special_tokens
-        self._flags = flags
+        self._added_tokens = added_tokens
         first = dict(special_tokens)
         second = {
             token: first.pop(token)
             for token in special_tokens
-            if flags.get(token, NO_FLAGS).normalized
+            if added_tokens.get(token, PLAIN_TOKEN).normalized
         }
         if not self.normalizer and not first:  # one search is enough
             first, second = second, first
-        self.special = _special_table(first, flags)
+        self.special = _special_table(first, added_tokens)
         self._has_special = bool(first)
         self.normalized = None
         if second:
-            self.normalized = _special_table(second, flags, self.normalizer)
+            self.normalized = _special_table(second, added_tokens, self.normalizer)
         # The steps before the search for `last_special`, which a kernel of encoding can do.
         first_passes = pattern.passes[:-1]
         self._steps = (*self.normalizer.passes, *first_passes)
@@ -4241,15 +4243,15 @@ class Pretokenizer:
                 return None
         return text.encode()
 
-    def apply(self, scan, texts, opening=BEGINS):
+    def apply(self, scan, texts, opening=BOUNDARY):
         """Make a flat text of texts, for the last step of the pattern.
 
-        opening  how the first text begins: BEGINS, or another value if it continues an earlier
+        opening  how the first text begins: BOUNDARY, or another value if it continues an earlier
                  block
 
         Returns the flat text, and the flat text before normalization.
         """
-        original = FlatText.join(texts, [BEGINS] * len(texts))
+        original = FlatText.join(texts, [BOUNDARY] * len(texts))
         if self._has_special:  # or the kernel need not be compiled
             original = original.rewritten(_cut_at_special, self.special)
         flat = self.normalizer.apply(original, opening)
@@ -4266,7 +4268,7 @@ class Pretokenizer:
             arrays = Pattern("none").cut_arrays
         sizes = [len(token.encode()) for token in self._special_tokens]
         margin = PAIR_BYTES + max(sizes, default=0)
-        special = _special_table(self._special_tokens, self._flags)
+        special = _special_table(self._special_tokens, self._added_tokens)
         return margin, (*arrays, special)
 
     @interruptible
@@ -4292,7 +4294,7 @@ class Pretokenizer:
             last = len(window) - margin
             if by_lines:
                 cut = window.find(b"\n", first) + 1
-                opening = BEGINS
+                opening = BOUNDARY
             else:
                 window = window.replace(BYTES[END], BYTES[INVALID_BYTE])
                 text = _with_padding(window)
@@ -4300,14 +4302,14 @@ class Pretokenizer:
             if cut > 0:
                 return window_start + cut, opening
             if last < first + WINDOW_BYTES:
-                return window_start + len(window), BEGINS
+                return window_start + len(window), BOUNDARY
             position = window_start + last - PAIR_BYTES
         raise InputError(
             f"{where}: {MAX_PART_BYTES >> 20} MB of text without a place where it can be cut: "
             "add line breaks, or name another pattern or a special token"
         )
 
-    def find_parts(self, read, size, opening=BEGINS, by_lines=False, where=None):
+    def find_parts(self, read, size, opening=BOUNDARY, by_lines=False, where=None):
         """Cut a text into parts of `size` bytes or slightly more; see `find_cut`.
 
         Yields where each part begins and ends, how it begins, and how the next part does. The last
@@ -4339,7 +4341,7 @@ class Pretokenizer:
                 data.extend(chunk)
             return bytes(data[position : position + n])
 
-        for start, stop, *openings in self.find_parts(read, size, BEGINS, by_lines, where):
+        for start, stop, *openings in self.find_parts(read, size, BOUNDARY, by_lines, where):
             part = bytes(memoryview(data)[: stop - start])
             del data[: stop - start]
             n_before = stop
@@ -4599,15 +4601,15 @@ class Block(NamedTuple):
     """Bytes that can be scanned independently: a part of a file, or bytes from a stream.
 
     `opening` tells how the block begins, and `next_opening` how the next one does: with another
-    text (BEGINS); with another document of the same text, after a special token (INSIDE); or within
-    the same document (CONTINUES).
+    text (BOUNDARY); with another document of the same text, after a special token (INSIDE); or
+    within the same document (CONTINUES).
     """
 
     path: Path
     start: int  # bytes on the disk
     stop: int
-    opening: int = BEGINS
-    next_opening: int = BEGINS
+    opening: int = BOUNDARY
+    next_opening: int = BOUNDARY
     data: bytes | list | None = None  # a text, or several texts; None: a worker reads the file
     unit: str = ""  # "line" of JSON, "row", or "text", if the block has several texts
     row_group: int = 0  # of a Parquet file
@@ -4678,7 +4680,7 @@ class Source:
                     "text" by default. If it is set, a .csv or .tsv file is read by its columns, and
                     all other files are lines of JSON, whatever their names are
     block_bytes     bytes of text in a block; BLOCK_BYTES by default. No result depends on it
-    flags           how special tokens are found, if not in the plain way
+    added_tokens    how special tokens are found, if not in the plain way
     normalizer      steps of a Normalizer, which change texts before they are cut
     skip_bad_lines  skip lines that are not JSON, and lines, rows and texts without a text; warnings
                     name the first five of a file, and count all
@@ -4696,7 +4698,7 @@ class Source:
     special_tokens: Sequence[str] = ()
     text_field: str | None = None
     block_bytes: int = dataclasses.field(default_factory=lambda: BLOCK_BYTES)
-    flags: Mapping[str, AddedToken] = dataclasses.field(default_factory=dict)
+    added_tokens: Mapping[str, AddedToken] = dataclasses.field(default_factory=dict)
     normalizer: Sequence[dict] = ()
     skip_bad_lines: bool = False
 
@@ -4711,7 +4713,7 @@ class Source:
     def pretokenizer(self) -> Pretokenizer:
         """The Pretokenizer of these texts; special tokens are numbered in their order."""
         numbers = {token: number for number, token in enumerate(self.special_tokens)}
-        return Pretokenizer(self.pattern, numbers, self.flags, Normalizer(self.normalizer))
+        return Pretokenizer(self.pattern, numbers, self.added_tokens, Normalizer(self.normalizer))
 
     __repr__ = brief_repr
 
@@ -4911,7 +4913,7 @@ class Source:
         size = self._states[path].st_size
         is_json = self.is_json(path)
         read = functools.partial(_read_part, path)
-        parts = self.pretokenizer.find_parts(read, self.block_bytes, BEGINS, is_json, path)
+        parts = self.pretokenizer.find_parts(read, self.block_bytes, BOUNDARY, is_json, path)
         for start, stop, *openings in parts:
             if start >= size:  # the file has grown
                 break
@@ -5025,7 +5027,7 @@ class Words(NamedTuple):
         )
         sizes = [len(word) for word in nonzero]
         symbols = np.frombuffer(b"".join(nonzero), u8).astype(np.int32)
-        return cls(symbols, _add_up(sizes), np.array([*nonzero.values()], i64))
+        return cls(symbols, _offsets(sizes), np.array([*nonzero.values()], i64))
 
     @classmethod
     def load(cls, path: PathName) -> Words:
@@ -5159,7 +5161,7 @@ class Words(NamedTuple):
         return _split_at_unknown(symbol_of[code_points], offsets, self.counts, alphabet)
 
 
-def _add_up(sizes):
+def _offsets(sizes):
     """Compute where words of these sizes begin, and where the last one ends: int64[W + 1]."""
     return np.append(0, np.cumsum(sizes, dtype=i64))
 
@@ -5182,7 +5184,7 @@ def _decode_words(words):
     code_points = np.frombuffer(text.encode("utf-32-le", "surrogatepass"), "<u4")
     is_end = code_points == 0xDC00 + END
     sizes = np.diff(np.flatnonzero(is_end), prepend=-1) - 1
-    return code_points[~is_end], _add_up(sizes)
+    return code_points[~is_end], _offsets(sizes)
 
 
 def _with_marks(code_points, offsets, step):
@@ -5194,13 +5196,13 @@ def _with_marks(code_points, offsets, step):
     starts = offsets[:-1]
     lacks_mark = code_points[starts] != mark
     marked = np.insert(code_points, starts[lacks_mark], mark)
-    return marked, offsets + _add_up(lacks_mark)
+    return marked, offsets + _offsets(lacks_mark)
 
 
 def _split_at_unknown(symbols, offsets, counts, alphabet):
     """Split words at unknown symbols, -1; each part has the count of its word, and is a word."""
     is_known = symbols >= 0
-    n_known = _add_up(is_known)  # before each symbol, and in all
+    n_known = _offsets(is_known)  # before each symbol, and in all
     may_begin = np.append(True, ~is_known)  # after an unknown symbol, or where a word begins
     may_begin[offsets] = True
     starts = np.flatnonzero(is_known & may_begin[:-1])
@@ -5548,7 +5550,7 @@ class WordCounter:
         self._dropped = np.zeros(0, np.uint16), np.zeros(0, bool)  # for _export_words
         self.special_ids = Counter()
 
-    def add_texts(self, texts, pretokenizer, opening=BEGINS):
+    def add_texts(self, texts, pretokenizer, opening=BOUNDARY):
         """Count the pretokens of texts; returns the numbers of documents and of bytes.
 
         A special token ends a document. `opening` is as in Pretokenizer.apply.
@@ -5687,7 +5689,7 @@ def compile_pretokenizing(source):
 def compile_counting(pattern):
     """Compile the kernels of scanning and counting, or load them, before processes are forked."""
     counter = WordCounter()
-    flat = FlatText.join([b"one two"], [BEGINS])
+    flat = FlatText.join([b"one two"], [BOUNDARY])
     counter.add_flat(flat, pattern)
     counter.add_words(counter.words())
 
@@ -5724,7 +5726,7 @@ def _hash_words(symbols, offsets, hashes):
 def _select_words(words, numbers):
     """Take the words with these numbers, in this order."""
     sizes = words.sizes[numbers]
-    offsets = _add_up(sizes)
+    offsets = _offsets(sizes)
     shifts = words.offsets[numbers] - offsets[:-1]
     places = np.arange(offsets[-1])
     places += np.repeat(shifts, sizes)
@@ -6169,7 +6171,7 @@ def _count_neighbour(x, count, neighbours, distinct, n_distinct):
 
 
 @kernel
-def _replace(pair, c, occurrences, learner):
+def _merge_places(pair, c, occurrences, learner):
     """Write c over a pair, and count the neighbours: returns the distinct ones, left and right.
 
     pair         its record; its count and its length become those of c
@@ -6425,7 +6427,7 @@ def _apply_merge(number, learner):
     c = _new_symbol(a, b, learner)
     symbols[c].count = pair.count
     positions = _list_occurrences(pair, learner)
-    n_left, n_right = _replace(pair, c, positions, learner)
+    n_left, n_right = _merge_places(pair, c, positions, learner)
     positions = positions[: pair.length]
     symbols[c].n_tokens = symbols[c - 1].n_tokens - pair.count
     totals[c] = pair.count
@@ -7159,7 +7161,7 @@ class Model:
     pattern         the name of a pattern, a regular expression, or a list of steps that cut in turn
     kind            a name in KINDS
     ignore_merges   a pretoken that is a token becomes that token, even if the merges do not make it
-    flags           how special tokens are found, if not in the plain way
+    added_tokens    how special tokens are found, if not in the plain way
     alphabet        "bytes" or "characters": tokens are made of bytes; or they are UTF-8, and
                     characters may be unknown
     scores          float32[V] or float64[V], by id: logarithms of probabilities (Unigram); for a
@@ -7196,7 +7198,7 @@ class Model:
     pattern: PatternSource = "gpt2"
     kind: str = "bpe"
     ignore_merges: bool = False
-    flags: dict[str, AddedToken] = dataclasses.field(default_factory=dict)
+    added_tokens: dict[str, AddedToken] = dataclasses.field(default_factory=dict)
     alphabet: str = "bytes"
     scores: np.ndarray | None = None
     normalizer: Sequence[dict] = ()
@@ -7225,13 +7227,13 @@ class Model:
                 set(map(len, self.merges)) <= {2} and types <= {bytes},
                 "merges are pairs of bytes, as (b'a', b'b')",
             )
-        self.flags = {
-            text: flags
-            for text, flags in (self.flags or {}).items()
-            if text in self.special_tokens and flags != NO_FLAGS
+        self.added_tokens = {
+            text: added
+            for text, added in (self.added_tokens or {}).items()
+            if text in self.special_tokens and added != PLAIN_TOKEN
         }
-        for text, flags in self.flags.items():
-            require(not flags.single_word, f"the token {text!r}: single_word is not supported")
+        for text, added in self.added_tokens.items():
+            require(not added.single_word, f"the token {text!r}: single_word is not supported")
         self.normalizer = tuple(self.normalizer)
         self.decoder = tuple(self.decoder)
         self.unused = sorted(self.vocab.keys() & set(self.unused))
@@ -7257,7 +7259,7 @@ class Model:
         vocab = self.vocab
         pairs = ((text.encode(), token_id) for text, token_id in self.special_tokens.items())
         special = {token: token_id for token, token_id in pairs if vocab[token_id] == token}
-        found = {text.encode() for text, flags in self.flags.items() if not flags.special}
+        found = {text.encode() for text, added in self.added_tokens.items() if not added.special}
         if self.kind in ("bpe", "trimmed"):
             letters = _letters(special, self.alphabet).values()
             found = {*map(b"".join, self.merges or ()), *map(vocab.get, letters)}
@@ -7351,8 +7353,8 @@ class Model:
         scores = self.scores
         if scores is not None:
             scores = scores.dtype.str, scores.tolist()
-        flags = sorted((text, tuple(flags)) for text, flags in self.flags.items())
-        text = repr((plain, tables, scores, flags))
+        added_tokens = sorted((text, tuple(added)) for text, added in self.added_tokens.items())
+        text = repr((plain, tables, scores, added_tokens))
         return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
 
 
@@ -7412,7 +7414,7 @@ def _validate_special_tokens(model):
     """Warn if text can become a control token."""
     ordinary = set(model.ordinary)
     for text, token_id in model.special_tokens.items():
-        is_control = model.flags.get(text, NO_FLAGS).special
+        is_control = model.added_tokens.get(text, PLAIN_TOKEN).special
         if is_control and token_id in ordinary and model.vocab[token_id] == text.encode():
             note(f"the special token {text!r} can be produced from ordinary text, by its letters")
 
@@ -7540,7 +7542,7 @@ def build_vocabulary(learned, special_tokens, byte_tokens=()):
 #
 #     text      uint8[…], and PADDING; a word is text[start : start + size]
 #     tables    BpeTables, or those of another kind
-#     scratch   uint64[MAX_LINEAR_MERGE], for one word
+#     memory    uint64[MAX_LINEAR_MERGE], for one word
 #     ids, at   uint32[…], the result, and the index where the next id goes. There is room for as
 #               many ids as the word has bytes
 #
@@ -8133,7 +8135,7 @@ def _write_parts(n, parts, ids, at, size):
 
 
 @kernel
-def segment_bpe(text, start, size, tables, scratch, ids, at):
+def segment_bpe(text, start, size, tables, memory, ids, at):
     """Cut the word text[start : start + size] into ids[at :].
 
     Returns their number, or -1 if a letter has no id. A word of bytes is merged in parts, between
@@ -8144,7 +8146,7 @@ def segment_bpe(text, start, size, tables, scratch, ids, at):
     ids = borrowed(ids)
     merges = borrowed(tables.merges)
     byte_pairs = borrowed(tables.byte_pairs)
-    scratch = borrowed(scratch)
+    memory = borrowed(memory)
     n = ZERO
     end = start
     stop = start + size
@@ -8162,9 +8164,9 @@ def segment_bpe(text, start, size, tables, scratch, ids, at):
             end += 1
         n_part = _first_letters(text, first, end - first, tables, ids, at + n)
         if n_part <= MAX_LINEAR_MERGE:
-            n_part = _merge_short(n_part, text, first, byte_pairs, merges, scratch, ids, at + n)
+            n_part = _merge_short(n_part, text, first, byte_pairs, merges, memory, ids, at + n)
         else:
-            n_part = _merge_long(n_part, tables, 0.0, scratch, ids, at + n)
+            n_part = _merge_long(n_part, tables, 0.0, memory, ids, at + n)
         n += n_part
     return _write_parts(n, borrowed(tables.parts), ids, at, size)
 
@@ -8203,7 +8205,7 @@ def _fill_merges(rows, keeps_all, tokens, tables):
     """
     text, starts, sizes = tokens
     ids = np.empty(len(text) + 2, u32)
-    scratch = np.empty(MAX_LINEAR_MERGE, u64)
+    memory = np.empty(MAX_LINEAR_MERGE, u64)
     pairs = np.full((len(sizes), 2), -1)
     n = 0
     last = -1
@@ -8216,7 +8218,7 @@ def _fill_merges(rows, keeps_all, tokens, tables):
         entry = u64(rows[m, 3]) << u64(32) | u64(token_id)
         if token_id != last:
             start = starts[token_id]
-            n = segment_bpe(text, start, sizes[token_id], tables, scratch, ids, ZERO)
+            n = segment_bpe(text, start, sizes[token_id], tables, memory, ids, ZERO)
             last = token_id
         is_pair = left == ids[0] and right == ids[1]
         if n == 2 and (is_pair or left == ANY_PAIR):
@@ -8249,7 +8251,7 @@ def sample_bpe(text, start, size, tables, alpha, state, ids, at):
 
 
 @kernel
-def _segment_words(text, offsets, tables, scratch, ids, id_offsets):
+def _segment_words(text, offsets, tables, memory, ids, id_offsets):
     """Write the ids of W words, and where the ids of each word end; returns the end of all.
 
     offsets       int64[W + 1]: word w is text[offsets[w] : offsets[w + 1]]
@@ -8259,7 +8261,7 @@ def _segment_words(text, offsets, tables, scratch, ids, id_offsets):
     for w in range(len(offsets) - 1):
         start = offsets[w]
         size = offsets[w + 1] - start
-        at += segment_bpe(text, start, size, tables, scratch, ids, at)
+        at += segment_bpe(text, start, size, tables, memory, ids, at)
         id_offsets[w + 1] = at
     return at
 
@@ -8344,7 +8346,7 @@ def _joins_unknown(model, tokens):
 
 
 @inline_kernel
-def begin_nothing(text, start, is_new, tables, scratch, ids, at):
+def begin_nothing(text, start, is_new, tables, memory, ids, at):
     """Do nothing: in most kinds of models, the ids of a word depend on no word before it."""
 
 
@@ -8400,7 +8402,7 @@ class _Workspace:
     lanes: np.ndarray  # see Scan
     marks: np.ndarray
     keys: np.ndarray  # uint64[4 * KEYS], for _word_keys
-    scratch: np.ndarray  # uint64[…], or other memory that the kind of model needs; see Kind
+    memory: np.ndarray  # uint64[…], or other memory that the kind of model needs; see Kind
     words: _WordTable  # the cache
     pool: np.ndarray  # uint32[…], ids of words that have more than three ids, or are long
     n_ends: int  # ENDs so far
@@ -8514,7 +8516,7 @@ def _end_text(workspace, meanings, ids, at):
     if meaning >= 0:
         ids[at] = meaning
         at += 1
-    elif meaning == BEGINS:
+    elif meaning == BOUNDARY:
         workspace.id_stops[workspace.n_texts] = at
         workspace.n_texts += 1
     return at
@@ -8531,7 +8533,7 @@ def _encode_words(workspace, text, scanned, meanings, at):
     ids = workspace.ids
     words = workspace.words
     tables = workspace.tables
-    scratch = workspace.scratch
+    memory = workspace.memory
     keys = workspace.keys
     pool = workspace.pool
     class_of = workspace.table.class_of
@@ -8559,7 +8561,7 @@ def _encode_words(workspace, text, scanned, meanings, at):
         if scanned[begin] == END:
             at = _end_text(workspace, meanings, ids, at)
             is_new = workspace.n_ends < len(meanings)  # the last text may go on in the next part
-            _begin_text(tables)(text, bounds[k], is_new, tables, scratch, ids, at)
+            _begin_text(tables)(text, bounds[k], is_new, tables, memory, ids, at)
             continue
         low = keys[key]
         high = keys[key + ONE]
@@ -8570,7 +8572,7 @@ def _encode_words(workspace, text, scanned, meanings, at):
         size = bounds[k] - begin
         n_ids = ZERO
         if not _is_dropped(text, begin, bounds[k], class_of, dropped):
-            n_ids = _segment(tables)(text, begin, size, tables, scratch, ids, at)
+            n_ids = _segment(tables)(text, begin, size, tables, memory, ids, at)
         is_end = size == 1 and text[begin] == END  # a real byte 0xFE has the key of END
         if n_ids >= 0 and size <= MAX_CACHED_BYTES and not is_end:
             _store_key(words, entries, long_words, slot, low, high, text, begin)
@@ -8650,7 +8652,7 @@ def _encode_flat(workspace, n_raw, opening, at):
         scanned = text
     is_new = opening != CONTINUES
     _begin_text(workspace.tables)(
-        text, ZERO, is_new, workspace.tables, workspace.scratch, workspace.ids, at
+        text, ZERO, is_new, workspace.tables, workspace.memory, workspace.ids, at
     )
     stop = _begin_scan(text, lanes)
     workspace.n_ends = workspace.n_texts = workspace.n_encoded = 0
@@ -8720,7 +8722,7 @@ def wordpiece_tables(model):
 
 
 @kernel
-def segment_wordpiece(text, start, size, tables, scratch, ids, at):
+def segment_wordpiece(text, start, size, tables, memory, ids, at):
     """Cut a word into its longest tokens, as said in Kind.
 
     Tokens of characters are UTF-8, so words are cut only between characters, and a word with
@@ -9484,47 +9486,47 @@ def sample_unigram(text, start, size, tables, alpha, state, ids, at):
 
 
 @kernel
-def begin_unigram(text, start, is_new, tables, scratch, ids, at):
+def begin_unigram(text, start, is_new, tables, memory, ids, at):
     """Begin a new text at text[start] and ids[at], or add up the scores of the words before.
 
     In SentencePiece, the sum of a text is in single precision. Rounding decides between paths with
     nearly equal sums, such as "9" + "99" and "99" + "9", so it depends on the text before them.
     Words in which it may decide are not cached. For cached words, the scores of their ids are added
-    here, to the RunningSum `scratch`, before another word is cut. If MAX_SUM may be reached, the
+    here, to the RunningSum `memory`, before another word is cut. If MAX_SUM may be reached, the
     best path through these words is found again.
     """
-    total = scratch.total
+    total = memory.total
     is_near = True
     if is_new:
         total = 0.0
     elif tables.in_single:
-        for k in range(scratch.n_ids, at):
+        for k in range(memory.n_ids, at):
             is_near &= abs(total) < tables.near
             total = float(np.float32(total + tables.scores[ids[k]]))
     if not is_near:
-        _, total, _ = _best_path(text[scratch.n_bytes : start], tables, scratch.total)
-    scratch.total = total
-    scratch.n_bytes = start
-    scratch.n_ids = at
+        _, total, _ = _best_path(text[memory.n_bytes : start], tables, memory.total)
+    memory.total = total
+    memory.n_bytes = start
+    memory.n_ids = at
 
 
 @kernel
-def segment_unigram(text, start, size, tables, scratch, ids, at):
-    """Cut a word into the ids of its best path, as said in Kind; `scratch` is a RunningSum."""
+def segment_unigram(text, start, size, tables, memory, ids, at):
+    """Cut a word into the ids of its best path, as said in Kind; `memory` is a RunningSum."""
     word = text[start : start + size]
     total = 0.0
     if tables.in_single:
-        begin_unigram(text, start, False, tables, scratch, ids, at)
-        total = scratch.total
-    path, scratch.total, is_sure = _best_path(word, tables, total)
+        begin_unigram(text, start, False, tables, memory, ids, at)
+        total = memory.total
+    path, memory.total, is_sure = _best_path(word, tables, total)
     n = _write_path(word, tables, path, ids, at)
-    scratch.n_bytes = start + size
-    scratch.n_ids = at + n
+    memory.n_bytes = start + size
+    memory.n_ids = at + n
     # An id may stand for several unknown characters. Then the sum is not that of the scores of ids.
     if tables.in_single:
         for k in range(at, at + n):
             total = float(np.float32(total + tables.scores[ids[k]]))
-        is_sure &= total == scratch.total
+        is_sure &= total == memory.total
     return n if is_sure else UNCACHED - n
 
 
@@ -9566,7 +9568,7 @@ def _decode_utf8(data, where):
         raise InputError(f"{where}: not UTF-8 at byte {error.start}") from None
 
 
-class Encoding(NamedTuple):
+class RankFile(NamedTuple):
     """A rank file that was published for tiktoken, and the facts that the file does not contain."""
 
     pattern: str
@@ -9615,16 +9617,16 @@ _LLAMA31 = _numbered(
 # These facts come from tiktoken 0.14 and from Llama 3's own code. In o200k_harmony the id 200018
 # has two texts: <|endofprompt|> and <|reserved_200018|>.
 ENCODINGS = {
-    "gpt2": Encoding("gpt2", _R50K, _R50K_FILE),
-    "r50k_base": Encoding("gpt2", _R50K, _R50K_FILE),
-    "p50k_base": Encoding("gpt2", _R50K, _P50K_FILE),
-    "cl100k_base": Encoding("cl100k", _CL100K, _CL100K_FILE),
-    "o200k_base": Encoding("o200k", _O200K, _O200K_FILE),
-    "o200k_harmony": Encoding(
+    "gpt2": RankFile("gpt2", _R50K, _R50K_FILE),
+    "r50k_base": RankFile("gpt2", _R50K, _R50K_FILE),
+    "p50k_base": RankFile("gpt2", _R50K, _P50K_FILE),
+    "cl100k_base": RankFile("cl100k", _CL100K, _CL100K_FILE),
+    "o200k_base": RankFile("o200k", _O200K, _O200K_FILE),
+    "o200k_harmony": RankFile(
         "o200k", {"<|startoftext|>": 199998} | _O200K | _HARMONY, _O200K_FILE
     ),
-    "llama3": Encoding("llama3", _LLAMA3, _LLAMA3_FILE),
-    "llama3.1": Encoding("llama3", _LLAMA31, _LLAMA3_FILE),
+    "llama3": RankFile("llama3", _LLAMA3, _LLAMA3_FILE),
+    "llama3.1": RankFile("llama3", _LLAMA31, _LLAMA3_FILE),
 }
 
 
@@ -9803,9 +9805,9 @@ def _require_same(model, other):
     """
     # The flag `normalized` does nothing without a normalizer.
     normalized = [AddedToken(normalized=True)] * len(model.special_tokens)
-    if not model.normalizer_steps and list(model.flags.values()) == normalized:
-        model = dataclasses.replace(model, flags={})
-    for field in ("kind", "alphabet", "vocab", "special_tokens", "flags", "normalizer_steps",
+    if not model.normalizer_steps and list(model.added_tokens.values()) == normalized:
+        model = dataclasses.replace(model, added_tokens={})
+    for field in ("kind", "alphabet", "vocab", "special_tokens", "added_tokens", "normalizer_steps",
                   "unk_token", "byte_fallback", "fuse_unk", "word_suffix"):  # fmt: skip
         ours = getattr(model, field)
         theirs = getattr(other, field)
@@ -9922,13 +9924,13 @@ _RANK = rb"(?:=|(?:[A-Za-z\d+/]{4})*[A-Za-z\d+/]{2}(?:==|[A-Za-z\d+/][A-Za-z\d+/
 def read_tiktoken(data, file, encoding, pattern, special_tokens):
     """Read a rank file, which lacks its pattern and its special tokens.
 
-    The caller gives them, or they come from the .json file that `save` wrote, or from the Encoding
+    The caller gives them, or they come from the .json file that `save` wrote, or from the RankFile
     that is named or has the same digest.
     """
     data = data.rstrip() + b"\n"
     vocab = _parse_ranks(data, file)
     sidecar = _sidecar(file)
-    facts = {}  # those of an Encoding
+    facts = {}  # those of a RankFile
     if encoding is not None:
         require_known("encoding", encoding, ENCODINGS)
         facts = ENCODINGS[encoding]._asdict()
@@ -9988,7 +9990,7 @@ def _parse_ranks(data, file):
 
 
 def _find_encoding(data, file, has_specials):
-    """Find the Encoding of a published rank file, by its digest.
+    """Find the RankFile of a published rank file, by its digest.
 
     Several encodings have one file, but different special tokens. Then the name of the file
     decides; any of them will do if the caller gives the special tokens (`has_specials`).
@@ -10261,7 +10263,7 @@ def _differs_in_huggingface(model):
         if len({score for score, _ in scored}) < len(scored):
             return True
     changes_text = any(step.get("charsmap") or step.get("squeezes") for step in model.normalizer)
-    return changes_text or _USER_SYMBOL in model.flags.values() or model.sums_in_single
+    return changes_text or _USER_SYMBOL in model.added_tokens.values() or model.sums_in_single
 
 
 def add_special_tokens(model, tokens, own_ids=MappingProxyType({})):
@@ -10281,10 +10283,12 @@ def add_special_tokens(model, tokens, own_ids=MappingProxyType({})):
         note(f"new tokens have ids from {next_id} on; in transformers some may differ")
     ids = defaultdict(itertools.count(next_id).__next__, own_ids)
     given = {text: ids[text] for text in _check_texts(tokens)}
-    flags = dict(tokens)
-    for text, own in model.flags.items():
-        flags[text] = own._replace(special=own.special or tokens.get(text, own).special)
-    return dataclasses.replace(model, special_tokens=given | model.special_tokens, flags=flags)
+    added_tokens = dict(tokens)
+    for text, own in model.added_tokens.items():
+        added_tokens[text] = own._replace(special=own.special or tokens.get(text, own).special)
+    return dataclasses.replace(
+        model, special_tokens=given | model.special_tokens, added_tokens=added_tokens
+    )
 
 
 def write_huggingface(model):
@@ -10322,10 +10326,10 @@ def _to_tokenizer_json(model):
     _check_added_ids({text: token_id for token_id, text in texts.items()}, _token_names(written))
     added = []
     for token_id, text in texts.items():
-        flags = model.flags.get(text, NO_FLAGS)
-        if flags.literal:  # a symbol of SentencePiece gets the flags of transformers' converters
-            flags = AddedToken(special=False)
-        added.append({"id": token_id, "content": text, **dict(zip(_FLAGS, flags, strict=False))})
+        own = model.added_tokens.get(text, PLAIN_TOKEN)
+        if own.literal:  # a symbol of SentencePiece gets the flags of transformers' converters
+            own = AddedToken(special=False)
+        added.append({"id": token_id, "content": text, **dict(zip(_FLAGS, own, strict=False))})
     normalizer = model.normalizer
     if normalizer and normalizer[0]["type"] == "SentencePiece":
         normalizer = _sentencepiece_steps(normalizer[0])
@@ -10452,7 +10456,7 @@ def read_huggingface(content):
     )
     types = [part["type"] for part in parts]
     alphabet = "bytes" if "ByteLevel" in types else "characters"
-    ids, flags = _read_added_tokens(content.get("added_tokens") or [])
+    ids, added_tokens = _read_added_tokens(content.get("added_tokens") or [])
     fields = KINDS[kind].read(model_object, list(ids), alphabet)
     if kind not in _OWNED:
         fields = {name: model_object[name] for name in _PLAIN if name in model_object} | fields
@@ -10466,7 +10470,7 @@ def read_huggingface(content):
         special_tokens=ids,
         pattern=pattern.parts,
         kind=kind,
-        flags=flags,
+        added_tokens=added_tokens,
         alphabet=alphabet,
         normalizer=Normalizer(normalizer).steps,  # raises InputError for unsupported steps
         decoder=_read_decoder(content.get("decoder"), alphabet),
@@ -10511,7 +10515,7 @@ _FLAGS = AddedToken._fields[:5]  # in a tokenizer.json
 
 
 def _read_flags(token):
-    """Read the flags of an added token, an object."""
+    """Read an AddedToken from an object."""
     return AddedToken(**{name: token[name] for name in _FLAGS if name in token})
 
 
@@ -10519,8 +10523,8 @@ def _read_added_tokens(added):
     """Read a list of added tokens; returns text -> id, unchecked, and text -> AddedToken."""
     tokens = {token["content"]: token for token in added if token["content"] != ""}
     ids = {text: token["id"] for text, token in tokens.items()}
-    flags = {text: _read_flags(token) for text, token in tokens.items()}
-    return ids, flags
+    added_tokens = {text: _read_flags(token) for text, token in tokens.items()}
+    return ids, added_tokens
 
 
 # SentencePiece's .model: a message of Protocol Buffers, named ModelProto. It has pieces, which are
@@ -10601,14 +10605,14 @@ def read_sentencepiece(data):
         if token_id in special_tokens.values():
             config[role] = names[token_id]
     symbols = ids[_USER_DEFINED]
-    flags = {}
+    added_tokens = {}
     if kind == "unigram":
         scores[list(ids[_BYTE].values())] = -np.inf  # the text <0x0A> does not become that token
         # sentencepiece 0.2.3 gives symbols these scores.
         scores[list(symbols.values())] = [0.1 * (len(symbol.encode()) - 1) for symbol in symbols]
     else:
         special_tokens |= symbols
-        flags = dict.fromkeys(symbols, _USER_SYMBOL)
+        added_tokens = dict.fromkeys(symbols, _USER_SYMBOL)
     [unknown] = ids[_UNKNOWN]
     return Model(
         dict(enumerate(map(str.encode, names))),
@@ -10616,7 +10620,7 @@ def read_sentencepiece(data):
         special_tokens,
         "none",
         kind,
-        flags=flags,
+        added_tokens=added_tokens,
         alphabet="characters",
         scores=scores,
         normalizer=_sentencepiece_normalizer(proto.normalizer_spec, [*symbols]).steps,
@@ -10762,8 +10766,8 @@ def _with_folder(model, file, config):
     def text_of(token):
         token = _token_object(token)
         text = token["content"]
-        flags = tokens.get(text, _read_flags(token))
-        tokens[text] = flags._replace(special=True, normalized=text not in ids and flags.normalized)
+        own = tokens.get(text, _read_flags(token))
+        tokens[text] = own._replace(special=True, normalized=text not in ids and own.normalized)
         return text
 
     roles = _roles(config)
@@ -10777,7 +10781,7 @@ def _with_folder(model, file, config):
     if tokens:
         if "SentencePiece" in [step["type"] for step in model.normalizer_steps]:
             # transformers finds them before SentencePiece sees the text
-            tokens = {text: flags._replace(normalized=False) for text, flags in tokens.items()}
+            tokens = {text: added._replace(normalized=False) for text, added in tokens.items()}
         is_ranked = model.looks_up_words and model.kind == "bpe" and model.merges is None
         model = add_special_tokens(model, tokens, ids if is_ranked else {})
     others = dict(ids.items() - model.special_tokens.items())
@@ -11115,7 +11119,7 @@ class Kind(NamedTuple):
     tables(model)      makes a struct of all that the kernels need. With a parameter `samples`, True
                        asks for the tables of `sample`
     tables_type        the class of the struct; Numba chooses the kernels by it
-    segment(text, start, size, tables, scratch, ids, at)
+    segment(text, start, size, tables, memory, ids, at)
                        a kernel. It writes the ids of the word text[start : start + size], uint8, to
                        ids[at :], uint32, where there is room for an id for each byte. Returns their
                        number n, or -1 if some letter has no id, or UNCACHED - n if the ids depend
@@ -11129,9 +11133,9 @@ class Kind(NamedTuple):
                        a kernel as `segment`, but at random; `state` is uint64[…] for `_random`
     exact_pattern(model)
                        returns a pattern that cuts only where no token crosses the cut
-    scratch()          makes the argument `scratch`, which each thread has; by default space for
+    memory()           makes the argument `memory`, which each thread has; by default space for
                        any use within one word, uint64[MAX_LINEAR_MERGE]
-    begin_text(text, start, is_new, tables, scratch, ids, at)
+    begin_text(text, start, is_new, tables, memory, ids, at)
                        a kernel for models whose words depend on those before them. It is called
                        where a text begins, and after a special token, at text[start] and ids[at].
                        If an earlier text goes on there, `is_new` is False
@@ -11147,7 +11151,7 @@ class Kind(NamedTuple):
     read: Callable
     sample: Callable | None = None
     exact_pattern: Callable | None = None
-    scratch: Callable = functools.partial(np.empty, MAX_LINEAR_MERGE, u64)
+    memory: Callable = functools.partial(np.empty, MAX_LINEAR_MERGE, u64)
     begin_text: Callable = begin_nothing
 
 
@@ -11334,7 +11338,7 @@ def surround(ids, offsets, before, after, max_length=None):
         stops = np.repeat(offsets[:-1] + min(room, len(ids)), np.diff(offsets))
         is_kept = np.arange(len(ids)) < stops
         ids = ids[is_kept]
-        offsets = _add_up(is_kept)[offsets]
+        offsets = _offsets(is_kept)[offsets]
     places = np.repeat(offsets, len(row))
     longer = np.insert(ids, places, np.tile(row, len(offsets)))
     offsets = offsets + len(row) * np.arange(len(offsets))
@@ -11417,14 +11421,14 @@ class _Encoder:
         text = np.empty(SHORT_BYTES + 2 * PADDING, u8)
         self._short_text = memoryview(text)
         self._short_ids = np.empty(len(text), u32)
-        self._short = text, text, np.array([BEGINS]), self._short_ids, np.empty(1, i64)
+        self._short = text, text, np.array([BOUNDARY]), self._short_ids, np.empty(1, i64)
         self._special = _special_table({}, {})
         self.workspace = _Workspace(
             tables,
             pattern.table,
             *self.scan,
             np.empty(4 * KEYS, u64),
-            KINDS[model.kind].scratch(),
+            KINDS[model.kind].memory(),
             _new_word_table(min(CACHE_ENTRIES, cache_size), len(pool)),
             pool,
             *[0] * 4,  # nothing is encoded yet
@@ -11443,7 +11447,7 @@ class _Encoder:
             self._special = special
         n = len(data)
         self._short_text[:n] = data
-        n = _encode_flat(self.workspace, n, BEGINS, 0)
+        n = _encode_flat(self.workspace, n, BOUNDARY, 0)
         return self._short_ids[:n] if n >= 0 else None
 
     def encode(self, pretokenizer, parts, n_expected, offsets, sampling=None):
@@ -11470,7 +11474,7 @@ class _Encoder:
                     flat = flat.rewritten(_write_cuts, pretokenizer.pattern.table, *self.scan)
                 _take_text(self.workspace, pretokenizer.last_special, *flat, ids, stops)
                 if sampling:
-                    if opening == BEGINS:
+                    if opening == BOUNDARY:
                         state[:] = (seed + n_before) % 2**64
                     n = _sample_words(self.workspace, tables, alpha, state, n)
                 else:
@@ -11523,7 +11527,7 @@ class Tokenizer:
                     ids
     pattern         the name of a pattern, a regular expression, or a list of steps that cut in turn
     ignore_merges   a pretoken that is a token becomes that token, even if the merges do not make it
-    flags           how special tokens are found, if not in the plain way: an AddedToken for some of
+    added_tokens    how special tokens are found, if not in the plain way: an AddedToken for some of
                     them
     cache_size      approximate number of pretokens in the cache of each thread; rounded up to a
                     power of two
@@ -11548,11 +11552,16 @@ class Tokenizer:
         pattern: str | Sequence[str] = "gpt2",
         *,
         ignore_merges: bool = False,
-        flags: Mapping[str, AddedToken] | None = None,
+        added_tokens: Mapping[str, AddedToken] | None = None,
         cache_size: int = 1 << 20,
     ):
         model = Model(
-            vocab, merges, special_tokens, pattern, ignore_merges=ignore_merges, flags=flags
+            vocab,
+            merges,
+            special_tokens,
+            pattern,
+            ignore_merges=ignore_merges,
+            added_tokens=added_tokens,
         )
         self._compile(model, cache_size)
 
@@ -11639,8 +11648,8 @@ class Tokenizer:
         self._cache_size = 1 << max(2, cache_size - 1).bit_length()
         self._normalizer = Normalizer(model.normalizer)
         tokens = dict(model.vocab)
-        for text, flags in model.flags.items():
-            if flags.normalized and not flags.literal:  # such a token is found in normalized text
+        for text, added in model.added_tokens.items():
+            if added.normalized and not added.literal:  # such a token is found in normalized text
                 tokens[model.special_tokens[text]] = self._normalizer.normalize(text.encode())
         self._decoded = decoded_tokens(tokens, model.decoder_steps)
         self._prepared = {}  # by special tokens
@@ -11759,12 +11768,12 @@ class Tokenizer:
         Hugging Face keeps a token, too, that it finds in normalized text in another form.
         """
         normalize = self._normalizer.normalize
-        flags = defaultdict(AddedToken, self.model.flags)
+        added_tokens = defaultdict(AddedToken, self.model.added_tokens)
         return [
             token_id
             for text, token_id in self.special_tokens.items()
-            if flags[text].special
-            if not flags[text].normalized
+            if added_tokens[text].special
+            if not added_tokens[text].normalized
             or normalize(text.encode()).decode() in self.special_tokens
         ]
 
@@ -11907,7 +11916,7 @@ class Tokenizer:
         [256, 72, 105, 257]
         """
         texts = _check_texts(special_tokens)
-        model = add_special_tokens(self.model, dict.fromkeys(texts, NO_FLAGS))
+        model = add_special_tokens(self.model, dict.fromkeys(texts, PLAIN_TOKEN))
         if template is not None:
             model.post_processor = template_processing(template, model.special_tokens)
         return Tokenizer.from_model(model, self._cache_size)
@@ -12044,7 +12053,7 @@ class Tokenizer:
         # the first bytes of the characters, and the end of the text
         firsts = np.flatnonzero(np.frombuffer(data + b"\n", u8) & 0xC0 != 0x80)
         if b"".join(tokens) == data and (self.model.alphabet == "bytes" or not characters):
-            places = _add_up([*map(len, tokens)])[:-1]
+            places = _offsets([*map(len, tokens)])[:-1]
         else:
             text = _decode_utf8(data, "the text")
             theirs = self._huggingface.encode(text, add_special_tokens=False)
@@ -12096,7 +12105,7 @@ class Tokenizer:
         self,
         texts: Sequence[Text],
         allowed_special: Allowed = "all",
-        opening: int = BEGINS,
+        opening: int = BOUNDARY,
         *,
         add_special_tokens: bool = False,
         max_length: int | None = None,
@@ -12143,7 +12152,7 @@ class Tokenizer:
                 long = _view_utf8(batch.pop())
             if batch:
                 yield n_before, [*map(_text_bytes, batch)], opening
-                opening = BEGINS
+                opening = BOUNDARY
             n_before += len(batch)
             parts = pretokenizer.find_parts(
                 lambda start, n, text=long: bytes(text[start : start + n]), PART_BYTES, opening
@@ -12151,7 +12160,7 @@ class Tokenizer:
             for start, stop, begins, _ in parts:
                 yield n_before, [long[start:stop]], begins
             n_before += len(long) > 0
-            opening = BEGINS
+            opening = BOUNDARY
 
     @interruptible
     def sample(
@@ -12253,7 +12262,7 @@ class Tokenizer:
             n += len(part)
             sizes.append(np.diff(offsets))
         ids.resize(n, refcheck=False)  # without a copy
-        return ids, _add_up(np.concatenate([[], *sizes]))
+        return ids, _offsets(np.concatenate([[], *sizes]))
 
     @interruptible
     def encode_batch_padded(
@@ -12324,7 +12333,7 @@ class Tokenizer:
             self.pattern,
             tuple(self._allowed(allowed_special)),
             text_field,
-            flags=model.flags,
+            added_tokens=model.added_tokens,
             normalizer=model.normalizer,
             skip_bad_lines=skip_bad_lines,
         )
@@ -12346,7 +12355,7 @@ class Tokenizer:
             allowed = self._allowed(key)
             special = {t: token_id for t, token_id in self.special_tokens.items() if t in allowed}
             self._prepared[key] = Pretokenizer(
-                self.pattern, special, self.model.flags, self._normalizer
+                self.pattern, special, self.model.added_tokens, self._normalizer
             )
         return self._prepared[key]
 
@@ -12365,7 +12374,7 @@ class Tokenizer:
         )
         for token in {*allowed_special}.difference(self.special_tokens):
             require_known("special token", token, self.special_tokens)
-        ordinary = [text for text, flags in self.model.flags.items() if not flags.special]
+        ordinary = [text for text, added in self.model.added_tokens.items() if not added.special]
         return dict.fromkeys([*allowed_special, *ordinary])
 
     @interruptible
@@ -12727,8 +12736,8 @@ def _encode_blocks(tokenizer, options, added_ids, end_id, dtype, source, blocks)
     may_lose = any(losing) or not tokenizer.pattern.matches_everything  # else it would cost 6 %
     for block in blocks:
         texts = source.texts(block)
-        begins = block.opening == BEGINS
-        ends_there = block.next_opening == BEGINS  # or the text goes on in the next block
+        begins = block.opening == BOUNDARY
+        ends_there = block.next_opening == BOUNDARY  # or the text goes on in the next block
         seed = options["seed"] + (block.number << 32)
         own = {"opening": block.opening, "seed": seed}
         ids, offsets = tokenizer.encode_texts(texts, **options | own)
@@ -13425,7 +13434,7 @@ class Start(NamedTuple):
             self.pattern,
             tokens,
             text_field,
-            flags=model.flags,
+            added_tokens=model.added_tokens,
             normalizer=model.normalizer,
             skip_bad_lines=skip_bad_lines,
         )
@@ -13742,9 +13751,9 @@ def words_of_model(model: Model, words: Words, letters: Sequence[bytes] = ()) ->
     ids = np.empty(len(words.symbols) + 2, u32)
     offsets = np.zeros_like(words.offsets)
     text = _with_padding(words.symbols.astype(u8))
-    scratch = np.empty(MAX_LINEAR_MERGE, u64)
+    memory = np.empty(MAX_LINEAR_MERGE, u64)
     tables = bpe_tables(model, unknown_letter=MAX_ID)
-    n = _segment_words(text, words.offsets, tables, scratch, ids, offsets)
+    n = _segment_words(text, words.offsets, tables, memory, ids, offsets)
     alphabet = [model.vocab[token_id] for token_id in token_ids]
     return _split_at_unknown(symbol_of[ids[:n]], offsets, words.counts, alphabet)
 

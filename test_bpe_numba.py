@@ -922,7 +922,7 @@ def test_compilation_is_announced_once_and_without_a_cache_at_each_start(capsys,
         return re.findall("compiling kernels, .*", capsys.readouterr().err)
 
     monkeypatch.setattr(numba, "njit", njit)
-    monkeypatch.setattr(bpe, "UNSAVED", set())
+    monkeypatch.setattr(bpe, "COMPILED_ANEW", set())
     bpe._compiler(True)(abs)  # it is not of the module, as one that was typed
     assert announced() == []
     with monkeypatch.context() as patch:
@@ -941,13 +941,13 @@ def test_a_full_disk_is_as_one_that_cannot_be_written(tmp_path, monkeypatch):
 
     monkeypatch.setattr(numba, "njit", njit)
     monkeypatch.setattr(bpe, "COMPILES", True)
-    monkeypatch.setattr(bpe, "UNSAVED", set())
+    monkeypatch.setattr(bpe, "COMPILED_ANEW", set())
     for free, is_saved, cache in ((1 << 30, 0, True), (1 << 20, 0, False), (0, 1, True)):
         monkeypatch.setattr(shutil, "disk_usage", lambda _, n=free: SimpleNamespace(free=n))
         if is_saved:
             (tmp_path / "bpe_numba._begin_workers-909.py311.nbi").touch()
         assert bpe._compiler(True)(bpe._begin_workers).cache == cache
-    assert {"_begin_workers"} == bpe.UNSAVED
+    assert {"_begin_workers"} == bpe.COMPILED_ANEW
 
 
 @pytest.mark.parametrize("work", ["decode", "encode", "digest", "as_characters", "count"])
@@ -1666,7 +1666,7 @@ def test_each_character_is_normalized_as_in_tokenizers(name):
     ours, theirs = normalizers(name)
     parts = [char.encode() for char in OLD_CHARACTERS]
     flat = bpe.FlatText.join(parts, [bpe.INSIDE] * len(parts))
-    normalized = [part.decode() for part in ours.apply(flat, bpe.BEGINS).parts()]
+    normalized = [part.decode() for part in ours.apply(flat, bpe.BOUNDARY).parts()]
     assert normalized == [theirs.normalize_str(char) for char in OLD_CHARACTERS]
 
 
@@ -1692,8 +1692,8 @@ def test_bytes_that_are_not_utf8_stay_as_they_are(name, data):
 def test_texts_are_normalized_on_their_own_and_special_tokens_not_at_all():
     normalizer = bpe.Normalizer([strip(True, True), *types("NFC", "Lowercase"), PREPEND])
     parts = ["AE", "\u0301B C ", "", "D\n"]
-    meanings = [7, 8, bpe.BEGINS, bpe.BEGINS]
-    for begins, first in ((bpe.BEGINS, "▁ae"), (bpe.CONTINUES, "ae")):
+    meanings = [7, 8, bpe.BOUNDARY, bpe.BOUNDARY]
+    for begins, first in ((bpe.BOUNDARY, "▁ae"), (bpe.CONTINUES, "ae")):
         flat = bpe.FlatText.join([*map(str.encode, parts)], meanings)
         normalized = normalizer.apply(flat, begins)
         assert [part.decode() for part in normalized.parts()] == [first, "▁\u0301b c", "", "▁d"]
@@ -1759,9 +1759,9 @@ def test_text_is_cut_where_its_normal_form_would_be(name, text, pattern):
     normalizer, _ = normalizers(name)
     data = text.encode()
     parts = []
-    begins = bpe.BEGINS
+    begins = bpe.BOUNDARY
     for start, stop in pairwise([0, *places_to_cut(name, text, pattern), len(data)]):
-        flat = bpe.FlatText.join([data[start:stop]], [bpe.BEGINS])
+        flat = bpe.FlatText.join([data[start:stop]], [bpe.BOUNDARY])
         parts += normalizer.apply(flat, begins).parts()
         begins = bpe.CONTINUES
     split = bpe.Pattern(pattern).split
@@ -1854,7 +1854,7 @@ def test_no_block_ends_where_a_token_looks_at_its_neighbours(tmp_path):
     path.write_text("ab   <m>   cd " * 50)
     for size in (1 << 20, *range(3, 40)):
         expected = dict.fromkeys([b"ab", b"cd", b" "], 50), 51
-        options = {"flags": {"<m>": STRIPS}, "block_bytes": size, "workers": 1}
+        options = {"added_tokens": {"<m>": STRIPS}, "block_bytes": size, "workers": 1}
         assert counted([path], ["<m>"], r"\s|\S+", **options) == expected
 
 
@@ -1911,7 +1911,7 @@ def test_blocks_are_small_where_the_pattern_can_be_cut(tmp_path, suffix):
         assert (len(blocks) == 1) == (name == "none") and len(blocks) not in range(2, 21)
         assert sum(block.n_bytes for block in blocks) == path.stat().st_size
         *openings, last = [block.next_opening for block in blocks]
-        assert {*openings} <= {bpe.CONTINUES} and last == bpe.BEGINS
+        assert {*openings} <= {bpe.CONTINUES} and last == bpe.BOUNDARY
     path.write_bytes(pack(END.encode() * 2000))  # each special token begins where another ends
     assert len(list(bpe.Source([path], bpe.Pattern("none"), [END], block_bytes=1000).blocks())) > 20
 
@@ -2843,12 +2843,12 @@ def test_the_fingerprint_is_of_all_that_decides_about_ids():
     flags = {"<a>": bpe.AddedToken(lstrip=True), "<b>": bpe.AddedToken(rstrip=True)}
     changes = [{}, {"merges": []}, {"merges": None}, {"special_tokens": ["<b>", "<a>"]}]
     changes += [{"pattern": "cl100k"}, {"pattern": [bpe.Metaspace(" "), "gpt2"]}]
-    changes += [{"ignore_merges": True}, {"flags": flags}]
+    changes += [{"ignore_merges": True}, {"added_tokens": flags}]
     common = {"merges": [(b"a", b"b")], "special_tokens": ["<a>", "<b>"]}
     vocab = BYTE_VOCAB | {256: b"ab"}
     digests = [bpe.Tokenizer(vocab, **(common | change)).digest for change in changes]
     other_order = dict(reversed(flags.items()))
-    assert bpe.Tokenizer(vocab, **common, flags=other_order).digest == digests[-1]
+    assert bpe.Tokenizer(vocab, **common, added_tokens=other_order).digest == digests[-1]
     assert len(set(digests)) == len(changes)
 
 
@@ -3025,8 +3025,8 @@ def ids_of(tokenizer, word):
 def segmented(data, tables, segment):
     """The ids of a word, or the negative number that says why there are none."""
     ids = np.empty(len(data) + 2, np.uint32)
-    scratch = next(kind.scratch() for kind in bpe.KINDS.values() if kind.segment is segment)
-    n = segment(bpe._with_padding(data), 0, len(data), tables, scratch, ids, 0)
+    memory = next(kind.memory() for kind in bpe.KINDS.values() if kind.segment is segment)
+    n = segment(bpe._with_padding(data), 0, len(data), tables, memory, ids, 0)
     return ids[:n].tolist() if n >= 0 else n
 
 
@@ -3242,7 +3242,7 @@ flagged_texts = st.lists(st.sampled_from(flagged_parts), max_size=24).map("".joi
 @given(flags=flagged, inputs=st.lists(flagged_texts, min_size=1, max_size=5))
 @example({"<m>": bpe.AddedToken(lstrip=True)}, ["<m> <m>", " <m>"])
 def test_flagged_special_tokens_are_found_as_hugging_face_finds_them(flags, inputs):
-    ours = bpe.Tokenizer(BYTE_VOCAB, [], list(flags), flags=flags)
+    ours = bpe.Tokenizer(BYTE_VOCAB, [], list(flags), added_tokens=flags)
     bytes_only = tokenizers.models.BPE({in_chars(token): b for b, token in enumerate(BYTES)}, [])
     theirs = huggingface_tokenizer(bytes_only, pre_tokenizer=ByteLevel(False))
     added = [tokenizers.AddedToken(token, **flag._asdict()) for token, flag in flags.items()]
@@ -3282,7 +3282,7 @@ def test_time_is_linear_in_the_size_of_a_text(tokenizer):
     never_cut = plain(r"\S+|\s+")
     assert_linear(lambda n: [*never_cut.encode_iterable(["é中"] * n)], 4000)
     flags = {"<mask>": bpe.AddedToken(lstrip=True), "<m>": STRIPS}
-    flagged = bpe.Tokenizer(BYTE_VOCAB, [], list(flags), flags=flags)
+    flagged = bpe.Tokenizer(BYTE_VOCAB, [], list(flags), added_tokens=flags)
     assert_linear(lambda n: flagged.encode("<mask>x <mask> <m>   " * n), 1000)
 
 
@@ -3687,8 +3687,8 @@ def test_a_token_that_is_cut_itself_has_no_loss():
 BYTE_LEVEL = {"type": "ByteLevel", "add_prefix_space": False}
 BYTE_LEVEL |= {"trim_offsets": True, "use_regex": True}
 NO_REGEX = BYTE_LEVEL | {"use_regex": False}
-NO_FLAGS = dict.fromkeys(["single_word", "lstrip", "rstrip", "normalized"], False)
-NO_FLAGS["special"] = True
+PLAIN_TOKEN = dict.fromkeys(["single_word", "lstrip", "rstrip", "normalized"], False)
+PLAIN_TOKEN["special"] = True
 
 
 def edited(folder, **changes):
@@ -3745,7 +3745,7 @@ def written(folder, tokenizer, added=(), **changes):
     new = itertools.count(len(vocab))
     for token in added:
         id = vocab[token["content"]] if token["content"] in vocab else next(new)
-        data["added_tokens"].append({"id": id, **NO_FLAGS, **token})
+        data["added_tokens"].append({"id": id, **PLAIN_TOKEN, **token})
     data["added_tokens"].sort(key=lambda token: token["id"])
     edited(folder, model__vocab=vocab, added_tokens=data["added_tokens"], **changes)
     return theirs_from(folder)
@@ -4104,7 +4104,7 @@ OWNED = [
     (own_merges, {"pattern": r"(?<=)\w+|\W"}),
     (own_merges, {"pattern": r"\S+|\s+"}, "huggingface"),
     (own_merges, SPECIALS, "huggingface"),
-    (own_merges, {"flags": {END: STRIPS}}, "huggingface"),
+    (own_merges, {"added_tokens": {END: STRIPS}}, "huggingface"),
     *((own_model, options) for options, _ in FAMILIES),
     *((own_model, {"special_tokens_at": at}) for at in ("after-bytes", "last")),
     *((edited_json, part, []) for part in PRE_TOKENIZERS),
@@ -4543,7 +4543,7 @@ def test_published_encodings_have_their_tokens(name, n, tokens):
 def test_one_rank_file_with_two_sets_of_special_tokens_asks_which(tokenizer, tmp_path, monkeypatch):
     path = tmp_path / "tokenizer.model"
     ranks = bpe.write_tiktoken(tokenizer.model)["tokenizer.tiktoken"].encode()
-    one = bpe.Encoding("gpt2", {END: 5000}, hashlib.sha256(ranks).hexdigest())
+    one = bpe.RankFile("gpt2", {END: 5000}, hashlib.sha256(ranks).hexdigest())
     monkeypatch.setitem(bpe.ENCODINGS, "one", one)
     for data in (ranks, ranks.replace(b"\n", b"\r\n")):
         path.write_bytes(data)
@@ -5081,7 +5081,7 @@ SPECIAL_FLAGS["e>"] = bpe.AddedToken(normalized=True)
 @pytest.mark.parametrize("kind", FORGING_MODELS)
 def test_no_call_makes_a_special_token_that_is_not_allowed(kind, tmp_path):
     specials = ["<e>", "<e><s>", "<s>", "e>"]
-    model = bpe.Model(special_tokens=specials, flags=SPECIAL_FLAGS, **FORGING_MODELS[kind])
+    model = bpe.Model(special_tokens=specials, added_tokens=SPECIAL_FLAGS, **FORGING_MODELS[kind])
     tokenizer = bpe.Tokenizer.from_model(model)
     choices = [("none", []), ([], []), ("all", specials)]
     choices += [(chosen, chosen) for chosen in (["<s>"], {"e>", "<e>"})]
@@ -5100,7 +5100,7 @@ def test_an_added_token_that_is_not_special_is_always_found(normalized, tokenize
     ours = bpe.Tokenizer.load(tmp_path)
     theirs = theirs_from(tmp_path)
     theirs.encode_special_tokens = True
-    assert [flags.special for flags in ours.model.flags.values()] == [False] * 3
+    assert [added.special for added in ours.model.added_tokens.values()] == [False] * 3
     for text in ("if x:\n     pass <|a|>  e<|a|>", END + "    ", "     e<|   e" * 300):
         expected = theirs.encode(text).ids
         ours_only = set(ours.special_tokens.values()).difference(expected)
@@ -5138,7 +5138,7 @@ def test_a_short_text_is_encoded_as_in_a_list(way, text, specials, allowed):
     flags = {token: SHORT_FLAGS[token] for token in specials & SHORT_FLAGS.keys()}
     merges = [(b"a", b" "), (b"a", b"e"), (b"e", b"e"), (b"\xe2", b"\x96")]
     vocab = dict(enumerate([*BYTES, *map(b"".join, merges)]))
-    model = bpe.Model(vocab, merges, sorted(specials), flags=flags, **options)
+    model = bpe.Model(vocab, merges, sorted(specials), added_tokens=flags, **options)
     tokenizer = bpe.Tokenizer.from_model(model, cache_size=4)
     texts = [text, "a  e1", text, b"e\xfe", text]
     expected = tokenizer.encode_batch(texts, allowed, threads=1)
@@ -5314,9 +5314,9 @@ def test_a_stream_holds_text_until_it_is_whole():
 def test_special_tokens_are_skipped_as_in_hugging_face():
     decoder = [{"type": "WordPiece", "prefix": "##", "cleanup": True}]
     wordpieces = {"kind": "wordpiece", "subword_prefix": "##", "decoder": decoder}
-    wordpieces["flags"] = {"<plain>": bpe.AddedToken(special=False)}
+    wordpieces["added_tokens"] = {"<plain>": bpe.AddedToken(special=False)}
     flags = {name: bpe.AddedToken(normalized=True) for name in ("<S>", "<e>", "<P>")}
-    lowered = {"normalizer": types("Lowercase"), "flags": flags}
+    lowered = {"normalizer": types("Lowercase"), "added_tokens": flags}
     cases = [(["<s>", "<plain>"], wordpieces), (["<S>", "<e>", "<P>", "<p>"], lowered)]
     for added, fields in cases:
         vocab = dict(enumerate(map(str.encode, [*added, "a", "##b"])))
@@ -5839,7 +5839,7 @@ def huggingface_cases(draw):
     added = draw(with_added(theirs))
     files = {"tokenizer.json": theirs.to_str()}
     if max(theirs.get_vocab().values()) < theirs.get_vocab_size() and draw(st.booleans()):
-        late = NO_FLAGS | {"content": "<late>", "special": draw(st.booleans())}
+        late = PLAIN_TOKEN | {"content": "<late>", "special": draw(st.booleans())}
         late = {"added_tokens_decoder": {str(theirs.get_vocab_size()): late}}
         late = draw(st.sampled_from([{}, late]))
         files |= draw(folders(added, tokenizer_class="PreTrainedTokenizerFast", **late))
@@ -5968,7 +5968,7 @@ def calls(ours, owner, parts, folder, draw):
     """Calls of ours, and the results of the owner, of which None is not compared."""
     text = st.lists(st.sampled_from([*parts, *ODD_PARTS]), max_size=12).map("".join) | old_texts
     some = draw(st.lists(text.map(lambda text: text.replace("\0", "")), min_size=1, max_size=3))
-    flags = ours.model.flags
+    flags = ours.model.added_tokens
     special = [text for text in ours.special_tokens if text not in flags or flags[text].special]
     chosen = st.lists(st.sampled_from(special), max_size=2) if special else st.just([])
     is_piece = isinstance(owner, SentencePiece)
@@ -8241,7 +8241,7 @@ REFUSED_CALLS = [
     (lambda: save(BYTE_VOCAB | {256: b" the"}, [], ["Ġthe"]), "would both be 'Ġthe'"),
     (lambda: save(AB, format="sentencepiece"), "there are huggingface, gpt2, tiktoken"),
     (lambda: save(AB, format="gpt2", ignore_merges=True), "represent the special_tokens"),
-    (lambda: save(BYTE_VOCAB, [], ["<a>"], "gpt2", flags=FLAGS), "represent the flags"),
+    (lambda: save(BYTE_VOCAB, [], ["<a>"], "gpt2", added_tokens=FLAGS), "the added_tokens"),
     (lambda: save(AB, format="gpt2", pattern=[bpe.Metaspace(" "), "gpt2"]), "GPT-2"),
     (lambda: plain().save("vocab.json", "gpt2"), "two files: name a folder"),
     (lambda: plain().save(3), WRONG_TYPE),
