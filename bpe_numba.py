@@ -11332,6 +11332,8 @@ def surround(ids, offsets, before, after, max_length=None):
     """
     # At each offset one text ends and another begins; what is outside of all texts is cut off.
     row = [*after, *before]
+    if not row and max_length is None:
+        return ids, offsets
     if max_length is not None:
         room = max_length - len(row)
         require(room >= 0, f"`max_length` {max_length} has no room for the special tokens")
@@ -12134,10 +12136,8 @@ class Tokenizer:
             ids = encoder.encode(pretokenizer, parts, n_expected, offsets, sampling)
         finally:
             self._idle.append(encoder)
-        if add_special_tokens or max_length is not None:
-            added_ids = self.model.added_ids if add_special_tokens else ([], [])
-            return surround(ids, offsets, *added_ids, max_length)
-        return ids, offsets
+        added_ids = self.model.added_ids if add_special_tokens else ([], [])
+        return surround(ids, offsets, *added_ids, max_length)
 
     def _parts(self, texts, pretokenizer, opening):
         """Gather short texts into parts of about PART_BYTES, and cut long ones if possible.
@@ -12711,56 +12711,38 @@ class _EncodedBlock(NamedTuple):
     """The ids of a block, and its numbers of bytes."""
 
     ids: np.ndarray  # uint16 or uint32[N]
-    ends: np.ndarray  # int64[D]   documents end before these positions in `ids`
+    ends: np.ndarray  # int64[D]   texts, later documents, end before these positions in `ids`
     n_bytes: int  # of text
     n_kept: int  # of these bytes, in tokens
     n_read: int  # bytes on the disk
     begins: bool  # whether the block begins with a text, not within one
-    # Whether the first id is the end of a text that has no other id in this block. The parent drops
-    # it if the earlier blocks of the text already end with such an id.
-    repeats_end: bool
 
 
-def _encode_blocks(tokenizer, options, added_ids, end_id, dtype, source, blocks):
+def _encode_blocks(tokenizer, options, seed, added_ids, dtype, source, blocks):
     """Encode blocks as ids of this dtype, since uint16 halves the data that workers send.
 
-    Without an end id, documents are texts: files or lines of JSON. With one, a document ends after
-    each such id, and one is inserted at the end of every text that does not end with it.
-
-    options    of `encode_texts`; each block has a seed of its own
+    options    of `encode_texts`
+    seed       the first one; each block has a seed of its own
     added_ids  the ids before and after each text
     """
     encoded = []
     model = tokenizer.model
     losing = model.normalizer, model.unk_token, model.drops_unknown
     may_lose = any(losing) or not tokenizer.pattern.matches_everything  # else it would cost 6 %
+    before, after = added_ids
     for block in blocks:
         texts = source.texts(block)
         begins = block.opening == BOUNDARY
         ends_there = block.next_opening == BOUNDARY  # or the text goes on in the next block
-        seed = options["seed"] + (block.number << 32)
-        own = {"opening": block.opening, "seed": seed}
+        own = {"opening": block.opening, "seed": seed + (block.number << 32)}
         ids, offsets = tokenizer.encode_texts(texts, **options | own)
         n_bytes = n_kept = sum(map(len, texts))
         if may_lose:
             n_kept = int(tokenizer.text_sizes[ids].sum())
-        if any(added_ids):
-            before, after = added_ids
-            ids, offsets = surround(ids, offsets, before * begins, after * ends_there)
-        ends = offsets[:0]
-        if ends_there:
-            ends = offsets[1:]
-        repeats_end = False
-        if end_id is not None:
-            repeats_end = not begins and 0 in ends[:1]
-            is_empty = ends == offsets[: len(ends)]  # the id before an empty text is not its own
-            lacks_end = np.append(ids, 0)[ends - 1] != end_id
-            lacks_end |= is_empty
-            ids = np.insert(ids, ends[lacks_end], end_id)
-            ends = np.flatnonzero(ids == end_id) + 1
+        ids, offsets = surround(ids, offsets, before * begins, after * ends_there)
         ids = ids.astype(dtype, copy=False)
-        sizes = n_bytes, n_kept, block.n_bytes
-        encoded.append(_EncodedBlock(ids, ends, *sizes, begins, repeats_end))
+        ends = offsets[1:] if ends_there else offsets[:0]
+        encoded.append(_EncodedBlock(ids, ends, n_bytes, n_kept, block.n_bytes, begins))
     return encoded
 
 
@@ -12769,8 +12751,10 @@ def _id_type(largest, dtype):
     require_known("`dtype`", dtype, ("auto", "uint16", "uint32"))
     if dtype == "auto":
         return np.min_scalar_type(max(largest, 256))
-    if largest > np.iinfo(dtype).max:
-        raise InputError(f"{dtype} does not hold the id {largest:,} of this vocabulary: use uint32")
+    require(
+        largest <= np.iinfo(dtype).max,
+        f"{dtype} does not hold the id {largest:,} of this vocabulary: use uint32",
+    )
     return np.dtype(dtype)
 
 
@@ -12824,11 +12808,8 @@ def _name_outputs(out, val_fraction):
     if val_fraction is None:
         return [path]
     require(0 < val_fraction < 1, f"`val_fraction` is between 0 and 1, not {val_fraction}")
-    require(
-        "train" in path.name,
-        f"{path}: name a file with 'train' in it: the held-out documents get 'val' there",
-    )
-    before, after = path.name.rsplit("train", 1)
+    before, train, after = path.name.rpartition("train")
+    require(train, f"{path}: name a file with 'train' in it: held-out documents get 'val' there")
     return [path, path.with_name(f"{before}val{after}")]
 
 
@@ -12841,16 +12822,15 @@ def _hold_out(block, first, fraction):
     if fraction is None:
         return [(block.ids, block.ends)]
     billionths = round(fraction * 10**9)  # whole numbers avoid rounding
-    numbers = np.arange(first, first + len(block.ends) + 2)
-    n_held_out = numbers * billionths // 10**9
-    is_held_out = np.diff(n_held_out) > 0
+    numbers = np.arange(first, first + len(block.ends) + 1)
+    is_held_out = numbers * billionths % 10**9 >= 10**9 - billionths
     # The last document goes on in the next block, so it has a length, but no end here.
     lengths = np.diff(block.ends, prepend=0, append=len(block.ids))
     parts = []
     for is_chosen in (~is_held_out, is_held_out):
-        ids = block.ids[np.repeat(is_chosen, lengths)]
-        ends = np.cumsum(lengths * is_chosen)[:-1]
-        parts.append((ids, ends[is_chosen[:-1]]))
+        is_kept = np.repeat(is_chosen, lengths)
+        ends = block.ends[is_chosen[:-1]]
+        parts.append((block.ids[is_kept], _offsets(is_kept)[ends]))
     return parts
 
 
@@ -12863,22 +12843,28 @@ def _check_outputs(outputs, inputs):
         taken.add(path.resolve())
 
 
-def _join_documents(blocks, start_id, end_id):
-    """Insert the start of each document that lacks it, and drop an end that repeats the last."""
+def _mark_documents(blocks, start_id, end_id):
+    """Insert the start and the end of each document where it lacks them.
+
+    Without an end id, documents are texts: files or lines of JSON. With one, a document ends after
+    each such id.
+    """
     last_id = None  # of the text so far
     for block in blocks:
-        if block.begins:
-            last_id = None
         ids = block.ids
         ends = block.ends
-        if block.repeats_end and last_id == end_id:
-            ids = ids[1:]
-            ends = ends[1:] - 1
+        if block.begins:
+            last_id = None
+        if end_id is not None:
+            lacks_end = np.append(ids, 0)[ends - 1] != end_id
+            lacks_end |= np.diff(ends, prepend=0) == 0  # the id before an empty text is another's
+            lacks_end[:1] &= (ends[:1] > 0) | (last_id != end_id)  # or it began before
+            ids = np.insert(ids, ends[lacks_end], end_id)
+            ends = np.flatnonzero(ids == end_id) + 1
         if start_id is not None:
             starts = np.append(0, ends)
             is_empty = starts == np.append(ends, len(ids))
-            lacks_start = np.append(ids, 0)[starts] != start_id
-            lacks_start |= is_empty
+            lacks_start = (np.append(ids, 0)[starts] != start_id) | is_empty
             lacks_start[0] &= last_id in (None, end_id)  # or the document began before
             lacks_start[-1] &= not is_empty[-1]  # or the last document ended with the block
             ids = np.insert(ids, starts[lacks_start], start_id)
@@ -13004,8 +12990,8 @@ def encode_files(
     end_id = special_tokens.get(append)
     added_ids = model.added_ids if add_special_tokens else ([], [])
     tokenizer.compile_kernels(alpha)
-    options = {"allowed_special": allowed_special, "alpha": alpha, "seed": seed}
-    work = functools.partial(_encode_blocks, tokenizer, options, added_ids, end_id, id_type)
+    options = {"allowed_special": allowed_special, "alpha": alpha}
+    work = functools.partial(_encode_blocks, tokenizer, options, seed, added_ids, id_type)
     totals = np.zeros((2, 2), i64)  # the numbers of tokens and documents of each file
     n_bytes = n_kept = 0
     with written_together(), contextlib.ExitStack() as stack, index_writer as write_index:
@@ -13014,7 +13000,7 @@ def encode_files(
         bar = stack.enter_context(engine.progress_bar("encode", source.total_bytes, "B"))
         tasks = stack.enter_context(contextlib.closing(source.map(engine, work)))
         blocks = itertools.chain.from_iterable(tasks)
-        for block in _join_documents(blocks, start_id, end_id):
+        for block in _mark_documents(blocks, start_id, end_id):
             write_index(block.ends + totals[0, 0])
             parts = _hold_out(block, totals[:, 1].sum(), val_fraction)
             for write, total, (ids, ends) in zip(writers, totals, parts, strict=False):
@@ -13056,13 +13042,15 @@ def read_ids(path: PathName, dtype: str | None = None) -> np.ndarray:
             ids = np.zeros(0, dtype)
             if path.stat().st_size:  # an empty file cannot be mapped
                 ids = np.memmap(path, dtype, "r")
-        if ids.ndim != 1 or ids.dtype.kind not in "iu":
-            raise InputError(f"numbers of type {ids.dtype} and shape {ids.shape} are not token ids")
-    n = description.get("tokens", len(ids))
-    require(
-        len(ids) == n,
-        f"{path}: has {len(ids):,} ids, and its .json file says {n}: encode the text again",
-    )
+        require(
+            ids.ndim == 1 and ids.dtype.kind in "iu",
+            f"numbers of type {ids.dtype} and shape {ids.shape} are not token ids",
+        )
+        n = description.get("tokens", len(ids))
+        require(
+            len(ids) == n,
+            f"has {len(ids):,} ids, and its .json file says {n}: encode the text again",
+        )
     return ids
 
 
