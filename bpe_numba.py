@@ -4202,7 +4202,7 @@ class Pretokenizer:
     ):
         self.pattern = pattern
         self.normalizer = normalizer or Normalizer()
-        self._special_tokens = special_tokens
+        self.special_tokens = special_tokens
         self._added_tokens = added_tokens
         first = dict(special_tokens)
         second = {
@@ -4266,9 +4266,9 @@ class Pretokenizer:
         if self.normalizer and self.normalized:
             # some special tokens are found only in normalized text: it is never cut
             arrays = Pattern("none").cut_arrays
-        sizes = [len(token.encode()) for token in self._special_tokens]
+        sizes = [len(token.encode()) for token in self.special_tokens]
         margin = PAIR_BYTES + max(sizes, default=0)
-        special = _special_table(self._special_tokens, self._added_tokens)
+        special = _special_table(self.special_tokens, self._added_tokens)
         return margin, (*arrays, special)
 
     @interruptible
@@ -11245,23 +11245,24 @@ def _decode_byte(token, is_first):
     return bytes([int(match[1], 16)]).decode("utf-8", "surrogateescape")
 
 
-def _of_tokens(decode):
-    """Turn a function of a token into a function of several."""
-    return lambda tokens, is_first, **fields: [decode(t, is_first, **fields) for t in tokens]
+def _decode_tokens(decode, tokens, is_first, **fields):
+    """Call a function of a token for several."""
+    return [decode(token, is_first, **fields) for token in tokens]
 
 
-# The function that decodes tokens, by the type of a step; its further parameters are the fields. A
-# BPEDecoder writes no space after the last token of a text, see `decode`.
+# The function that decodes a token, by the type of a step; its further parameters are the fields. A
+# BPEDecoder writes no space after the last token of a text, see DecodeStream.
+_TOKEN_DECODERS = {
+    "BPEDecoder": lambda token, is_first, suffix: token.replace(suffix, " "),
+    "ByteFallback": _decode_byte,
+    "Fuse": lambda token, is_first: token,
+    "Metaspace": _decode_metaspace,
+    "Replace": lambda token, _, pattern, content: token.replace(pattern["String"], content),
+    "Strip": _decode_strip,
+    "WordPiece": _decode_wordpiece,
+}
 _DECODERS = {
-    "BPEDecoder": _of_tokens(lambda token, is_first, suffix: token.replace(suffix, " ")),
-    "ByteFallback": _of_tokens(_decode_byte),
-    "Fuse": lambda tokens, is_first: tokens,
-    "Metaspace": _of_tokens(_decode_metaspace),
-    "Replace": _of_tokens(
-        lambda token, is_first, pattern, content: token.replace(pattern["String"], content)
-    ),
-    "Strip": _of_tokens(_decode_strip),
-    "WordPiece": _of_tokens(_decode_wordpiece),
+    name: functools.partial(_decode_tokens, decode) for name, decode in _TOKEN_DECODERS.items()
 }
 
 
@@ -11311,15 +11312,6 @@ def _decodes_separately(step, tokens):
         case {"type": "Strip", "content": str(content), "start": 1, "stop": 0}:
             return content.isascii() and all(tokens)
     return False
-
-
-def _with_room(ids, n, n_more):
-    """Return an array of ids, or a longer copy of its first n ids if it lacks room for more."""
-    if n + n_more <= len(ids):
-        return ids
-    longer = np.empty(2 * (n + n_more), u32)  # `resize` would write zeros
-    longer[:n] = ids[:n]
-    return longer
 
 
 def surround(ids, offsets, before, after, max_length=None):
@@ -11442,7 +11434,7 @@ class _Encoder:
     def encode_short(self, data, special):
         """Encode one text of up to SHORT_BYTES after Pretokenizer.apply_to_text, in one call.
 
-        Returns the ids, an array that the next call uses again; None for a letter without a token.
+        Returns the ids as a list; None for a letter without a token.
         """
         if special is not self._special:
             _take_text(self.workspace, special, *self._short)
@@ -11450,7 +11442,7 @@ class _Encoder:
         n = len(data)
         self._short_text[:n] = data
         n = _encode_flat(self.workspace, n, BOUNDARY, 0)
-        return self._short_ids[:n] if n >= 0 else None
+        return self._short_ids[:n].tolist() if n >= 0 else None
 
     def encode(self, pretokenizer, parts, n_expected, offsets, sampling=None):
         """Encode the parts of some texts, as from `Tokenizer._parts`; returns their ids.
@@ -11469,7 +11461,8 @@ class _Encoder:
         try:
             for n_before, texts, opening in parts:
                 flat, _ = pretokenizer.apply(self.scan, texts, opening)
-                ids = _with_room(ids, n, len(flat.text))
+                if n + len(flat.text) > len(ids):
+                    ids = np.append(ids[:n], np.empty(n + 2 * len(flat.text), u32))
                 # Each part overwrites the end of its text; the last is right.
                 stops = offsets[n_before + 1 :]
                 if sampling:
@@ -11492,14 +11485,13 @@ class _Encoder:
 def _unknown_letter(model, flat, start):
     """Build the error for a word that begins at `start` and has a letter without a token."""
     stop = start + flat.scanned[start:].tobytes().index(END)
-    encoding = "latin-1" if model.alphabet == "bytes" else "utf-8"
-    letters = flat.text[start:stop].tobytes().decode(encoding, "surrogateescape")
-    unknown = [letter for letter in letters if ord(letter) not in model.letters]
-    name = "a word"
-    if unknown:
-        name = f"the character {unknown[0]!r}"
-        if model.alphabet == "bytes":
-            name = f"the byte 0x{ord(unknown[0]):02X}"
+    text = flat.text[start:stop].tobytes()
+    if model.alphabet == "bytes":
+        unknown = [f"the byte 0x{byte:02X}" for byte in text if byte not in model.letters]
+    else:
+        letters = text.decode("utf-8", "surrogateescape")
+        unknown = [f"the character {c!r}" for c in letters if ord(c) not in model.letters]
+    name = next(iter(unknown), "a word")
     return InputError(f"{name} is not in the vocabulary, which has no unknown token")
 
 
@@ -11528,11 +11520,9 @@ class Tokenizer:
     special_tokens  strings, or {string: id}; strings that are not in the vocabulary get the next
                     ids
     pattern         the name of a pattern, a regular expression, or a list of steps that cut in turn
-    ignore_merges   a pretoken that is a token becomes that token, even if the merges do not make it
-    added_tokens    how special tokens are found, if not in the plain way: an AddedToken for some of
-                    them
     cache_size      approximate number of pretokens in the cache of each thread; rounded up to a
                     power of two
+    fields          further fields of a Model, such as ignore_merges and added_tokens
 
     Threads may share a tokenizer, and it can be pickled. Raises ValueError for an invalid
     vocabulary.
@@ -11551,21 +11541,12 @@ class Tokenizer:
         vocab: Mapping[int, bytes],
         merges: Sequence[Merge] | None,
         special_tokens: SpecialTokens = None,
-        pattern: str | Sequence[str] = "gpt2",
+        pattern: PatternSource = "gpt2",
         *,
-        ignore_merges: bool = False,
-        added_tokens: Mapping[str, AddedToken] | None = None,
         cache_size: int = 1 << 20,
+        **fields: object,
     ):
-        model = Model(
-            vocab,
-            merges,
-            special_tokens,
-            pattern,
-            ignore_merges=ignore_merges,
-            added_tokens=added_tokens,
-        )
-        self._compile(model, cache_size)
+        self._compile(Model(vocab, merges, special_tokens, pattern, **fields), cache_size)
 
     @classmethod
     def from_merges(
@@ -11614,8 +11595,8 @@ class Tokenizer:
         vocab = build_vocabulary(merges, {special_tokens_at: special_tokens})
         if tuple(merges.alphabet) != BYTES:
             fields = {"alphabet": "characters", **fields}
-            suffix = fields.get("word_suffix", "").encode()
-            letters = [letter.removesuffix(suffix).decode() for letter in merges.alphabet]
+            suffix = fields.get("word_suffix", "")
+            letters = [letter.decode().removesuffix(suffix) for letter in merges.alphabet]
             units = [letter for letter in letters if len(letter) > 1]
             require(
                 not units,
@@ -11751,10 +11732,10 @@ class Tokenizer:
         """
         model = self.model
         text, starts, sizes = self._byte_table
+        sizes = sizes.copy()
         if any(step["type"] == "WordPiece" for step in model.decoder_steps):
-            sizes = sizes - (text[starts] == ord(" "))
+            sizes -= text[starts] == ord(" ")
         if model.unk_token and not model.byte_fallback:
-            sizes = sizes.copy()
             sizes[model.ids[model.unk_token.encode()]] = 0
         return sizes
 
@@ -12005,7 +11986,7 @@ class Tokenizer:
         add_special_tokens  put the tokens of the model's post_processor, such as [CLS] and [SEP],
                             before and after the text, as Hugging Face does by default
         """
-        ids = self._encode_short(text, allowed_special, np.ndarray.tolist)
+        ids = self._encode_short(text, allowed_special)
         if ids is None:
             ids = self.encode_texts([text], allowed_special)[0].tolist()
         if add_special_tokens:
@@ -12013,11 +11994,8 @@ class Tokenizer:
             ids = before + ids + after
         return ids
 
-    def _encode_short(self, text, allowed_special, convert):
-        """Encode a text in one call of a kernel, and convert its ids; None if that is impossible.
-
-        convert  a method of arrays: those of `encode_short` are used again
-        """
+    def _encode_short(self, text, allowed_special):
+        """Encode a text in one call of a kernel; returns None if that is impossible."""
         if _text_size(text) > SHORT_BYTES:
             return None
         pretokenizer = self._prepare(allowed_special)
@@ -12026,8 +12004,6 @@ class Tokenizer:
             return None
         encoder = self._take_encoder()
         ids = encoder.encode_short(data, pretokenizer.last_special)
-        if ids is not None:
-            ids = convert(ids)
         self._idle.append(encoder)
         return ids
 
@@ -12079,7 +12055,6 @@ class Tokenizer:
         """Encode a text as ordinary text, without special tokens."""
         return self.encode(text, "none")
 
-    @interruptible
     def encode_to_numpy(
         self, text: Text, allowed_special: Allowed = "all", **options: object
     ) -> np.ndarray:
@@ -12088,12 +12063,7 @@ class Tokenizer:
         >>> Tokenizer({b: bytes([b]) for b in range(256)}, []).encode_to_numpy("Hi")
         array([ 72, 105], dtype=uint32)
         """
-        ids = None
-        if not options:
-            ids = self._encode_short(text, allowed_special, np.ndarray.copy)
-        if ids is None:
-            ids, _ = self.encode_texts([text], allowed_special, **options)
-        return ids
+        return self.encode_texts([text], allowed_special, **options)[0]
 
     def _take_encoder(self):
         """Take an encoder that no thread is using, or make one."""
@@ -12242,27 +12212,19 @@ class Tokenizer:
         )
         engine = Engine(threads)
 
-        def encode(job):
-            batch, n_before = job
+        def encode(batch, n_before=0):
             return self.encode_texts(batch, allowed_special, seed=seed + n_before, **options)
 
         texts = [*texts]
-        n = sum(map(_text_size, texts))
-        if engine.n_workers == 1 or n <= PART_BYTES:
-            return encode((texts, 0))  # without a copy of the ids
         batches = [*_batched_by_size(texts, _text_size, PART_BYTES)]
+        if engine.n_workers == 1 or len(batches) < 2:
+            return encode(texts)  # without a copy of the ids
         n_before = itertools.accumulate(map(len, batches), initial=0)
         jobs = zip(batches, n_before, strict=False)
-        ids = np.empty(n, u32)
-        n = 0
-        sizes = []
-        for part, offsets in engine.map(encode, jobs, threads=True):
-            ids = _with_room(ids, n, len(part))
-            ids[n : n + len(part)] = part
-            n += len(part)
-            sizes.append(np.diff(offsets))
-        ids.resize(n, refcheck=False)  # without a copy
-        return ids, _offsets(np.concatenate([[], *sizes]))
+        parts = engine.map(lambda job: encode(*job), jobs, threads=True)
+        ids, offsets = zip(*parts, strict=True)
+        sizes = np.concatenate([*map(np.diff, offsets)])
+        return np.concatenate(ids), _offsets(sizes)
 
     @interruptible
     def encode_batch_padded(
@@ -12331,7 +12293,7 @@ class Tokenizer:
         return Source(
             inputs,
             self.pattern,
-            tuple(self._allowed(allowed_special)),
+            tuple(self._prepare(allowed_special).special_tokens),
             text_field,
             added_tokens=model.added_tokens,
             normalizer=model.normalizer,
@@ -12347,35 +12309,31 @@ class Tokenizer:
             self.encode_texts([b"one two", b"\xff"], alpha=alpha)
 
     def _prepare(self, allowed_special):
-        """Make the Pretokenizer that finds the allowed special tokens, or take it from before."""
-        key = allowed_special
-        if not isinstance(key, str):
-            key = frozenset(self._allowed(key))
-        if key not in self._prepared:
-            allowed = self._allowed(key)
-            special = {t: token_id for t, token_id in self.special_tokens.items() if t in allowed}
-            self._prepared[key] = Pretokenizer(
-                self.pattern, special, self.model.added_tokens, self._normalizer
-            )
-        return self._prepared[key]
+        """Make the Pretokenizer that finds the allowed special tokens, or take it from before.
 
-    def _allowed(self, allowed_special):
-        """Return the tokens to be found; raises ValueError for unknown names.
-
-        Added tokens that are not special belong to ordinary text, so they are always found.
+        Added tokens that are not special belong to ordinary text, so they are always found. Raises
+        InputError for unknown names.
         """
-        if allowed_special == "all":
-            return self.special_tokens
-        if allowed_special == "none":
-            allowed_special = ()
-        require(
-            isinstance(allowed_special, Collection) and not isinstance(allowed_special, str),
-            f"allowed_special is 'all', 'none' or a list of tokens, not {allowed_special!r}",
-        )
-        for token in {*allowed_special}.difference(self.special_tokens):
-            require_known("special token", token, self.special_tokens)
-        ordinary = [text for text, added in self.model.added_tokens.items() if not added.special]
-        return dict.fromkeys([*allowed_special, *ordinary])
+        key = allowed_special
+        if not isinstance(key, str) and isinstance(key, Collection):
+            key = frozenset(key)
+        if key not in self._prepared:
+            special_tokens = self.special_tokens
+            allowed = {"all": special_tokens, "none": ()}.get(key, key)
+            require(
+                isinstance(allowed, Collection) and not isinstance(allowed, str),
+                f"allowed_special is 'all', 'none' or a list of tokens, not {allowed_special!r}",
+            )
+            for token in {*allowed} - special_tokens.keys():
+                require_known("special token", token, special_tokens)
+            added_tokens = self.model.added_tokens
+            found = {
+                text: token_id
+                for text, token_id in special_tokens.items()
+                if text in allowed or not added_tokens.get(text, PLAIN_TOKEN).special
+            }
+            self._prepared[key] = Pretokenizer(self.pattern, found, added_tokens, self._normalizer)
+        return self._prepared[key]
 
     @interruptible
     def decode_bytes(self, ids: Iterable[int], *, continues: bool = False) -> bytes:
@@ -12438,6 +12396,8 @@ class DecodeStream:
         self._held_ids = np.empty(0, u32)  # of a run of bytes
         self._held_space = ""
         self._continues = False  # whether there was an id
+        steps = tokenizer.model.decoder_steps
+        self._suffixes = tuple(s["suffix"].encode() for s in steps if s["type"] == "BPEDecoder")
 
     def finish(self) -> str:
         """Return the rest of the text."""
@@ -12450,8 +12410,7 @@ class DecodeStream:
             ids = ids[~np.isin(ids, self._skipped_ids)]
         tokenizer = self._tokenizer
         vocab = tokenizer.vocab
-        steps = tokenizer.model.decoder_steps
-        if not steps:
+        if not tokenizer.model.decoder_steps:
             return self._decode_utf8(tokenizer.decode_bytes(ids), is_last)
         ids = np.concatenate([self._held_ids, ids])
         n = len(ids)
@@ -12465,10 +12424,8 @@ class DecodeStream:
         if n == 0:
             return ""
         text = self._held_space + text
-        whole = text
-        for step in steps:
-            if step["type"] == "BPEDecoder" and vocab[ids[n - 1]].endswith(step["suffix"].encode()):
-                whole = text.removesuffix(" ")
+        ends_word = vocab[ids[n - 1]].endswith(self._suffixes)
+        whole = text.removesuffix(" " * ends_word)
         self._held_space = text[len(whole) :]
         self._continues = True
         return whole
