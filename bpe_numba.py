@@ -9560,12 +9560,10 @@ def _read_limited(path):
     return data.removeprefix(codecs.BOM_UTF8)
 
 
-def _decode_utf8(data, where):
-    """Decode a file; raises InputError for bytes that are not UTF-8."""
-    try:
-        return data.decode()
-    except UnicodeDecodeError as error:
-        raise InputError(f"{where}: not UTF-8 at byte {error.start}") from None
+def _read_text(path):
+    """Read a file of text in UTF-8."""
+    with naming_file(path):
+        return _read_limited(path).decode()
 
 
 class RankFile(NamedTuple):
@@ -9576,58 +9574,61 @@ class RankFile(NamedTuple):
     digest: str  # SHA-256 of the file
 
 
-def _numbered(first, names, reserved="", numbers=()):
-    """Number special tokens from `first` on: by their names, and then `reserved` with a number."""
-    names = [*names.split(), *(f"{reserved}_{number}" for number in numbers)]
-    return {f"<|{name}|>": token_id for token_id, name in enumerate(names, first)}
-
-
-_R50K_FILE = "306cd27f03c1a714eca7108e03d66b7dc042abe8c258b44c199a7ed9838dd930"
-_P50K_FILE = "94b5ca7dff4d00767bc256fdd1b27e5b17361d7b8a5f968547f9f23eb70d2069"
-_CL100K_FILE = "223921b76ee99bde995b7ff738513eef100fb51d18c93597a113bcffe865b2a7"
-_O200K_FILE = "446a9538cb6c348e3516120d7c08b09f57c36495e2acfffe59a5bf8b0cfb1a2d"
-_LLAMA3_FILE = "82e9d31979e92ab929cd544440f129d9ecd797b69e327f80f17e1c50d5551b55"
-_R50K = {"<|endoftext|>": 50256}
-_CL100K = _numbered(100257, "endoftext fim_prefix fim_middle fim_suffix")
-_CL100K["<|endofprompt|>"] = 100276
-_O200K = {"<|endoftext|>": 199999, "<|endofprompt|>": 200018}
-_HARMONY = _numbered(
-    200000,
-    "reserved_200000 reserved_200001 return constrain reserved_200004 channel start end message "
-    "reserved_200009 reserved_200010 reserved_200011 call",
-    "reserved",
-    range(200013, 201088),
-)
-_LLAMA3 = _numbered(
-    128000,
-    "begin_of_text end_of_text reserved_special_token_0 reserved_special_token_1 "
-    "reserved_special_token_2 reserved_special_token_3 start_header_id end_header_id "
-    "reserved_special_token_4 eot_id",
-    "reserved_special_token",
-    range(5, 251),
-)
-_LLAMA31 = _numbered(
-    128000,
-    "begin_of_text end_of_text reserved_special_token_0 reserved_special_token_1 "
-    "finetune_right_pad_id reserved_special_token_2 start_header_id end_header_id eom_id eot_id "
-    "python_tag",
-    "reserved_special_token",
-    range(3, 248),
-)
+# Published encodings. Each has a name, the name of its pattern, the digest of its file, and its
+# special tokens: an id, and the names of the tokens from there on, where a_2:5 means a_2 a_3 a_4.
 # These facts come from tiktoken 0.14 and from Llama 3's own code. In o200k_harmony the id 200018
 # has two texts: <|endofprompt|> and <|reserved_200018|>.
-ENCODINGS = {
-    "gpt2": RankFile("gpt2", _R50K, _R50K_FILE),
-    "r50k_base": RankFile("gpt2", _R50K, _R50K_FILE),
-    "p50k_base": RankFile("gpt2", _R50K, _P50K_FILE),
-    "cl100k_base": RankFile("cl100k", _CL100K, _CL100K_FILE),
-    "o200k_base": RankFile("o200k", _O200K, _O200K_FILE),
-    "o200k_harmony": RankFile(
-        "o200k", {"<|startoftext|>": 199998} | _O200K | _HARMONY, _O200K_FILE
-    ),
-    "llama3": RankFile("llama3", _LLAMA3, _LLAMA3_FILE),
-    "llama3.1": RankFile("llama3", _LLAMA31, _LLAMA3_FILE),
-}
+_PUBLISHED = """
+gpt2 gpt2 306cd27f03c1a714eca7108e03d66b7dc042abe8c258b44c199a7ed9838dd930
+50256 endoftext
+
+r50k_base gpt2 306cd27f03c1a714eca7108e03d66b7dc042abe8c258b44c199a7ed9838dd930
+50256 endoftext
+
+p50k_base gpt2 94b5ca7dff4d00767bc256fdd1b27e5b17361d7b8a5f968547f9f23eb70d2069
+50256 endoftext
+
+cl100k_base cl100k 223921b76ee99bde995b7ff738513eef100fb51d18c93597a113bcffe865b2a7
+100257 endoftext fim_prefix fim_middle fim_suffix 100276 endofprompt
+
+o200k_base o200k 446a9538cb6c348e3516120d7c08b09f57c36495e2acfffe59a5bf8b0cfb1a2d
+199999 endoftext 200018 endofprompt
+
+o200k_harmony o200k 446a9538cb6c348e3516120d7c08b09f57c36495e2acfffe59a5bf8b0cfb1a2d
+199998 startoftext endoftext reserved_200000:200002 return constrain reserved_200004 channel start
+end message reserved_200009:200012 call reserved_200013:201088 200018 endofprompt
+
+llama3 llama3 82e9d31979e92ab929cd544440f129d9ecd797b69e327f80f17e1c50d5551b55
+128000 begin_of_text end_of_text reserved_special_token_0:4 start_header_id end_header_id
+reserved_special_token_4 eot_id reserved_special_token_5:251
+
+llama3.1 llama3 82e9d31979e92ab929cd544440f129d9ecd797b69e327f80f17e1c50d5551b55
+128000 begin_of_text end_of_text reserved_special_token_0:2 finetune_right_pad_id
+reserved_special_token_2 start_header_id end_header_id eom_id eot_id python_tag
+reserved_special_token_3:248
+"""
+
+
+def _published(entry):
+    """Read an entry of _PUBLISHED; returns its name and a RankFile."""
+    name, pattern, digest, *words = entry.split()
+    special_tokens = {}
+    token_id = 0
+    for word in words:
+        stem, numbers = re.fullmatch(r"(.*?)(\d+:\d+)?", word).groups()
+        if word.isdigit():
+            token_id = int(word)
+            continue
+        names = [stem]
+        if numbers:
+            names = [f"{stem}{number}" for number in range(*map(int, numbers.split(":")))]
+        for special in names:
+            special_tokens[f"<|{special}|>"] = token_id
+            token_id += 1
+    return name, RankFile(pattern, special_tokens, digest)
+
+
+ENCODINGS = dict(map(_published, _PUBLISHED.split("\n\n")))
 
 
 def read_json(data, where):
@@ -9649,10 +9650,10 @@ def _read_beside(path):
 
 
 def _to_json(data, indent=2):
-    """Write the JSON of a file; what is not JSON, such as an array in an option, as a string."""
+    """Write the JSON of a file; what is not JSON, such as an object in an option, as a string."""
 
     def plain(value):
-        return value.item() if isinstance(value, np.generic) else repr(value)
+        return value.tolist() if hasattr(value, "tolist") else repr(value)
 
     return json.dumps(data, ensure_ascii=False, indent=indent, default=plain) + "\n"
 
@@ -9711,14 +9712,12 @@ def _read_merges(pairs, alphabet="bytes", skipped=frozenset()):
     names = []
     for number, pair in enumerate(pairs):
         parts = pair.split(" ") if isinstance(pair, str) else pair
-        match parts:
-            case [str(), str()] if all(parts):
-                if skipped.isdisjoint(parts):
-                    names += parts
-            case _:
-                raise InputError(
-                    f"merge {number}: {pair!r} is not a merge, two tokens with a space between them"
-                )
+        require(
+            len(parts) == 2 and all(parts),
+            f"merge {number}: {pair!r} is not a merge, two tokens with a space between them",
+        )
+        if skipped.isdisjoint(parts):
+            names += parts
     tokens = _read_names(names, alphabet)
     return list(zip(tokens[::2], tokens[1::2], strict=True))
 
@@ -9784,16 +9783,13 @@ def _merges_by_score(model):
     which have equal scores in Llama 2, grow from the left, as SentencePiece merges them.
     """
     tokens = model.vocab
-    lengths = {
-        token_id: len(tokens[token_id].decode("utf-8", "replace")) for token_id in model.ordinary
-    }
-
-    def preference(row):
-        left, _, result, _ = row
-        return model.scores[result], lengths[left], lengths[result]
-
-    rows = sorted(_all_splits(model.ordinary_ids).tolist(), key=preference, reverse=True)
-    return [(tokens[left], tokens[right]) for left, right, *_ in rows]
+    lengths = np.zeros(max(tokens) + 1, i64)
+    for token_id in model.ordinary:
+        lengths[token_id] = len(tokens[token_id].decode("utf-8", "replace"))
+    lefts, rights, results, _ = _all_splits(model.ordinary_ids).T
+    order = np.lexsort((-lengths[results], -lengths[lefts], -model.scores[results]))
+    pairs = zip(lefts[order].tolist(), rights[order].tolist(), strict=True)
+    return [(tokens[left], tokens[right]) for left, right in pairs]
 
 
 def _require_same(model, other):
@@ -9803,39 +9799,28 @@ def _require_same(model, other):
     token has the same last merge, if tokens are made in the same order, and if both models look up
     the same tokens that no merge makes.
     """
-    # The flag `normalized` does nothing without a normalizer.
-    normalized = [AddedToken(normalized=True)] * len(model.special_tokens)
-    if not model.normalizer_steps and list(model.added_tokens.values()) == normalized:
-        model = dataclasses.replace(model, added_tokens={})
+    added_tokens = model.added_tokens
+    if not model.normalizer_steps:  # then the flag `normalized` does nothing
+        added_tokens = {text: own._replace(normalized=False) for text, own in added_tokens.items()}
+    model = dataclasses.replace(model, added_tokens=added_tokens)
     for field in ("kind", "alphabet", "vocab", "special_tokens", "added_tokens", "normalizer_steps",
                   "unk_token", "byte_fallback", "fuse_unk", "word_suffix"):  # fmt: skip
         ours = getattr(model, field)
         theirs = getattr(other, field)
         if ours != theirs:
-            raise InputError(
-                f"it cannot represent the {field.removesuffix('_steps')} {ours!r:.130}, only "
-                f"{theirs!r:.130}"
-            )
-    if _as_merges(model) == _as_merges(other):  # usual, and needs no kernel
-        return
-    for ours, theirs in itertools.zip_longest(_makings(model), _makings(other), fillvalue=()):
-        if ours != theirs:
-            token = readable(b"".join(ours or theirs))
-            raise InputError(f"it would make the token {token!r} differently or in another order")
+            raise InputError(f"it cannot represent the {field} {ours!r:.130}, only {theirs!r:.130}")
+    require(
+        _as_merges(model) == _as_merges(other) or _makings(model) == _makings(other),
+        "it would make some tokens differently or in another order",
+    )
 
 
 def _makings(model):
-    """List the last merge of each token by rank, and then the tokens that no merge makes.
-
-    The latter count only if pretokens are looked up whole. Each is written as a pair with b"".
-    """
+    """List the last merge of each token by rank, and the tokens that are only looked up."""
     last, whole_words = last_merges(model)
     last = set(last)
     merges, looks_up = _as_merges(model)
-    makings = [merge for merge in dict.fromkeys(merges) if merge in last]
-    if looks_up:
-        makings += [(token, b"") for token in whole_words]
-    return makings
+    return [merge for merge in dict.fromkeys(merges) if merge in last], looks_up and whole_words
 
 
 # GPT-2's vocab.json and merges.txt
@@ -9848,7 +9833,7 @@ def read_gpt2(vocab_path, merges_path, special_tokens, pattern):
     and names such as Ġhi, which stand for other text.
     """
     names = read_json(_read_limited(vocab_path), vocab_path)
-    text = _decode_utf8(_read_limited(merges_path), merges_path).rstrip()
+    text = _read_text(merges_path).rstrip()
     lines = re.sub(r"\A#version.*\s*", "", text).splitlines()
     n_ends = sum(line.endswith("</w>") for line in lines)
     require(n_ends <= len(lines) // 9, f"{vocab_path}: words end in </w>, as CLIP's{_ELSEWHERE}")
@@ -9929,18 +9914,11 @@ def read_tiktoken(data, file, encoding, pattern, special_tokens):
     """
     data = data.rstrip() + b"\n"
     vocab = _parse_ranks(data, file)
-    sidecar = _sidecar(file)
-    facts = {}  # those of a RankFile
+    facts = _read_beside(_sidecar(file))
     if encoding is not None:
         require_known("encoding", encoding, ENCODINGS)
         facts = ENCODINGS[encoding]._asdict()
-    elif sidecar.is_file():
-        facts = _read_beside(sidecar)
-        require(
-            facts.get("pattern") and "special_tokens" in facts,
-            f"{sidecar}: the pattern or the special tokens are missing",
-        )
-    elif pattern is None:
+    elif not facts and pattern is None:
         facts = _find_encoding(data, file, special_tokens is not None)._asdict()
     if special_tokens is None:
         special_tokens = facts.get("special_tokens")
@@ -9966,7 +9944,7 @@ def read_tekken(data, file):
     names = [token["token_str"] for token in content.get("special_tokens") or ()]
     names = names or _TEKKEN_TOKENS.split()
     names += [f"<SPECIAL_{number}>" for number in range(len(names), n_special)]
-    special_tokens = {text: number for number, text in enumerate(names[:n_special])}
+    special_tokens = dict(zip(names, range(n_special), strict=False))
     vocab = {
         n_special + token["rank"]: base64.b64decode(token["token_bytes"])
         for token in content["vocab"][: facts["default_vocab_size"] - n_special]
@@ -10002,13 +9980,13 @@ def _find_encoding(data, file, has_specials):
         f"{file}: a rank file does not say its pattern: name it (`pattern`), or the encoding "
         f"(`encoding`): {', '.join(ENCODINGS)}",
     )
-    first = next(iter(found.values()))
+    encoding = found.get(file.stem) or next(iter(found.values()))
     require(
-        has_specials or file.stem in found or len({*map(str, found.values())}) == 1,
+        has_specials or file.stem in found or all(one == encoding for one in found.values()),
         f"{file}: {' and '.join(found)} have the same ranks but different special tokens: name one "
         "(`encoding`)",
     )
-    return found.get(file.stem, first)
+    return encoding
 
 
 @naming_file("tiktoken cannot represent this tokenizer")
@@ -10067,8 +10045,10 @@ def read_bpe(data, added, alphabet):
     byte_fallback = bool(data.get("byte_fallback")) and not of_bytes
     for feature in ("dropout", "continuing_subword_prefix"):
         _refuse(f"a BPE with {feature}", data.get(feature))
-    _refuse("a BPE with end_of_word_suffix with ignore_merges", suffix and looks_up)
-    _refuse("a BPE with end_of_word_suffix with byte_fallback", suffix and byte_fallback)
+    _refuse(
+        "a BPE with end_of_word_suffix and with ignore_merges or byte_fallback",
+        suffix and (looks_up or byte_fallback),
+    )
     # Names that do not stand for bytes are plain text, and no text becomes their tokens. Cohere's
     # are emoji, beside the tokens of their bytes.
     plain = {name for name in names if of_bytes and not _BYTE_NAMES.issuperset(name)}
@@ -10078,9 +10058,8 @@ def read_bpe(data, added, alphabet):
     if of_bytes and not looks_up:
         # An added token names bytes only if a merge makes these bytes, or if they are one byte.
         tokens = {*map(b"".join, merges), *BYTES}
-        for name in filter(_BYTE_NAMES.issuperset, added):
-            if tokens.isdisjoint(_read_names([name])):
-                texts.add(name)
+        by_name = filter(_BYTE_NAMES.issuperset, added)
+        texts.update(name for name in by_name if tokens.isdisjoint(_read_names([name])))
     vocab = read_vocab(names, alphabet, texts)
     letters = {*BYTES, *(byte + suffix.encode() for byte in BYTES)}
     knows_all = of_bytes and letters <= set(vocab.values())
@@ -10111,9 +10090,7 @@ def write_trimmed(model):
 
 def read_trimmed(data, added, alphabet):
     """Read the "model" object of a trimmed BPE."""
-    unused = data["unused"]
-    require(all(map(_is_id, unused)), "a trimmed BPE has a list of the ids of unused tokens")
-    return read_bpe(data, added, alphabet) | {"unused": unused}
+    return read_bpe(data, added, alphabet) | {"unused": data["unused"]}
 
 
 def write_wordpiece(model):
@@ -10130,23 +10107,16 @@ def write_wordpiece(model):
 def read_wordpiece(data, added, alphabet):
     """Read the "model" object of a WordPiece."""
     prefix = data.get("continuing_subword_prefix", "##")
-    longest = data.get("max_input_chars_per_word", 100)
-    require(
-        isinstance(prefix, str) and type(longest) is int,
-        "in a WordPiece, continuing_subword_prefix is a string, max_input_chars_per_word a number",
-    )
-    if alphabet == "bytes" and not prefix.isascii():
+    if not prefix.isascii() and alphabet == "bytes":
         raise InputError("beside a ByteLevel, the prefix of a WordPiece must be ASCII")
     vocab = read_vocab(data["vocab"], alphabet, added)
     unknown = data.get("unk_token", "[UNK]")
-    if unknown not in data["vocab"]:
-        unknown = None
     return {
         "vocab": vocab,
         "merges": None,
-        "unk_token": unknown,
+        "unk_token": unknown if unknown in data["vocab"] else None,
         "subword_prefix": prefix,
-        "max_word_chars": longest,
+        "max_word_chars": int(data.get("max_input_chars_per_word", 100)),
     }
 
 
@@ -10191,13 +10161,11 @@ def read_unigram(data, added, alphabet):
     )
     names, scores = zip(*data["vocab"], strict=True)
     unknown = data.get("unk_id")
-    if unknown is not None:
-        unknown = dict(enumerate(names))[unknown]
     return {
         "vocab": read_vocab(_token_names(data), alphabet, added),
         "merges": None,
         "scores": np.array(scores, np.float64),
-        "unk_token": unknown,
+        "unk_token": None if unknown is None else names[unknown],
         "fuse_unk": True,
         "byte_fallback": byte_fallback,
     }
@@ -10220,9 +10188,10 @@ def _check_added_ids(ids, names):
     own_ids = defaultdict(itertools.count(len(names)).__next__, names)
     for text, given in ids.items():
         own_id = own_ids[text]
-        if given != own_id:
-            both = f"{own_id} and {_brief_json(given)}"
-            raise InputError(f"the added token {text!r} has the ids {both}: rename it")
+        require(
+            given == own_id,
+            f"the added token {text!r} has the ids {own_id} and {given!r:.99}: rename it",
+        )
 
 
 def template_processing(template, special_tokens):
@@ -10237,12 +10206,12 @@ def template_processing(template, special_tokens):
     def pieces(names, type_id):
         return [{"SpecialToken": {"id": name, "type_id": type_id}} for name in names.split()]
 
-    single = [*pieces(before, 0), {"Sequence": {"id": "A", "type_id": 0}}, *pieces(after, 0)]
+    first, second = ({"Sequence": {"id": name, "type_id": k}} for k, name in enumerate("AB"))
+    single = [*pieces(before, 0), first, *pieces(after, 0)]
     return {
         "type": "TemplateProcessing",
         "single": single,
-        # the tokens that follow the first text also follow the second
-        "pair": [*single, {"Sequence": {"id": "B", "type_id": 1}}, *pieces(after, 1)],
+        "pair": [*single, second, *pieces(after, 1)],
         "special_tokens": {
             name: {"id": name, "ids": [special_tokens[name]], "tokens": [name]} for name in tokens
         },
@@ -10251,19 +10220,20 @@ def template_processing(template, special_tokens):
 
 def _differs_in_huggingface(model):
     """Check whether a model has features of SentencePiece that a tokenizer.json lacks."""
+    scored = set()
     if model.kind == "bpe" and model.scores is not None:
         # Tokens with equal scores may merge in another order. Runs of one character do not count,
         # since `_merges_by_score` orders them; they have equal scores in Llama 2.
-        scored = set()
-        for token, token_id in model.ordinary_ids.items():
-            text = token.decode()
-            if len(text) > 1:
-                name = text[0] if len({*text}) == 1 else text
-                scored.add((model.scores[token_id], name))
-        if len({score for score, _ in scored}) < len(scored):
-            return True
+        ids = {token.decode(): token_id for token, token_id in model.ordinary_ids.items()}
+        scored = {
+            (model.scores[token_id], text[0] if len({*text}) == 1 else text)
+            for text, token_id in ids.items()
+            if len(text) > 1
+        }
     changes_text = any(step.get("charsmap") or step.get("squeezes") for step in model.normalizer)
-    return changes_text or _USER_SYMBOL in model.added_tokens.values() or model.sums_in_single
+    has_symbols = _USER_SYMBOL in model.added_tokens.values()
+    has_ties = len({score for score, _ in scored}) < len(scored)
+    return has_ties or changes_text or has_symbols or model.sums_in_single
 
 
 def add_special_tokens(model, tokens, own_ids=MappingProxyType({})):
@@ -10559,7 +10529,7 @@ def _sentencepiece_steps(normalizer):
 def _sentencepiece_normalizer(spec, symbols):
     """Make the normalizer of a NormalizerSpec, whose charsmap must not change these symbols."""
     charsmap = base64.b64encode(spec.precompiled_charsmap).decode()
-    step = {
+    return {
         "type": "SentencePiece",
         "charsmap": charsmap,
         "symbols": symbols if charsmap else [],
@@ -10567,20 +10537,19 @@ def _sentencepiece_normalizer(spec, symbols):
         "squeezes": spec.remove_extra_whitespaces,
         "escapes": spec.escape_whitespaces,
     }
-    return Normalizer([step])
 
 
 def _sentencepiece_decoder(proto):
     """List the steps of the decoder for a ModelProto, as in Llama 2's tokenizer.json."""
     spec = proto.normalizer_spec
-    may_add_space = spec.add_dummy_prefix or spec.remove_extra_whitespaces
-    steps = [
-        spec.escape_whitespaces and _MARKS_TO_SPACES,
-        proto.trainer_spec.byte_fallback and {"type": "ByteFallback"},
-        {"type": "Fuse"},
-        may_add_space and {"type": "Strip", "content": " ", "start": 1, "stop": 0},
-    ]
-    return list(filter(None, steps))
+    steps = [{"type": "Fuse"}]
+    if proto.trainer_spec.byte_fallback:
+        steps.insert(0, {"type": "ByteFallback"})
+    if spec.escape_whitespaces:
+        steps.insert(0, _MARKS_TO_SPACES)
+    if spec.add_dummy_prefix or spec.remove_extra_whitespaces:
+        steps.append({"type": "Strip", "content": " ", "start": 1, "stop": 0})
+    return steps
 
 
 def read_sentencepiece(data):
@@ -10614,6 +10583,7 @@ def read_sentencepiece(data):
         special_tokens |= symbols
         added_tokens = dict.fromkeys(symbols, _USER_SYMBOL)
     [unknown] = ids[_UNKNOWN]
+    step = _sentencepiece_normalizer(proto.normalizer_spec, [*symbols])
     return Model(
         dict(enumerate(map(str.encode, names))),
         [] if trainer.model_type == 4 else None,
@@ -10623,7 +10593,7 @@ def read_sentencepiece(data):
         added_tokens=added_tokens,
         alphabet="characters",
         scores=scores,
-        normalizer=_sentencepiece_normalizer(proto.normalizer_spec, [*symbols]).steps,
+        normalizer=Normalizer([step]).steps,
         decoder=_sentencepiece_decoder(proto),
         unk_token=unknown,
         byte_fallback=trainer.byte_fallback,
@@ -10683,7 +10653,7 @@ def read_bert(data, file, config):
     entry it is, unless there is no tokenizer_config.json and a token without brackets has a capital
     letter.
     """
-    names = [line.removesuffix("\r") for line in _decode_utf8(data, file).split("\n")]
+    names = [line.removesuffix("\r") for line in data.decode().split("\n")]
     ids = {name: token_id for token_id, name in enumerate(names) if name}
     if len(ids) < len(names) - names.count(""):
         name = _repeated(filter(None, names))
@@ -10794,16 +10764,15 @@ def _with_folder(model, file, config):
 
 def _read_templates(file):
     """Read the files of chat templates: a text, or a list if there are several."""
-    files = {"default": _beside(file, "chat_template.jinja")}
-    files |= {path.stem: path for path in file.parent.glob("additional_chat_templates/*.jinja")}
+    first = _beside(file, "chat_template.jinja")
+    others = sorted(file.parent.glob("additional_chat_templates/*.jinja"))
     templates = [
-        {"name": name, "template": _decode_utf8(_read_limited(path), path)}
-        for name, path in files.items()
-        if path.is_file()
+        {"name": path.stem.replace("chat_template", "default"), "template": _read_text(path)}
+        for path in filter(Path.is_file, [first, *others])
     ]
     if not templates:
         return {}
-    return {"chat_template": templates if len(files) > 1 else templates[0]["template"]}
+    return {"chat_template": templates if others else templates[0]["template"]}
 
 
 def _add_sides(model):
@@ -10873,28 +10842,27 @@ def transformers_config(
     >>> transformers_config(["<|end|>"], eos_token="<|end|>", model_max_length=1024)
     {'eos_token': '<|end|>', 'model_max_length': 1024}
     """
-    fields = {}
-    for role, text in zip(ROLES, (bos_token, eos_token, pad_token, unk_token), strict=True):
-        if text is not None:
-            require(
-                text in special_tokens,
-                f"`{role}` {text!r} is not a special token of this tokenizer: "
-                f"{', '.join(special_tokens) or 'it has none'}",
-            )
-            fields[role] = text
-    if model_max_length is not None:
-        if model_max_length < 1:
-            raise InputError(f"`model_max_length` is {model_max_length}: it must be at least 1")
-        fields["model_max_length"] = model_max_length
+    roles = dict(zip(ROLES, (bos_token, eos_token, pad_token, unk_token), strict=True))
+    for role, text in roles.items():
+        require(
+            text is None or text in special_tokens,
+            f"`{role}` {text!r} is not a special token of this tokenizer: "
+            f"{', '.join(special_tokens) or 'it has none'}",
+        )
+    require(
+        model_max_length is None or model_max_length >= 1,
+        f"`model_max_length` is {model_max_length}: it must be at least 1",
+    )
     if chat_template == "chatml":
         if not {"<|im_start|>", "<|im_end|>"} <= set(special_tokens):
             raise InputError("ChatML needs the special tokens '<|im_start|>' and '<|im_end|>'")
-        fields["chat_template"] = CHATML
+        chat_template = CHATML
     elif chat_template is not None:
         is_file = os.path.isfile(chat_template)
         require(is_file, f"`chat_template` {chat_template!r} is no file and not chatml")
-        fields["chat_template"] = _decode_utf8(_read_limited(Path(chat_template)), chat_template)
-    return fields
+        chat_template = _read_text(Path(chat_template))
+    fields = roles | {"model_max_length": model_max_length, "chat_template": chat_template}
+    return {name: value for name, value in fields.items() if value is not None}
 
 
 # Files, folders, names of the hub, and tokenizers of other libraries
@@ -11019,7 +10987,6 @@ def _find_on_hub(name):
     is_path |= os.path.exists(os.path.dirname(name))
     require(not is_path and re.fullmatch(r"\w[\w.-]*/[\w.-]+", name), missing)
     files = {}
-    names = ()
     try:
         hub = importlib.import_module("huggingface_hub")
         cached = {file: hub.try_to_load_from_cache(name, file) for file in _HUB_FILES}
@@ -11029,18 +10996,15 @@ def _find_on_hub(name):
             names = {file.rfilename for file in hub.model_info(name, timeout=10).siblings}
             files = {file: hub.hf_hub_download(name, file) for file in _HUB_FILES if file in names}
     except Exception as error:  # the version of the package decides which errors it raises
-        reason = str(error).strip().partition("\n")[0]
         if not files:
+            reason = " ".join(str(error).split())
             raise InputError(
                 f"{missing}; a name of the hub needs a network and pip install huggingface_hub "
                 f"({reason:.200}); or download "
                 f"https://huggingface.co/{name}/resolve/main/tokenizer.json"
             ) from None
     vocabularies = [files[file] for file in _HUB_VOCABULARIES if file in files]
-    require(
-        vocabularies,
-        f"{name}: here is no {', '.join(_HUB_VOCABULARIES)}, only {sorted(names)!r:.99}",
-    )
+    require(vocabularies, f"{name}: here is no {', '.join(_HUB_VOCABULARIES)}")
     return Path(vocabularies[0])
 
 
@@ -12033,7 +11997,8 @@ class Tokenizer:
         if b"".join(tokens) == data and (self.model.alphabet == "bytes" or not characters):
             places = _offsets([*map(len, tokens)])[:-1]
         else:
-            text = _decode_utf8(data, "the text")
+            with naming_file("the text"):
+                text = data.decode()
             theirs = self._huggingface.encode(text, add_special_tokens=False)
             require(theirs.ids == ids, "Hugging Face has other ids: there are no offsets")
             places = firsts[[start for start, _ in theirs.offsets]]

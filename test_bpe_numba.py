@@ -4902,7 +4902,7 @@ def test_names_of_the_hub(tokenizer, tmp_path):
     assert found == again == str(len(tokenizer))
     assert Hub.asked.count("/api/models/ann/bees") == 1
     assert missing.startswith("ann/wasps: no such file or folder; a name of the hub needs")
-    assert empty.startswith("ann/ants: here is no tokenizer.json, ") and empty.endswith("['a.bin']")
+    assert empty.startswith("ann/ants: here is no tokenizer.json, ")
     # without a network: what is in the cache, and an answer at once
     start = time.monotonic()
     found, missing = load("ann/bees", "ann/wasps")
@@ -5267,7 +5267,7 @@ def test_offsets_of_words_alone():
     ours = normalized_tokenizer("wordlevel")
     with refusal("no offsets"):  # since Hugging Face has other ids
         ours.encode_with_offsets("[UNK]a", "none")
-    with refusal("not UTF-8"):
+    with refusal("utf-8"):
         ours.encode_with_offsets(b"A\xff")
     # a space before a word is no character of it
     ours = bpe.Tokenizer.from_model(dataclasses.replace(ours.model, decoder=(None,)))
@@ -8009,10 +8009,10 @@ BAD_CHANGES = [
     ("llama", {"model__vocab": {"<unk>": 0}, "model__merges": []}, "<0x00>.*byte_fallback"),
     ("albert", {"model__vocab": [["<unk>", math.nan]]}, "is nan, which is not a number"),
     ("albert", {"model__vocab": {"<unk>": 0}}, "wrong content: .*too many values"),
-    ("albert", {"model__unk_id": 5000}, "wrong content: KeyError: 5000"),
+    ("albert", {"model__unk_id": 5000}, "wrong content: IndexError"),
     ("albert", {"pre_tokenizer": BYTE_LEVEL, "model__byte_fallback": True}, "byte_fallback beside"),
     ("bert", {"model__vocab": ["a"]}, "wrong content: .*'items'"),
-    ("bert", {"model__max_input_chars_per_word": "100"}, "max_input_chars_per_word"),
+    ("bert", {"model__max_input_chars_per_word": "ten"}, "wrong content: ValueError.*'ten'"),
 ]
 
 
