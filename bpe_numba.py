@@ -116,7 +116,6 @@ import re
 import reprlib
 import shlex
 import shutil
-import subprocess
 import sysconfig
 import tempfile
 import threading
@@ -857,39 +856,33 @@ def _init_worker():
         os._exit(1)
 
 
-class _CompilationListener(event.Listener):
-    """Calls `on_kernel` when the compilation of a kernel of this module begins."""
+class _CompilationNotice(event.Listener):
+    """Says for each kind of work, if someone sees it or the cache fails, that kernels compile."""
 
     latest = -math.inf  # the time at which a compilation began or ended last
 
-    def __init__(self, on_kernel):
-        self.on_kernel = on_kernel
-
     def on_start(self, started):
-        """Call `on_kernel`, unless the kernel is of another module."""
-        if started.data["dispatcher"].py_func.__module__ == __name__:
-            self.on_kernel()
-            self.latest = time.monotonic()
+        """Print the notice when a kernel of this module begins a kind of work."""
+        if started.data["dispatcher"].py_func.__module__ != __name__:
+            return
+        goes_on = time.monotonic() < self.latest + 3
+        self.latest = time.monotonic()
+        is_seen = sys.stderr and (sys.stderr.isatty() or "ipykernel" in sys.modules)
+        if goes_on or not (is_seen or COMPILED_ANEW) or multiprocessing.parent_process():
+            return
+        how_often = "once for each kind of work"
+        if COMPILED_ANEW:
+            how_often = (
+                "at each start: set NUMBA_CACHE_DIR to a folder that can be written, with 64 MB"
+            )
+        print(f"bpe_numba: compiling kernels, {how_often}", file=sys.stderr)
 
     def on_end(self, ended):
         """Keep the time."""
         self.latest = time.monotonic()
 
 
-def _give_notice():
-    """Print for each kind of work, if someone sees it or the cache fails, that kernels compile."""
-    if time.monotonic() < COMPILATIONS.latest + 3:  # the same kind of work goes on
-        return
-    is_seen = sys.stderr and (sys.stderr.isatty() or "ipykernel" in sys.modules)
-    if not (is_seen or COMPILED_ANEW) or multiprocessing.parent_process():
-        return
-    how_often = "once for each kind of work"
-    if COMPILED_ANEW:
-        how_often = "at each start: set NUMBA_CACHE_DIR to a folder that can be written, with 64 MB"
-    print(f"bpe_numba: compiling kernels, {how_often}", file=sys.stderr)
-
-
-COMPILATIONS = _CompilationListener(_give_notice)
+COMPILATIONS = _CompilationNotice()
 event.register("numba:compile", COMPILATIONS)
 
 
@@ -1033,64 +1026,6 @@ class Engine:
         if not sys.stderr.isatty():
             options |= {"file": _Log(), "mininterval": 10.0}
         return tqdm(disable=not self.progress or total == 0, **options)
-
-
-def _run_jobs(pickled):
-    """Run jobs in a process that `_start_jobs` has started; writes a byte for each new kernel."""
-    # if the process that reads has ended, this fails and ends this process, too
-    event.register("numba:compile", _CompilationListener(lambda: os.write(1, b".")))
-    for job in pickle.loads(pickled):
-        job()
-
-
-def _start_jobs(jobs):
-    """Start a process that runs jobs, by `python -c`: multiprocessing may run the user's script."""
-    load = f"import sys; sys.path[:] = {sys.path}; import {__name__} as module"
-    run = f"module._run_jobs({pickle.dumps(jobs)})"
-    command = [sys.executable, "-c", f"{load}; {run}"]
-    nowhere = subprocess.DEVNULL
-    return subprocess.Popen(command, stdin=nowhere, stdout=subprocess.PIPE, stderr=nowhere)
-
-
-def compile_side_by_side(jobs, engine):
-    """Run jobs that call kernels with a little data, so that all their kernels are ready.
-
-    The jobs, which should have no kernels in common, are dealt to n workers. This process runs the
-    first share. If it has to compile a kernel, it starts a process for each other share. At last it
-    runs all other jobs itself, with the kernels that these processes have put on the disk.
-    """
-    n = min(len(jobs), engine.n_workers)
-    # the program that contains a frozen module is no interpreter
-    is_python = "python" in os.path.basename(sys.executable or "").lower()
-    if COMPILED_ANEW or hasattr(sys, "frozen") or not is_python:
-        n = 1
-    own, *others = [jobs[k::n] for k in range(n)]
-    to_start = others.copy()
-    processes = []
-    bar = None
-
-    def count_kernel():
-        nonlocal bar
-        if bar is None:
-            bar = stack.enter_context(engine.progress_bar("compile", None, " kernels"))
-        bar.update()
-        while to_start:
-            with contextlib.suppress(Exception):  # this process can run these jobs, too
-                process = stack.enter_context(_start_jobs(to_start.pop()))
-                stack.callback(process.kill)
-                processes.append(process)
-
-    with contextlib.ExitStack() as stack:
-        listener = _CompilationListener(count_kernel)
-        stack.enter_context(event.install_listener("numba:compile", listener))
-        for job in own:
-            job()
-        to_start.clear()
-        for process in processes:
-            while process.stdout.read(1):
-                bar.update()
-        for job in itertools.chain(*others):
-            job()
 
 
 # ─── Bytes ────────────────────────────────────────────────────────────────────────────────────────
@@ -1941,7 +1876,8 @@ def _code_points_matching(source):
 @functools.cache
 def _all_characters():
     """Join the characters of all code points."""
-    return "".join(map(chr, range(N_CODE_POINTS)))
+    codes = np.arange(N_CODE_POINTS, dtype="<u4")
+    return codes.tobytes().decode("utf-32-le", "surrogatepass")
 
 
 MAX_SETS = 60  # sets of characters: one bit each
@@ -5680,17 +5616,13 @@ def count(
     return CorpusCounts(counter.words(), special_tokens=special_tokens, **totals)
 
 
-def compile_pretokenizing(source):
-    """Compile the kernels that cut texts before they are scanned, or load them from the disk."""
+def compile_counting(source):
+    """Compile the kernels of counting a Source, or load them, before processes are forked."""
     source.pretokenizer.apply(_new_scan(), [b"one"])
     source.pretokenizer.find_cut(lambda position, size: b"one", 0, 1)
-
-
-def compile_counting(pattern):
-    """Compile the kernels of scanning and counting, or load them, before processes are forked."""
     counter = WordCounter()
     flat = FlatText.join([b"one two"], [BOUNDARY])
-    counter.add_flat(flat, pattern)
+    counter.add_flat(flat, source.pattern)
     counter.add_words(counter.words())
 
 
@@ -13219,9 +13151,11 @@ def train(
     timings = {}
     # a small training compiles the kernels, and reveals bad options
     word = Words.from_counts({b"aa": 1})
-    learning = functools.partial(start.learn_symbols, word, 257, options, Engine(engine.n_workers))
     with stage("compile") as timings["compile"]:
-        _compile_training(source, engine, learning)
+        if source.files:
+            _warn_of_source(source)
+        compile_counting(source)
+        start.learn_symbols(word, 257, options, Engine(engine.n_workers))
     with stage("scan") as timings["scan"]:
         shares = {}
         if languages:
@@ -13247,15 +13181,6 @@ def train(
         with stage("save") as timings["save"]:
             training.save(out)
     return training
-
-
-def _compile_training(source, engine, *learning):
-    """Compile the kernels of counting and of learning, or load them; warn of what is odd."""
-    if source.files:
-        _warn_of_source(source)
-    counting = functools.partial(compile_counting, source.pattern)
-    pretokenizing = functools.partial(compile_pretokenizing, source)
-    compile_side_by_side([counting, *learning, pretokenizing], engine)
 
 
 def _count_languages(source, languages, words_files, engine, max_words, weights, balance):
@@ -13931,7 +13856,8 @@ def count_files(
         skip_bad_lines=skip_bad_lines,
     )
     with stage("compile"):
-        _compile_training(source, engine)
+        _warn_of_source(source)
+        compile_counting(source)
     absent = {*BYTE_TOKENS, *(family.unk_token for family in FAMILIES.values())}
     absent.difference_update(source.special_tokens)
     if source.total_bytes is None:  # a pipe cannot be read again

@@ -974,56 +974,6 @@ def test_an_interrupt_is_an_interrupt(work, tokenizer, tmp_path):
     assert signal.getsignal(signal.SIGINT) is before and repr(call()) == expected
 
 
-SIDE_BY_SIDE = """
-import sys
-from functools import partial
-import bpe_numba as bpe
-if "frozen" in sys.argv:
-    sys.frozen = True
-words = bpe.Words.from_counts({b"a": 1})
-jobs = [partial(bpe._in_order, words), partial(bpe.make_trie, {0: b"a"})]
-bpe.compile_side_by_side(jobs, bpe.Engine(int(sys.argv[1]), progress=True))
-print(*(sum(kernel.stats.cache_hits.values()) for kernel in (bpe._hash_words, bpe._fill_trie)))
-"""
-
-
-@compiled
-@pytest.mark.parametrize("arguments, n_loaded", [("2", b"1"), ("1", b"0"), ("2 frozen", b"0")])
-def test_processes_compile_side_by_side(tmp_path, arguments, n_loaded):
-    script = tmp_path / "script.py"  # without `if __name__ == "__main__":`
-    script.write_text(SIDE_BY_SIDE)
-    done = python(script, *arguments.split(), NUMBA_CACHE_DIR=tmp_path / "cache")
-    assert done.stdout.split() == [b"0", n_loaded], done.stderr
-    assert re.search(rb"compile: .* kernels", done.stderr), done.stderr
-    assert b"Traceback" not in done.stderr
-
-
-@compiled
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
-def test_processes_that_compile_end_together(tmp_path, number):
-    process = subprocess.Popen(
-        [sys.executable, MODULE, "train", "--out", tmp_path / "model"],
-        env=os.environ | {"NUMBA_CACHE_DIR": str(tmp_path / "cache")},
-        stderr=subprocess.PIPE,
-        start_new_session=True,
-    )
-    assert b"no file is named" in process.stderr.readline()
-    assert b"compile: " in process.stderr.readline()
-    time.sleep(random.uniform(0.1, 2))
-    if number == signal.SIGKILL:
-        process.kill()
-    else:
-        os.killpg(process.pid, number)
-    output = process.stderr.read()
-    assert process.wait() in (130, -signal.SIGKILL)
-    assert output.count(b"interrupted") == (number == signal.SIGINT)
-    assert b"Traceback" not in output
-    with within(10), pytest.raises(ProcessLookupError):
-        while True:  # until no process of the group is alive
-            os.killpg(process.pid, 0)
-            time.sleep(0.1)
-
-
 def test_files_take_their_names_when_they_are_whole(tmp_path):
     path = tmp_path / "ids.bin"
     # A process of the same number that was killed left this file.
