@@ -2518,6 +2518,11 @@ class Pattern:
         return len(self.passes) == 1
 
     @property
+    def keeps_texts(self) -> bool:
+        """Whether a whole text is one pretoken."""
+        return all(isinstance(step, Metaspace) or step == PATTERNS["none"] for step in self.steps)
+
+    @property
     def matches_everything(self) -> bool:
         """Whether each single character surely is a match, and so every one of a text is in one."""
         is_compiled_regex = isinstance(self.source, str) and self.is_one_machine
@@ -7264,8 +7269,14 @@ class Model:
 
     @property
     def sums_in_single(self) -> bool:
-        """Whether scores are summed in float32 through a whole text, as in SentencePiece."""
+        """Whether scores are summed in float32, as in SentencePiece."""
         return self.kind == "unigram" and self.scores.dtype == np.float32
+
+    @property
+    def sums_through_text(self) -> bool:
+        """Whether scores are summed through a whole text of characters, not in each pretoken."""
+        of_characters = self.kind == "unigram" and self.alphabet == "characters"
+        return of_characters and Pattern(self.pattern).keeps_texts
 
     @functools.cached_property
     def digest(self) -> str:
@@ -8217,9 +8228,9 @@ def exact_pattern(model):
     4. The pattern is "none" if a part on its own could be segmented differently: if words are
        looked up whole or have a suffix, or if tokens of unknown characters merge; or if the set
        would have all characters.
-    5. It is "none" for a Unigram whose sums are in double precision, too. Rounding decides between
-       ways with equal sums, such as "9" + "99" and "99" + "9", and it depends on the sum of the
-       word up to there. In single precision that sum goes on from part to part, in a RunningSum.
+    5. It is "none", too, for a Unigram whose own pattern cuts texts. Rounding decides between ways
+       with equal sums, such as "9" + "99" and "99" + "9", and it depends on the sum of the pretoken
+       up to there. Through a whole text, that sum goes on from part to part, in a RunningSum.
 
     Proof. Let the pattern cut between x and y. Either one of them shares no token with other
     characters except the mark; or y is the mark, and x is not. In no token does x come before y, so
@@ -8237,8 +8248,8 @@ def exact_pattern(model):
     """
     merged = {*itertools.chain(*(model.merges or ()))}
     merges_unknown = fallback_tokens(model) & merged
-    sums_in_double = model.kind == "unigram" and not model.sums_in_single
-    if model.looks_up_words or model.word_suffix or merges_unknown or sums_in_double:
+    sums_in_pretokens = model.kind == "unigram" and not model.sums_through_text
+    if model.looks_up_words or model.word_suffix or merges_unknown or sums_in_pretokens:
         return "none"
     letters = {*map(chr, model.letters)}
     tokens = _made_tokens(model)
@@ -9179,15 +9190,22 @@ def learn_unigram(
 
 
 # Segmenting. Scores of float64 are summed in float64, as in Hugging Face, and scores of float32 in
-# float32, as in SentencePiece.
+# float32, as in SentencePiece. The sum goes through a pretoken, or through a whole text if the
+# pattern does not cut it. Rounding decides between paths with nearly equal sums, such as "9" + "99"
+# and "99" + "9", so it depends on the text before them.
+#
+# A word of N bytes within a text is *sure* if its best path is the best one after any sum. While no
+# sum is further from 0 than a limit, each token adds an error of at most half the spacing of floats
+# there. So two paths, of N tokens at most, can change places only if their sums differ by 2 * N
+# spacings or less: by half of these here, and by as much after another sum.
 
 UNKNOWN_PENALTY = 10.0  # the score of an unknown character is that of the worst token minus this
 # In SentencePiece, a sum that is further from 0 than this is subtracted from all later sums.
 MAX_SUM = 100_000.0
-# In single precision, a sum up to 2**17 is rounded by 2**-8 at most. So two paths of up to n tokens
-# may change places only if their sums differ by at most 4 * n times as much.
-ROUNDING = 4 * 2.0**-8
-MAX_SURE_BYTES = 64  # in single precision, longer words are not cached
+MAX_SURE_BYTES = 64  # of a word
+# By type of scores: the limit, and the bytes in which no sum reaches it after a near one. In double
+# precision these are of a whole text, so no word is sure if scores are far from 0.
+_LIMITS = {"float32": (MAX_SUM, MAX_SURE_BYTES), "float64": (1e12, 2**30)}
 
 
 @struct
@@ -9202,12 +9220,14 @@ class UnigramTables:
     fuse_unk: bool
     of_bytes: bool  # bytes are the characters that may be unknown
     in_single: bool  # sums are float32, as in SentencePiece
-    near: float  # after a sum nearer to 0, no sum within a word of MAX_SURE_BYTES reaches MAX_SUM
+    through_text: bool  # sums go through a whole text
+    near: float  # a sum nearer to 0 is near; see _LIMITS
+    rounding: float  # the best path of N bytes is sure if it leads by more than N times this
 
 
 @struct
 class RunningSum:
-    """The sum of the scores of a text in single precision, up to some word of it."""
+    """The sum of the scores of a text, up to some word of it."""
 
     total: float = 0.0
     n_bytes: int = 0  # text[:n_bytes] is in it
@@ -9240,6 +9260,8 @@ def unigram_tables(model: Model) -> UnigramTables:
         known = scores[chosen]
     unknown = known.min() - scores.dtype.type(UNKNOWN_PENALTY)
     unk_id = model.ids.get((model.unk_token or "").encode(), -1)
+    limit, n_bytes = _LIMITS[scores.dtype.name]
+    rounding = 2 * np.spacing(scores.dtype.type(limit))
     scores = np.append(scores.astype(np.float64), unknown)
     if unk_id not in tokens:
         scores[unk_id] = unknown
@@ -9253,7 +9275,9 @@ def unigram_tables(model: Model) -> UnigramTables:
         fuse_unk=model.fuse_unk,
         of_bytes=model.alphabet == "bytes",
         in_single=model.sums_in_single,
-        near=MAX_SUM - MAX_SURE_BYTES * (np.abs(scores[chosen]).max() + UNKNOWN_PENALTY),
+        through_text=model.sums_through_text,
+        near=limit - n_bytes * (np.abs(known).max() + UNKNOWN_PENALTY),
+        rounding=rounding,
     )
 
 
@@ -9291,13 +9315,14 @@ def _best_path(word, tables, total):
 
     - `path`, int64[2, N + 1]: of each node, the start and the token of the last edge on its path;
     - the sum after the word;
-    - whether this path is the best one after any other sum, too. In single precision, it is so if
-      no other path is nearly as good.
+    - whether the word is sure and has no unknown characters, so that the scores of its ids add up
+      to the sum.
     """
     edges = tables.trie.edges
     values = tables.trie.values
     scores = tables.scores
     in_single = tables.in_single
+    through_text = tables.through_text
     unknown = len(scores) - 1
     size = len(word)
     lattice = np.empty((4, size + 1))
@@ -9327,6 +9352,7 @@ def _best_path(word, tables, total):
                 total = sums[node] + scores[token_id]
                 if in_single:
                     total = float(np.float32(total))
+                if through_text:
                     gap = -abs(total - sums[end])
                     gaps[end] = max(gaps[end], gap)
                 if total > sums[end]:
@@ -9335,9 +9361,10 @@ def _best_path(word, tables, total):
                     path[1, end] = token_id
         node = following
     while node > 0:
-        is_sure &= gaps[node] < -ROUNDING * size
+        is_sure &= gaps[node] < -tables.rounding * size
+        is_sure &= path[1, node] not in (unknown, tables.unk_id)
         node = path[0, node]
-    return path, sums[size], is_sure or not in_single
+    return path, sums[size], is_sure or not through_text
 
 
 @kernel
@@ -9421,9 +9448,7 @@ def sample_unigram(text, start, size, tables, alpha, state, ids, at):
 def begin_unigram(text, start, is_new, tables, memory, ids, at):
     """Begin a new text at text[start] and ids[at], or add up the scores of the words before.
 
-    In SentencePiece, the sum of a text is in single precision. Rounding decides between paths with
-    nearly equal sums, such as "9" + "99" and "99" + "9", so it depends on the text before them.
-    Words in which it may decide are not cached. For cached words, the scores of their ids are added
+    Words that are not sure are not cached. For cached words, the scores of their ids are added
     here, to the RunningSum `memory`, before another word is cut. If MAX_SUM may be reached, the
     best path through these words is found again.
     """
@@ -9431,10 +9456,12 @@ def begin_unigram(text, start, is_new, tables, memory, ids, at):
     is_near = True
     if is_new:
         total = 0.0
-    elif tables.in_single:
+    elif tables.through_text:
         for k in range(memory.n_ids, at):
             is_near &= abs(total) < tables.near
-            total = float(np.float32(total + tables.scores[ids[k]]))
+            total += tables.scores[ids[k]]
+            if tables.in_single:
+                total = float(np.float32(total))
     if not is_near:
         _, total, _ = _best_path(text[memory.n_bytes : start], tables, memory.total)
     memory.total = total
@@ -9447,18 +9474,13 @@ def segment_unigram(text, start, size, tables, memory, ids, at):
     """Cut a word into the ids of its best path, as said in Kind; `memory` is a RunningSum."""
     word = text[start : start + size]
     total = 0.0
-    if tables.in_single:
+    if tables.through_text:
         begin_unigram(text, start, False, tables, memory, ids, at)
         total = memory.total
     path, memory.total, is_sure = _best_path(word, tables, total)
     n = _write_path(word, tables, path, ids, at)
     memory.n_bytes = start + size
     memory.n_ids = at + n
-    # An id may stand for several unknown characters. Then the sum is not that of the scores of ids.
-    if tables.in_single:
-        for k in range(at, at + n):
-            total = float(np.float32(total + tables.scores[ids[k]]))
-        is_sure &= total == memory.total
     return n if is_sure else UNCACHED - n
 
 
@@ -12833,7 +12855,7 @@ def encode_files(
     if val_fraction and append is None and source.total_bytes:
         has_several = len(source.files) > 1 or next(source.blocks()).unit
         require(has_several, f"`val_fraction` needs several documents: {DOCUMENTS}")
-    if model.sums_in_single and not all(map(source.is_json, source.files)):
+    if model.sums_through_text and not all(map(source.is_json, source.files)):
         # The blocks of a text need the sums of those before them, which one encoder has.
         engine = Engine(1, progress)
         tokenizer = _copied(tokenizer, _idle=[])

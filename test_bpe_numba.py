@@ -3579,46 +3579,91 @@ def test_rounding_decides_between_equal_sums_as_in_hugging_face(library, split):
 
 
 @functools.cache
-def single_sums(byte_fallback):
-    """A model of SentencePiece with many nearly equal scores: two of our tokenizers, and theirs."""
-    pieces = [("<unk>", 2, 0), ("▁", 1, -2.3), ("b", 1, -3.7), ("▁b", 1, -6.0), ("<x>", 4, 0)]
-    pieces += [("a" * n, 1, -1.1 * n) for n in range(1, 5)] + [("ab", 1, -4.8)]
-    pieces += [(token.decode(), 6, 0) for token in BYTE_TOKENS * byte_fallback]
-    proto = model_proto(pieces, 1, name="identity", remove_extra_whitespaces=False)
-    proto.trainer_spec.byte_fallback = byte_fallback
-    data = proto.SerializeToString()
-    model = bpe.read_sentencepiece(data)
-    ours = [bpe.Tokenizer.from_model(model, cache_size) for cache_size in (4, 1 << 10)]
-    return *ours, sentencepiece.SentencePieceProcessor(model_proto=data)
+def sums_through_text(in_single, byte_fallback):
+    """A model with many nearly equal scores: two of our tokenizers, and the owner's function."""
+    scores = {"▁": -2.3, "b": -3.7, "▁b": -6.0, "ab": -4.8} | {
+        "a" * n: -1.1 * n for n in range(1, 5)
+    }
+    if in_single:
+        pieces = [("<unk>", 2, 0), *((token, 1, score) for token, score in scores.items())]
+        pieces += [
+            ("<x>", 4, 0),
+            *((token.decode(), 6, 0) for token in BYTE_TOKENS * byte_fallback),
+        ]
+        proto = model_proto(pieces, 1, name="identity", remove_extra_whitespaces=False)
+        proto.trainer_spec.byte_fallback = byte_fallback
+        data = proto.SerializeToString()
+        model = bpe.read_sentencepiece(data)
+        encode = sentencepiece.SentencePieceProcessor(model_proto=data).encode
+    else:
+        names = [(token.decode(), -99.0) for token in BYTE_TOKENS * byte_fallback]
+        theirs = unigram_there([*scores.items(), *names], byte_fallback)
+        model = bpe.Tokenizer.from_str(theirs.to_str()).model
+
+        def encode(text):
+            return theirs.encode(text).ids
+
+    return *(bpe.Tokenizer.from_model(model, size) for size in (4, 1 << 10)), encode
 
 
-@given(st.text("aab é中", max_size=60), st.booleans(), st.integers(0, 40))
-@example("é " * 4000 + "aaaa", True, 0)  # sums beyond 100,000
-@example("aaabé aa" * 9000, False, 1)
-@example("ab" * 30_000 + " aaa b", False, 1)
-@example("中" * 700 + "aaaa", False, 1)  # more unknown characters than one id counts
-def test_unigram_sums_in_single_precision_through_a_text_as_sentencepiece(text, fallback, n):
+def unigram_there(scores, byte_fallback=False):
+    """A Unigram of `tokenizers` that takes a whole text as one word."""
+    vocab = [("<unk>", 0.0), *scores]
+    theirs = tokenizers.Tokenizer(tokenizers.models.Unigram(vocab, 0, byte_fallback))
+    theirs.pre_tokenizer = tokenizers.pre_tokenizers.Metaspace(split=False)
+    theirs.add_special_tokens(["<x>"])
+    return theirs
+
+
+@given(st.text("aab é中", max_size=60), st.booleans(), st.booleans(), st.integers(0, 40))
+@example("é " * 4000 + "aaaa", True, True, 0)  # sums beyond 100,000
+@example("aaabé aa" * 9000, True, False, 1)
+@example("aaabé aa" * 9000, False, False, 1)
+@example("ab" * 30_000 + " aaa b", True, False, 1)
+@example("ab" * 30_000 + " aaa b", False, True, 1)
+@example("中" * 700 + "aaaa", True, False, 1)  # more unknown characters than one id counts
+def test_unigram_sums_through_a_text_are_the_owners(text, in_single, fallback, n):
     text = text + " b<x>aa" * n + text
-    small, large, theirs = single_sums(fallback)
-    expected = theirs.encode(text)
+    small, large, encode = sums_through_text(in_single, fallback)
+    expected = encode(text)
     assert small.encode(text) == large.encode(text) == expected
-    assert large.encode_batch([text, "aa", "", text]) == theirs.encode([text, "aa", "", text])
+    assert large.encode_batch([text, "aa", "", text]) == [*map(encode, [text, "aa", "", text])]
 
 
-def test_blocks_of_a_file_have_the_single_precision_sums_of_the_whole(tmp_path, monkeypatch):
-    _, ours, theirs = single_sums(False)
+close_scores = st.builds(lambda a, b: -a * 1.1 - b * 1e-12, st.integers(1, 6), st.integers(0, 3))
+wide_scores = close_scores | equal_scores | st.sampled_from([-2e3, -1e7, 1e-9, 5.5, -1e12])
+
+
+@examples(80)
+@given(
+    st.dictionaries(few_tokens, close_scores, min_size=4, max_size=14)
+    | st.dictionaries(few_tokens, wide_scores, min_size=1, max_size=14),
+    st.lists(st.tuples(st.text("aab▁é中🙂 ", max_size=12), st.integers(1, 900)), max_size=9),
+)
+@example({"▁": -1.0, "a": -0.97, "aa": -2.0, "中": -1e15}, [("aa 中 aa", 1)])
+def test_unigram_sums_in_double_precision_are_those_of_hugging_face(score_of, pieces):
+    theirs = unigram_there(score_of.items())
+    ours = bpe.Tokenizer.from_str(theirs.to_str())
+    text = "".join(piece * n for piece, n in pieces)
+    expected = theirs.encode(text).ids
+    assert ours.encode(text) == ours.encode(text) == expected
+
+
+@pytest.mark.parametrize("in_single", [True, False])
+def test_blocks_of_a_file_have_the_sums_of_the_whole(in_single, tmp_path, monkeypatch):
+    _, ours, encode = sums_through_text(in_single, False)
     text = "".join(random.Random(7).choices("aaab\n é", k=9000))
     (tmp_path / "a.txt").write_text(text)
     monkeypatch.setattr(bpe, "BLOCK_BYTES", 500)
     bpe.encode_files(ours, tmp_path / "a.txt", tmp_path / "a.npy", workers=2)
-    assert np.load(tmp_path / "a.npy").tolist() == theirs.encode(text)
+    assert np.load(tmp_path / "a.npy").tolist() == encode(text)
     monkeypatch.setattr(bpe, "WINDOW_BYTES", 50)
     ids = []
     for new_id in ours.encode_iterable([text]):
         ids.append(new_id)
         if len(ids) % 100 == 0:
             ours.encode("aab aaaa")  # another text in between has a sum of its own
-    assert ids == theirs.encode(text)
+    assert ids == encode(text)
 
 
 def test_a_token_that_is_cut_itself_has_no_loss():
