@@ -11352,7 +11352,7 @@ class _Encoder:
     def encode_short(self, data, special):
         """Encode one text of up to SHORT_BYTES after Pretokenizer.apply_to_text, in one call.
 
-        Returns the ids as a list; None for a letter without a token.
+        Returns the ids, an array that the next call uses again; None for a letter without a token.
         """
         if special is not self._special:
             _take_text(self.workspace, special, *self._short)
@@ -11360,7 +11360,7 @@ class _Encoder:
         n = len(data)
         self._short_text[:n] = data
         n = _encode_flat(self.workspace, n, BOUNDARY, 0)
-        return self._short_ids[:n].tolist() if n >= 0 else None
+        return self._short_ids[:n] if n >= 0 else None
 
     def encode(self, pretokenizer, parts, n_expected, offsets, sampling=None):
         """Encode the parts of some texts, as from `Tokenizer._parts`; returns their ids.
@@ -11472,7 +11472,6 @@ class Tokenizer:
         merges: Learner | Learned | Sequence[Merge],  # a list is over the single bytes
         special_tokens: Sequence[str] = (),
         *,
-        special_tokens_at: str = "first",
         without: Collection[bytes] = (),
         **fields: object,
     ) -> Tokenizer:
@@ -11509,8 +11508,7 @@ class Tokenizer:
             merges = merges.learned()
         if not isinstance(merges, Learned):
             merges = Learned([*BYTES, *map(b"".join, merges)], BYTES, merges)
-        require_known("`special_tokens_at`", special_tokens_at, SPECIAL_TOKENS_AT)
-        vocab = build_vocabulary(merges, {special_tokens_at: special_tokens})
+        vocab = build_vocabulary(merges, {"first": special_tokens})
         if tuple(merges.alphabet) != BYTES:
             fields = {"alphabet": "characters", **fields}
             suffix = fields.get("word_suffix", "")
@@ -11886,7 +11884,7 @@ class Tokenizer:
     def id_to_token(self, id: int) -> bytes:
         """Look up the bytes of a token; raises ValueError for an unknown id."""
         try:
-            return self.vocab[_id_array([id]).item()]
+            return self.vocab[id]
         except KeyError:
             raise InputError(
                 f"id {id!r} is not in the vocabulary, whose ids end at {self.vocab_size - 1}"
@@ -11904,7 +11902,7 @@ class Tokenizer:
         add_special_tokens  put the tokens of the model's post_processor, such as [CLS] and [SEP],
                             before and after the text, as Hugging Face does by default
         """
-        ids = self._encode_short(text, allowed_special)
+        ids = self._encode_short(text, allowed_special, np.ndarray.tolist)
         if ids is None:
             ids = self.encode_texts([text], allowed_special)[0].tolist()
         if add_special_tokens:
@@ -11912,8 +11910,11 @@ class Tokenizer:
             ids = before + ids + after
         return ids
 
-    def _encode_short(self, text, allowed_special):
-        """Encode a text in one call of a kernel; returns None if that is impossible."""
+    def _encode_short(self, text, allowed_special, convert):
+        """Encode a text in one call of a kernel, and convert its ids; None if that is impossible.
+
+        convert  a method of arrays: that of the encoder is used again
+        """
         if _text_size(text) > SHORT_BYTES:
             return None
         pretokenizer = self._prepare(allowed_special)
@@ -11922,6 +11923,8 @@ class Tokenizer:
             return None
         encoder = self._take_encoder()
         ids = encoder.encode_short(data, pretokenizer.last_special)
+        if ids is not None:
+            ids = convert(ids)
         self._idle.append(encoder)
         return ids
 
@@ -11974,6 +11977,7 @@ class Tokenizer:
         """Encode a text as ordinary text, without special tokens."""
         return self.encode(text, "none")
 
+    @interruptible
     def encode_to_numpy(
         self, text: Text, allowed_special: Allowed = "all", **options: object
     ) -> np.ndarray:
@@ -11982,7 +11986,12 @@ class Tokenizer:
         >>> Tokenizer({b: bytes([b]) for b in range(256)}, []).encode_to_numpy("Hi")
         array([ 72, 105], dtype=uint32)
         """
-        return self.encode_texts([text], allowed_special, **options)[0]
+        ids = None
+        if not options:
+            ids = self._encode_short(text, allowed_special, np.ndarray.copy)
+        if ids is None:
+            ids, _ = self.encode_texts([text], allowed_special, **options)
+        return ids
 
     def _take_encoder(self):
         """Take an encoder that no thread is using, or make one."""
@@ -12175,17 +12184,11 @@ class Tokenizer:
         ids, offsets = self.encode_batch_to_numpy(
             texts, allowed_special, max_length=max_length, **options
         )
-        [pad_id] = _id_array([pad_id])
-        require(min_length <= MAX_ID, f"`min_length` is {min_length}: it must be at most {MAX_ID}")
         rows, _ = pad_ids(ids, offsets, min_length, pad_id, pad_left)
         return rows, np.diff(offsets)
 
     def encode_iterable(
-        self,
-        iterable: Iterable[Text],
-        allowed_special: Allowed = "all",
-        *,
-        add_special_tokens: bool = False,
+        self, iterable: Iterable[Text], allowed_special: Allowed = "all"
     ) -> Iterator[int]:
         """Encode a text that comes in chunks, such as a file, and yield the ids of the whole text.
 
@@ -12194,11 +12197,8 @@ class Tokenizer:
         """
         pretokenizer = self._prepare(allowed_special)
         own = _copied(self, _idle=[])  # the sums of another text cannot come between
-        before, after = self.model.added_ids if add_special_tokens else ([], [])
-        yield from before
         for data, opening, _ in pretokenizer.cut(map(_text_bytes, iterable), WINDOW_BYTES):
             yield from own.encode_texts([data], allowed_special, opening)[0].tolist()
-        yield from after
 
     def source(
         self,
@@ -12306,8 +12306,6 @@ class DecodeStream:
     BPEDecoder until another token follows.
     """
 
-    _byte_names = frozenset(_FALLBACK_TOKENS)
-
     def __init__(self, tokenizer: Tokenizer, skip_special_tokens: bool):
         self._tokenizer = tokenizer
         self._skipped_ids = tokenizer._skipped_ids * skip_special_tokens
@@ -12315,8 +12313,13 @@ class DecodeStream:
         self._held_ids = np.empty(0, u32)  # of a run of bytes
         self._held_space = ""
         self._continues = False  # whether there was an id
-        steps = tokenizer.model.decoder_steps
-        self._suffixes = tuple(s["suffix"].encode() for s in steps if s["type"] == "BPEDecoder")
+        self._byte_names = frozenset()
+        self._suffix = ()
+        for step in tokenizer.model.decoder_steps:
+            if step["type"] == "ByteFallback":
+                self._byte_names = frozenset(_FALLBACK_TOKENS)
+            if step["type"] == "BPEDecoder":
+                self._suffix = step["suffix"].encode()
 
     def finish(self) -> str:
         """Return the rest of the text."""
@@ -12327,27 +12330,24 @@ class DecodeStream:
         ids = _id_array(ids)
         if self._skipped_ids:
             ids = ids[~np.isin(ids, self._skipped_ids)]
-        tokenizer = self._tokenizer
-        vocab = tokenizer.vocab
-        if not tokenizer.model.decoder_steps:
-            return self._decode_utf8(tokenizer.decode_bytes(ids), is_last)
-        ids = np.concatenate([self._held_ids, ids])
+        vocab = self._tokenizer.vocab
+        ids = np.append(self._held_ids, ids)
         n = len(ids)
-        while n and not is_last and vocab.get(int(ids[n - 1])) in self._byte_names:
+        while n and not is_last and vocab.get(ids[n - 1]) in self._byte_names:
             n -= 1
-        data = tokenizer.decode_bytes(ids[:n], continues=self._continues)
-        text = data.decode("utf-8", "replace")
-        if "\ufffd" in text:
+        data = self._tokenizer.decode_bytes(ids[:n], continues=self._continues)
+        # the bytes of a character may come one by one, but a run of tokens like <0xE4> is whole
+        text = self._decode_utf8(data, is_last or bool(self._byte_names))
+        if "\ufffd" in text and self._byte_names:
             text = self._decode_runs(ids[:n])
         self._held_ids = ids[n:]
-        if n == 0:
-            return ""
-        text = self._held_space + text
-        ends_word = vocab[ids[n - 1]].endswith(self._suffixes)
-        whole = text.removesuffix(" " * ends_word)
-        self._held_space = text[len(whole) :]
-        self._continues = True
-        return whole
+        if n:
+            self._continues = True
+            text = self._held_space + text
+            ends_word = vocab[ids[n - 1]].endswith(self._suffix)
+            self._held_space = " " * (ends_word and text.endswith(" "))
+            text = text.removesuffix(self._held_space)
+        return text
 
     def _decode_runs(self, ids):
         """Decode runs of tokens like <0xE4> apart from others; each byte may become U+FFFD."""
@@ -12719,35 +12719,21 @@ def _check_outputs(outputs, inputs):
         taken.add(path.resolve())
 
 
-def _mark_documents(blocks, start_id, end_id):
-    """Insert the start and the end of each document where it lacks them.
-
-    Without an end id, documents are texts: files or lines of JSON. With one, a document ends after
-    each such id.
-    """
+def _end_documents(blocks, end_id):
+    """Insert the end of each text where it lacks that; a document ends after each such id."""
     last_id = None  # of the text so far
     for block in blocks:
         ids = block.ids
         ends = block.ends
         if block.begins:
             last_id = None
-        if end_id is not None:
-            lacks_end = np.append(ids, 0)[ends - 1] != end_id
-            lacks_end |= np.diff(ends, prepend=0) == 0  # the id before an empty text is another's
-            lacks_end[:1] &= (ends[:1] > 0) | (last_id != end_id)  # or it began before
-            ids = np.insert(ids, ends[lacks_end], end_id)
-            ends = np.flatnonzero(ids == end_id) + 1
-        if start_id is not None:
-            starts = np.append(0, ends)
-            is_empty = starts == np.append(ends, len(ids))
-            lacks_start = (np.append(ids, 0)[starts] != start_id) | is_empty
-            lacks_start[0] &= last_id in (None, end_id)  # or the document began before
-            lacks_start[-1] &= not is_empty[-1]  # or the last document ended with the block
-            ids = np.insert(ids, starts[lacks_start], start_id)
-            ends = ends + np.cumsum(lacks_start)[:-1]
+        lacks_end = np.append(ids, 0)[ends - 1] != end_id
+        lacks_end |= np.diff(ends, prepend=0) == 0  # the id before an empty text is another's
+        lacks_end[:1] &= (ends[:1] > 0) | (last_id != end_id)  # or it began in an earlier block
+        ids = np.insert(ids, ends[lacks_end], end_id)
         if len(ids):
             last_id = ids[-1]
-        yield block._replace(ids=ids, ends=ends)
+        yield block._replace(ids=ids, ends=np.flatnonzero(ids == end_id) + 1)
 
 
 def _write_descriptions(paths, totals, encoded):
@@ -12781,7 +12767,6 @@ def encode_files(
     *,
     dtype: str = "auto",
     append: str | None = None,
-    prepend: str | None = None,
     add_special_tokens: bool = False,
     val_fraction: float | None = None,
     document_index: PathName | None = None,
@@ -12808,9 +12793,8 @@ def encode_files(
     append           special token that ends every document. Documents are files, lines of .jsonl
                      files and rows of Parquet files, and may be empty; this token in a text also
                      ends one, and is not written twice
-    prepend          special token that begins every document; it is not written twice
-    add_special_tokens  put the tokens of the model's post_processor, such as [CLS] and [SEP],
-                     before and after each file, line or row
+    add_special_tokens  put the tokens of the model's post_processor, such as [CLS] and [SEP] or
+                     <s>, before and after each file, line or row
     val_fraction     share of documents to hold out, as with nanoGPT: 0.0005 holds out the last of
                      every 2,000, in the order of reading. The second file has `val` in its name
                      where the first has `train`
@@ -12859,11 +12843,8 @@ def encode_files(
         # The blocks of a text need the sums of those before them, which one encoder has.
         engine = Engine(1, progress)
         tokenizer = _copied(tokenizer, _idle=[])
-    special_tokens = model.special_tokens
-    for token in {append, prepend} - {None}:
-        require_known("special token", token, special_tokens)
-    start_id = special_tokens.get(prepend)
-    end_id = special_tokens.get(append)
+    if append is not None:
+        require_known("special token", append, model.special_tokens)
     added_ids = model.added_ids if add_special_tokens else ([], [])
     tokenizer.compile_kernels(alpha)
     options = {"allowed_special": allowed_special, "alpha": alpha}
@@ -12876,7 +12857,9 @@ def encode_files(
         bar = stack.enter_context(engine.progress_bar("encode", source.total_bytes, "B"))
         tasks = stack.enter_context(contextlib.closing(source.map(engine, work)))
         blocks = itertools.chain.from_iterable(tasks)
-        for block in _mark_documents(blocks, start_id, end_id):
+        if append is not None:
+            blocks = _end_documents(blocks, model.special_tokens[append])
+        for block in blocks:
             write_index(block.ends + totals[0, 0])
             parts = _hold_out(block, totals[:, 1].sum(), val_fraction)
             for write, total, (ids, ends) in zip(writers, totals, parts, strict=False):

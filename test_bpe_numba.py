@@ -5395,7 +5395,6 @@ def test_special_tokens_are_added_as_in_hugging_face(processor):
     for text, ids in zip(some_texts, expected, strict=True):
         assert ours.encode(text, add_special_tokens=True) == ids
         assert ours.encode_to_numpy(text, add_special_tokens=True).tolist() == ids
-        assert [*ours.encode_iterable([text[:2], text[2:]], add_special_tokens=True)] == ids
     for size, side in itertools.product((3, 4, 99), ("right", "left")):
         theirs.enable_truncation(size)
         theirs.enable_padding(direction=side, pad_id=7)
@@ -6131,40 +6130,31 @@ def test_ids_do_not_depend_on_workers_and_blocks(workers, corpus, tokenizer, tmp
     assert read_json(tmp_path / "ids.npy.json").items() <= report._asdict().items()
 
 
-STARTED = ["a b<|end|>c d<s>", "<s>a b<|end|><s><|end|>b", "", "<|end|>a", " ", "c d e <|end|> f "]
+ENDED = ["a b<|end|>c d<s>", "<s>a b<|end|><s><|end|>b", "", "<|end|>a", " ", "c d e <|end|> f "]
 # Blocks without ids; the rest of the last but one and the last are one task.
-STARTED += [" " * 9 + "a", " " * 99, "a<|end|>" + " " * 9 + "b", "a b<|end|>" + " " * 1600, "c"]
-
-
-def with_starts_and_ends(text, start, end):
-    """The documents of a text, which begin with `start` and end with `end`, if these are given."""
-    documents = [text]
-    if end:
-        documents = re.findall(f"[^{end}]*{end}|[^{end}]+", text) or [""]
-        documents = [document.removesuffix(end) + end for document in documents]
-    return [start + document.removeprefix(start) for document in documents]
+ENDED += [" " * 9 + "a", " " * 99, "a<|end|>" + " " * 9 + "b", "a b<|end|>" + " " * 1600, "c"]
 
 
 @pytest.mark.parametrize("append", [None, "<|end|>"])
-@pytest.mark.parametrize("prepend", [None, "<s>"])
 @pytest.mark.parametrize("block_bytes", [4, 9, 1000])
 @pytest.mark.parametrize("suffix", [".txt", ".jsonl"])
-def test_documents_have_both_ends(append, prepend, block_bytes, suffix, tmp_path, monkeypatch):
+def test_each_document_ends_once(append, block_bytes, suffix, tmp_path, monkeypatch):
     monkeypatch.setattr(bpe, "BLOCK_BYTES", block_bytes)
     tokenizer = bpe.Tokenizer(BYTE_VOCAB, [], {"<|end|>": 256, "<s>": 257}, "whitespace-split")
-    start, end = prepend and chr(257), append and chr(256)
-    some_texts = [text for text in STARTED if text]
-    contents = STARTED
+    some_texts = [text for text in ENDED if text]
+    contents = ENDED
     if suffix == ".jsonl":
-        some_texts = STARTED * 2
-        contents = ["".join(json.dumps({"text": text}) + "\n" for text in STARTED)] * 2
+        some_texts = ENDED * 2
+        contents = ["".join(json.dumps({"text": text}) + "\n" for text in ENDED)] * 2
     files = [tmp_path / f"{k}{suffix}" for k in range(len(contents))]
     for path, content in zip(files, contents, strict=True):
         path.write_text(content)
-    encoded = ["".join(map(chr, tokenizer.encode(text))) for text in some_texts]
-    expected = [*chain(*(with_starts_and_ends(ids, start or "", end) for ids in encoded))]
-    options = {"append": append, "prepend": prepend, "workers": 1}
-    ids, _ = ids_of_documents(tokenizer, files, tmp_path, **options)
+    expected = ["".join(map(chr, tokenizer.encode(text))) for text in some_texts]
+    if append:
+        end = chr(256)
+        parts = (re.findall(f"[^{end}]*{end}|[^{end}]+", ids) or [""] for ids in expected)
+        expected = [part.removesuffix(end) + end for part in chain(*parts)]
+    ids, _ = ids_of_documents(tokenizer, files, tmp_path, append=append, workers=1)
     assert ids == [[*map(ord, document)] for document in expected]
 
 
@@ -6792,7 +6782,6 @@ def test_a_post_processor_is_written_and_used_by_commands(command, tmp_path):
     (tmp_path / "a.txt").write_text("low lower <s>")
     lines = ["train a.txt --special-token <s> --vocab-size 260 --template '<s> $A' --out m"]
     lines.append("convert m --to huggingface --out n --special-token </s> --template '<s> $A </s>'")
-    lines.append("encode m a.txt --prepend <s> --out b.npy")
     lines += [f"encode {name} a.txt --add-special-tokens --out {name}.npy" for name in "mn"]
     for line in lines:
         assert command(line, cwd=tmp_path).returncode == 0, line
@@ -6801,7 +6790,6 @@ def test_a_post_processor_is_written_and_used_by_commands(command, tmp_path):
         ids = np.load(tmp_path / f"{name}.npy").tolist()
         assert ids == theirs.encode("low lower <s>").ids
         assert theirs.decode(ids, skip_special_tokens=False) == text
-    assert np.load(tmp_path / "b.npy").tolist() == ids[:-1]
     done = command("train a.txt --template '<x> $A' --out o", cwd=tmp_path)
     assert_refused(done, "--template is $A between special tokens")
     assert not (tmp_path / "o").exists()
@@ -8160,11 +8148,6 @@ REFUSED_ARGUMENTS = {
         ("train.bin", "`val_fraction` needs several documents: documents are files"),
         ("o.bin", "with 'train' in it"),
         ("", "is empty: is a variable not set"),
-    ],
-    lambda options: plain().encode_batch_padded(["Hello"], **options): [
-        ({"pad_id": -1}, "is not a list of ids"),
-        ({"pad_id": 2**40}, "is not a list of ids"),
-        ({"min_length": 2**63}, "`min_length` is 9223372036854775808"),
     ],
     lambda ids: plain().decode(ids): [
         ([1, 257], "id 257 is not in the vocabulary, whose ids end at 256"),
