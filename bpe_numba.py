@@ -11205,7 +11205,7 @@ def decoded_tokens(vocab, decoder):
     for step in _flattened(decoder, "decoders"):
         require(
             not are_joined or _decodes_separately(step, as_first),
-            f"the decoder {json.dumps(step)[:100]} is not supported after a step that joins tokens",
+            f"the decoder {_brief_json(step)} is not supported after a step that joins tokens",
         )
         as_first = _call_step("decoder", _DECODERS, step, as_first, True)
         if not are_joined or step["type"] == "Replace":
@@ -11247,8 +11247,7 @@ def surround(ids, offsets, before, after, max_length=None):
     if max_length is not None:
         room = max_length - len(row)
         require(room >= 0, f"`max_length` {max_length} has no room for the special tokens")
-        stops = np.repeat(offsets[:-1] + min(room, len(ids)), np.diff(offsets))
-        is_kept = np.arange(len(ids)) < stops
+        is_kept = np.arange(len(ids)) - np.repeat(offsets[:-1], np.diff(offsets)) < room
         ids = ids[is_kept]
         offsets = _offsets(is_kept)[offsets]
     places = np.repeat(offsets, len(row))
@@ -11362,15 +11361,13 @@ class _Encoder:
         n = _encode_flat(self.workspace, n, BOUNDARY, 0)
         return self._short_ids[:n] if n >= 0 else None
 
-    def encode(self, pretokenizer, parts, n_expected, offsets, sampling=None):
-        """Encode the parts of some texts, as from `Tokenizer._parts`; returns their ids.
-
-        The ends of the texts are written to `offsets`, int64[T + 1]. More than `n_expected` bytes
-        may cost a copy of the ids.
+    def encode(self, texts, pretokenizer, parts, sampling=None):
+        """Encode texts, in parts from `Tokenizer._parts`; returns the ids and their offsets.
 
         sampling  the tables, alpha and seed with which words are cut at random
         """
-        ids = np.empty(n_expected + len(offsets) + PADDING, u32)
+        offsets = np.zeros(len(texts) + 1, i64)
+        ids = np.empty(sum(map(_text_size, texts)) + len(offsets) + PADDING, u32)
         n = 0
         self._special = None
         if sampling:
@@ -11397,7 +11394,7 @@ class _Encoder:
         finally:  # the workspace lets go of the text and the ids
             _take_text(self.workspace, pretokenizer.last_special, *self._short)
         ids.resize(n, refcheck=False)  # without a copy
-        return ids
+        return ids, offsets
 
 
 def _unknown_letter(model, flat, start):
@@ -11843,22 +11840,19 @@ class Tokenizer:
             and origin.with_name("tokenizer_config.json").is_file()
         ):
             original = transformers.AutoTokenizer.from_pretrained(origin.parent)
-            self._compare(original.backend_tokenizer)
         else:
             original = transformers.PreTrainedTokenizerFast(
                 tokenizer_object=self.to_huggingface(), **self.config
             )
         swapped = _swapped(_FastTexts, type(original), vars(original))
-        swapped._current()  # now, since copies of it take some time
+        theirs = swapped._current()  # now, since copies of it take some time
+        if theirs and isinstance(origin, Path):
+            with contextlib.suppress(InputError):
+                models = read_huggingface(_to_tokenizer_json(self.model)), theirs.model
+                ours, others = ((model.digest, model.added_ids) for model in models)
+                if ours != others:
+                    note("transformers changes what this folder says: some ids differ")
         return swapped
-
-    def _compare(self, theirs):
-        """Tell if transformers makes another tokenizer of a folder."""
-        with contextlib.suppress(InputError):
-            models = read_huggingface(_to_tokenizer_json(self.model)), _model_of(theirs)
-            ours, others = ((model.digest, model.added_ids) for model in models)
-            if ours != others:
-                note("transformers changes what this folder says: some ids differ from `encode`'s")
 
     def as_tiktoken(self, name: str = "bpe_numba"):
         """Make a `tiktoken.Encoding` whose batches are encoded here, with the same results.
@@ -11877,9 +11871,7 @@ class Tokenizer:
 
     def token_to_id(self, token: bytes | str) -> int | None:
         """Look up the id of a token, or None."""
-        if isinstance(token, bytes):
-            return self.model.ids.get(token)
-        return self.special_tokens.get(token, self.model.ids.get(token.encode()))
+        return self.special_tokens.get(token, self.model.ids.get(_text_bytes(token)))
 
     def id_to_token(self, id: int) -> bytes:
         """Look up the bytes of a token; raises ValueError for an unknown id."""
@@ -12026,12 +12018,10 @@ class Tokenizer:
         """
         sampling = self._sampling(alpha, seed)
         pretokenizer = self._prepare(allowed_special)
-        n_expected = sum(map(_text_size, texts))
         parts = self._parts(texts, pretokenizer, opening)
-        offsets = np.zeros(len(texts) + 1, i64)
         encoder = self._take_encoder()
         try:
-            ids = encoder.encode(pretokenizer, parts, n_expected, offsets, sampling)
+            ids, offsets = encoder.encode(texts, pretokenizer, parts, sampling)
         finally:
             self._idle.append(encoder)
         added_ids = self.model.added_ids if add_special_tokens else ([], [])
@@ -12313,13 +12303,9 @@ class DecodeStream:
         self._held_ids = np.empty(0, u32)  # of a run of bytes
         self._held_space = ""
         self._continues = False  # whether there was an id
-        self._byte_names = frozenset()
-        self._suffix = ()
-        for step in tokenizer.model.decoder_steps:
-            if step["type"] == "ByteFallback":
-                self._byte_names = frozenset(_FALLBACK_TOKENS)
-            if step["type"] == "BPEDecoder":
-                self._suffix = step["suffix"].encode()
+        steps = {step["type"]: step for step in tokenizer.model.decoder_steps}
+        self._byte_names = frozenset(_FALLBACK_TOKENS) if "ByteFallback" in steps else ()
+        self._suffix = steps["BPEDecoder"]["suffix"].encode() if "BPEDecoder" in steps else ()
 
     def finish(self) -> str:
         """Return the rest of the text."""
@@ -12383,7 +12369,7 @@ def _unpickle(pickled, config):
     """Make a tokenizer that has a config of its own, and shares all else with its copies."""
     tokenizer = _unpickle_once(pickled)
     model = copy.copy(tokenizer.model)  # it is known to be right
-    model.config = copy.deepcopy(config)
+    model.config = config
     return _copied(tokenizer, model=model)
 
 
@@ -12441,7 +12427,6 @@ class _LateEncodings(UserList):
 
 
 _LEFT = "left to the library"
-_FAST_OPTIONS = {"add_special_tokens", "max_length", "padding", "return_tensors", "truncation"}
 
 
 class _FastTexts(_Swapped):
@@ -12469,57 +12454,70 @@ class _FastTexts(_Swapped):
         backend = self._tokenizer
         # Three references are those of this object, of `backend` and of the call.
         if self._model_state is None or sys.getrefcount(backend) > 3:
-            digest = hashlib.sha256(backend.model.__getstate__()).digest()
-            self._model_state = digest, str(backend.get_added_tokens_decoder())
+            added = str(backend.get_added_tokens_decoder())
+            self._model_state = hash(backend.model.__getstate__()), added
         parts = backend.normalizer, backend.pre_tokenizer, backend.post_processor
         state = [self._model_state, *(part and part.__getstate__() for part in parts)]
         if state != self._state:
             self._state = state
             self._ours = None
-            one = super().__call__("a", return_token_type_ids=True)
+            one = super()._encode_plus("a", return_token_type_ids=True)
             if not any(one["token_type_ids"]):
                 # notes tell what is obeyed here
                 with warnings.catch_warnings(action="ignore"), contextlib.suppress(InputError):
                     self._ours = Tokenizer.from_model(_model_of(backend))
         return self._ours
 
-    def __call__(self, text=None, *others, **options):
+    def _encode_plus(self, text, text_pair=None, **options):
         """Encode a text or a list of texts here; all else is left to the library."""
-        library = functools.partial(super().__call__, text, *others, **options)
-        is_fast = not others and options.keys() <= _FAST_OPTIONS
-        is_batch = isinstance(text, (list, tuple)) and set(map(type, text)) == {str}
-        if is_fast and (is_batch or isinstance(text, str)):
-            with contextlib.suppress(InputError):
-                return self._encode_here(text, library, **options)
+        library = functools.partial(super()._encode_plus, text, text_pair, **options)
+        with contextlib.suppress(InputError):
+            require(text_pair is None, _LEFT)
+            return self._encode_here(text, library, **options)
         return library()
 
-    def _encode_here(self, text, library, add_special_tokens=True, return_tensors=None, **limits):
+    def _encode_here(
+        self,
+        text,
+        library,
+        add_special_tokens=True,
+        padding_strategy="do_not_pad",
+        truncation_strategy="do_not_truncate",
+        max_length=None,
+        return_tensors=None,
+        verbose=True,
+        **others,
+    ):
         """Encode a text or texts; raises InputError for what is left to the library."""
         texts = [text] if isinstance(text, str) else text
-        padding, truncation, max_length, _ = self._get_padding_truncation_strategies(**limits)
-        options = {"add_special_tokens": add_special_tokens}
-        if truncation.value != "do_not_truncate":
-            require(self.truncation_side == "right" and truncation.value != "only_second", _LEFT)
-            options["max_length"] = max_length
-        is_plain = not self.split_special_tokens and not self.pad_token_type_id
+        is_plain = isinstance(texts, list | tuple) and {*map(type, texts)} == {str}
+        is_plain &= not any(others.values()) and not self.pad_token_type_id
+        room = None
+        if truncation_strategy != "do_not_truncate":
+            is_plain &= self.truncation_side == "right" and truncation_strategy != "only_second"
+            room = max_length
         require(is_plain and self._current(), _LEFT)
-        ids, offsets = self._ours.encode_batch_to_numpy(texts, **options)
-        values = {"token_type_ids": 0, "attention_mask": 1}
-        values = {name: values[name] for name in values if name in self.model_input_names}
-        if padding.value == "do_not_pad":
-            rows = split_ids(ids, offsets)
-            masks = {name: [[values[name]] * len(row) for row in rows] for name in values}
-        else:
-            width = max_length if padding.value == "max_length" else 0
+        ids, offsets = self._ours.encode_batch_to_numpy(
+            texts, add_special_tokens=add_special_tokens, max_length=room
+        )
+        is_padded = padding_strategy != "do_not_pad"
+        if is_padded:
+            width = max_length if padding_strategy == "max_length" else 0
             is_left = self.padding_side == "left"
             rows, is_id = pad_ids(ids, offsets, width, self.pad_token_id, is_left)
-            require(rows.shape[1] == width or padding.value == "longest", _LEFT)
+            require(rows.shape[1] == width or padding_strategy == "longest", _LEFT)
             rows = rows.astype(i64)
-            masks = {name: is_id * values[name] for name in values}
-        data = {"input_ids": rows, **masks}
-        if isinstance(rows, np.ndarray) and return_tensors not in ("np", "pt"):
+            masks = [0 * rows, is_id.astype(i64)]
+        else:
+            rows = split_ids(ids, offsets)
+            masks = [[[value] * len(row) for row in rows] for value in (0, 1)]
+        data = {"input_ids": rows}
+        for name, mask in zip(("token_type_ids", "attention_mask"), masks, strict=True):
+            if name in self.model_input_names:
+                data[name] = mask
+        if is_padded and return_tensors is None:
             data = {name: matrix.tolist() for name, matrix in data.items()}
-        self._eventual_warn_about_too_long_sequence(max(rows, key=len), max_length, True)
+        self._eventual_warn_about_too_long_sequence(max(rows, key=len), max_length, verbose)
         if isinstance(text, str) and return_tensors is None:
             data = {name: rows[0] for name, rows in data.items()}
         return import_optional("transformers").BatchEncoding(
