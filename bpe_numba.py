@@ -1352,7 +1352,7 @@ class Metaspace(NamedTuple):
         """Replace spaces in a flat text, and put the mark before pretokens as the scheme says."""
         mark = _with_padding(self.replacement.encode())
         scheme = PREPEND_SCHEMES.index(self.prepend_scheme)
-        return flat.rewritten(_write_spaces, mark, scheme, opening)
+        return flat.rewritten(_write_spaces, mark, scheme, opening, Pattern("none").table)
 
     def apply_to_text(self, text):
         """Change one text as `apply` changes a flat text."""
@@ -2427,7 +2427,8 @@ class _WordsPass(NamedTuple):
 
     def apply(self, scan, flat, opening):
         """Write the mark before words, and leave out white space."""
-        return flat.rewritten(_write_words, self.table, _with_padding(MARK.encode()))
+        mark = _with_padding(MARK.encode())
+        return flat.rewritten(_write_spaces, mark, ALWAYS, INSIDE, self.table)
 
     def apply_to_text(self, text):
         """Change one text as `apply` changes a flat text."""
@@ -3154,14 +3155,37 @@ def _write_cuts(text, scanned, meanings, table, lanes, marks):
     return _add_padding(out, n_out), new_meanings[:n]
 
 
+@inline_kernel
+def _find_white_space(text, position, stop, class_of, dropped):
+    """Find white space, which is dropped; returns where it begins, or `stop`, and where it ends."""
+    following = position
+    is_dropped = False
+    while following < stop and not is_dropped:
+        position = following
+        if position + 64 <= stop and text[position] < 0x80:  # ASCII before it is passed at once
+            plain = bytes_from(text, position, u8(0x21)) & ~bytes_from(text, position, u8(0x80))
+            position += i64(lowest_bit(~plain | u64(1 << 63)))
+        character = _decode_character(text, position, stop)
+        following = position + (character & 7)
+        is_dropped = dropped[class_of[character >> 3]]
+    if not is_dropped:
+        position = stop
+        following = stop + 1
+    return position, following
+
+
 @kernel
-def _write_spaces(text, scanned, meanings, mark, scheme, opening):
+def _write_spaces(text, scanned, meanings, mark, scheme, opening, table):
     """Write a mark for each space, and before texts and pretokens that lack it.
 
-    The scheme of a Metaspace says which of them need a mark. Returns text and meanings.
+    The scheme of a Metaspace says which of them need a mark. If the table is that of a Split that
+    drops white space, the text between it is such a pretoken. Returns text and meanings.
     """
+    class_of = table.class_of
+    dropped = table.dropped
     size = len(mark) - PADDING
-    n_marks = len(meanings)
+    drops = len(dropped) > 0
+    n_marks = len(meanings) + len(text) // 2 * drops
     for byte in text:
         n_marks += byte == 0x20
     out = _on_huge_pages(np.empty(len(text) + n_marks * size, u8))
@@ -3169,49 +3193,27 @@ def _write_spaces(text, scanned, meanings, mark, scheme, opening):
     start = ZERO
     meaning = opening
     for m in range(len(meanings)):
-        stop = _find_byte(scanned, start, len(text), i64(END))
+        end = _find_byte(scanned, start, len(text), i64(END))
         needs_mark = meaning == BOUNDARY and scheme != NEVER
         needs_mark |= meaning == INSIDE and scheme == ALWAYS
-        needs_mark &= start < stop and text[start] != 0x20
-        if needs_mark and not _equal(text, start, mark, 0, size):
-            n = _copy_bytes(mark, ZERO, size, out, n)
-        while start <= stop:
-            space = stop
-            if mark[0] != 0x20:  # or a space stays
-                space = _find_byte(text, start, stop, i64(0x20))
-            n = _copy_bytes(text, start, space, out, n)
-            if space < stop:
+        while start <= end:
+            stop = end
+            following = end + 1
+            if drops:
+                stop, following = _find_white_space(text, start, end, class_of, dropped)
+            elif mark[0] != 0x20:  # or a space stays
+                stop = _find_byte(text, start, end, i64(0x20))
+                following = stop + 1
+            if needs_mark and start < stop and not _equal(text, start, mark, 0, size):
                 n = _copy_bytes(mark, ZERO, size, out, n)
-            start = space + 1
+            n = _copy_bytes(text, start, stop, out, n)
+            needs_mark = drops
+            if stop < end and not drops:
+                n = _copy_bytes(mark, ZERO, size, out, n)
+            start = following
         out[n] = END
         n += 1
         meaning = min(meanings[m], INSIDE)
-    return _add_padding(out, n), meanings
-
-
-@kernel
-def _write_words(text, scanned, meanings, table, mark):
-    """Write a mark before each word that lacks it, and no white space; returns text and meanings.
-
-    table  of a Split that drops white space
-    """
-    size = len(mark) - PADDING
-    stop = len(text) - PADDING
-    out = _on_huge_pages(np.empty(len(text) + (stop // 2 + 1) * size, u8))
-    n = ZERO
-    position = ZERO
-    is_inside = False  # of a word
-    while position < stop:
-        character = _decode_character(text, position, stop)
-        is_kept = not table.dropped[table.class_of[character >> 3]]
-        is_word = is_kept and scanned[position] != END
-        if is_word and not is_inside and not _equal(text, position, mark, 0, size):
-            n = _copy_bytes(mark, ZERO, size, out, n)
-        is_inside = is_word
-        start = position
-        position += character & 7
-        if is_kept:
-            n = _copy_bytes(text, start, position, out, n)
     return _add_padding(out, n), meanings
 
 
