@@ -3466,16 +3466,11 @@ def _find_cut(text, start, stop, class_of, must_split, special):
 # one step after another, and a kernel maps all other characters by a table. Every other step is a
 # _TextPass, a Python function of a whole text.
 #
-# Each pass declares what it may do to a text. Pieces of a text are normalized on their own where
-# these promises allow it; see Normalizer.cut_arrays:
-#
-#     changed   the characters that the pass may change, remove or join with others. All others
-#               stay, and a text may be cut beside them. None: there is no such promise
-#     changes   code point -> the text that the character becomes if its neighbours stay. Those
-#               without an entry stay as well
-#     border    characters whose change depends on the text around them. No piece begins with one
-#
-# The joined characters of a _MapPass are among `changed`, and are its `border`.
+# Each pass has `changes`, which tell where a text may be cut into pieces that are normalized on
+# their own; see Normalizer.cut_arrays. They have an entry for each character that the pass may
+# change, remove or join with others: code point -> the text that it becomes if its neighbours stay;
+# or "" if that depends on the text around it. All other characters stay, and a text may be cut
+# beside them. None: there is no such promise.
 
 
 class _CharacterStep(NamedTuple):
@@ -3524,7 +3519,7 @@ class _CharacterMap:
     ascii_bytes: np.ndarray  # int16[256]   the byte that replaces one of ASCII; -1: see `entries`
     texts: np.ndarray  # uint8[…]           replacements, end to end, and PADDING
     offsets: np.ndarray  # int64[R + 2]     replacement r is texts[offsets[r] : offsets[r + 1]]
-    leads: np.ndarray  # bool[256]          whether a joined character begins with this byte
+    leads: np.ndarray  # bool[256]          whether a joined character may begin with this byte
     first_lead: int  # the smallest of these bytes
     longest: int  # for each byte of a text there is room for so many bytes of replacements
 
@@ -3541,17 +3536,17 @@ def _character_map(changes, joined):
         if len(text) == 1 and text.isascii():
             ascii_bytes[code] = ord(text)
     ascii_bytes[END] = END
+    entries[[*map(ord, joined)]] = JOINED
     leads = np.zeros(256, bool)
-    for char in joined:
-        entries[ord(char)] = JOINED
-        leads[char.encode("utf-8", "surrogateescape")[0]] = True
+    leads[[char.encode("utf-8", "surrogateescape")[0] for char in joined]] = True
+    leads[INVALID_BYTE] = True  # so there is a first one
     return _CharacterMap(
         entries,
         ascii_bytes,
         _with_padding(b"".join(texts)),
         np.cumsum([0, 0, *sizes]),
         leads,
-        min(np.flatnonzero(leads).tolist(), default=0xFF),
+        int(leads.argmax()),
         max(sizes, default=1) + 1,
     )
 
@@ -3663,11 +3658,10 @@ class _MapPass:
         self.steps = steps
         self.table = _character_map(changes, joined)
         self.maps = bool(changes)  # any character outside of the runs
-        self.border = "".join(joined)
-        self.changed = self.border + "".join(map(chr, changes))
-        self.changes_invalid = chr(SURROGATE_ESCAPE) in self.changed
+        self.changes = changes | dict.fromkeys(map(ord, joined), "")
+        self.changes_invalid = SURROGATE_ESCAPE in self.changes
         # A lone surrogate means an invalid byte, which no str has.
-        self.changes = {code: text for code, text in changes.items() if code >> 11 != 0x1B}
+        self._of_str = {code: text for code, text in changes.items() if code >> 11 != 0x1B}
         # In ASCII, most characters are not joined, and a regular expression finds all others.
         easy = "".join({*map(chr, range(0x80))} - joined)
         self.hard = joined and re.compile(f"[^{re.escape(easy)}]")
@@ -3694,9 +3688,9 @@ class _MapPass:
         """Change one text as `apply` does; None if characters may change with their neighbours."""
         if self.hard and self.hard.search(text):
             return None
-        if len(self.changes) > 1:
-            return text.translate(self.changes)
-        for code, replacement in self.changes.items():  # much faster than str.translate
+        if len(self._of_str) > 1:
+            return text.translate(self._of_str)
+        for code, replacement in self._of_str.items():  # much faster than str.translate
             text = text.replace(chr(code), replacement)
         return text
 
@@ -3706,9 +3700,7 @@ class _TextPass(NamedTuple):
 
     change: Callable = None  # text -> text; None: only the prefix is added
     prefix: bytes = b""  # for each text that begins here and is not empty
-    changed: str = None  # see above
-    border: str = ""
-    changes: Mapping = ()
+    changes: Mapping = None  # see above
 
     def apply(self, flat, opening):
         """Change the texts between ENDs."""
@@ -3795,11 +3787,8 @@ def _read_charsmap(text):
         prefixes = [(b"", 0)]
         for prefix, place in prefixes:
             unit = units[place]
-            offset = unit >> 10
-            if unit & 1 << 9:
-                offset <<= 8
-            base = place ^ offset
-            if prefix and unit & 1 << 8:
+            base = place ^ unit >> 10 << (unit >> 6 & 8)
+            if unit & 1 << 8:
                 start = units[base] & 0x7FFFFFFF
                 end = texts.index(b"\0", start, start + MAX_REPLACEMENT)
                 changes[prefix.decode()] = texts[start:end].decode()
@@ -3815,9 +3804,24 @@ def _read_charsmap(text):
     return changes
 
 
-def _charsmap_step(changes, joined, change):
-    """Make a step that replaces each single character that is a key."""
+def _any_of(texts):
+    """Write an expression for any of some texts, the longest first."""
+    longest_first = sorted(filter(None, texts), key=len, reverse=True)
+    return "|".join(map(re.escape, longest_first)) or "(?!)"
+
+
+def _charsmap_step(changes, joined, clusters, change_cluster):
+    """Make a step of a charsmap, which changes each cluster of characters on its own.
+
+    changes   keys and replacements
+    clusters  a compiled expression that cuts a text into clusters
+    """
     single = {ord(key): text for key, text in changes.items() if len(key) == 1}
+    change_cluster = functools.lru_cache(1 << 16)(change_cluster)
+
+    def change(text):
+        return "".join(map(change_cluster, clusters.findall(text)))
+
     return _CharacterStep(single, joined, change)
 
 
@@ -3828,7 +3832,6 @@ def _precompiled_step(precompiled_charsmap):
     """Make the step Precompiled, which works by grapheme cluster."""
     changes = _read_charsmap(precompiled_charsmap)
 
-    @functools.lru_cache(1 << 16)
     def change_cluster(cluster):
         # a short cluster becomes the replacement of its shortest prefix that is a key
         if len(cluster.encode("utf-8", "surrogateescape")) <= MAX_CLUSTER_BYTES:
@@ -3837,42 +3840,44 @@ def _precompiled_step(precompiled_charsmap):
                     return changes[prefix]
         return "".join([changes.get(char, char) for char in cluster])
 
-    def change(text):
-        return "".join(map(change_cluster, regex.findall(r"\X", text)))
-
     joined = _matching(r"[^\p{GCB=Other}\p{GCB=CN}\p{GCB=LF}\p{GCB=LV}\p{GCB=LVT}]")
-    return _charsmap_step(changes, joined, change)
+    return _charsmap_step(changes, joined, regex.compile(r"\X"), change_cluster)
 
 
-def _longest_match_step(charsmap):
-    """Make SentencePiece's step for a charsmap: it replaces the longest key at each position."""
+def _longest_match_step(charsmap, symbols):
+    """Make SentencePiece's step for a charsmap: it replaces the longest key at each position.
+
+    symbols  stay, and no key reaches into one
+    """
     changes = _read_charsmap(charsmap)
     longest = max(map(len, changes), default=1)
+    tails = {char for key in changes for char in key[1:]}
+    changes |= zip(symbols, symbols, strict=True)
 
-    def change(text):
+    def change_cluster(cluster):
+        if cluster in changes:
+            return changes[cluster]
         parts = []
         at = 0
-        while at < len(text):
-            key = text[at : at + longest]
+        while at < len(cluster):
+            key = cluster[at : at + longest]
             while len(key) > 1 and key not in changes:
                 key = key[:-1]
             parts.append(changes.get(key, key))
             at += len(key)
         return "".join(parts)
 
-    joined = "".join(key[1:] for key in changes)
-    return _charsmap_step(changes, joined, change)
-
-
-_HIDDEN = 0x100000  # the first of the private characters that replace symbols
+    symbol = _any_of(symbols)
+    clusters = re.compile(f"{symbol}|(?s:.)(?:(?!{symbol})(?:{_any_of(tails)}))*")
+    joined = tails.union(*(symbol[1:] for symbol in symbols))
+    return _charsmap_step(changes, joined, clusters, change_cluster)
 
 
 def _sentencepiece_passes(charsmap, symbols, prefix, squeezes, escapes):
     """Make the normalizer of SentencePiece, a step that Hugging Face does not have.
 
     charsmap  a precompiled charsmap in base64, or ""
-    symbols   symbols that the charsmap must not change: private characters replace them meanwhile.
-              Those that the text has itself are escaped by the last of these
+    symbols   symbols that the charsmap must not change
     prefix    put a space before a text
     squeezes  remove spaces at both ends, and replace several spaces by one
     escapes   replace spaces by ▁
@@ -3880,38 +3885,20 @@ def _sentencepiece_passes(charsmap, symbols, prefix, squeezes, escapes):
     An invalid byte becomes U+FFFD.
     """
     space = b" " * prefix
-    *codes, escape = map(chr, range(_HIDDEN, _HIDDEN + len(symbols) + 1))
-    private = f"[{chr(_HIDDEN)}-{escape}]"
-    hidden = dict(zip(symbols, codes, strict=True))
-    shown = dict(zip(codes, symbols, strict=True))
-    longest_first = sorted(symbols, key=len, reverse=True)
-    to_hide = re.compile("|".join([*map(re.escape, longest_first), private]))
-    to_show = re.compile(f"{escape}(.?)|{private}", re.DOTALL)
-
-    def hide(text):
-        return to_hide.sub(lambda match: hidden.get(match[0], escape + match[0]), text)
-
-    def show(text):
-        return to_show.sub(lambda match: shown.get(match[0], match[1]), text)
 
     def squeeze(text):
         squeezed = re.sub("  +", " ", text.strip(" "))
         return squeezed.rstrip(" ▁" if escapes else " ")
 
-    if symbols:
-        border = "".join(symbols)
-        yield _TextPass(hide, changed="".join([border, *codes, escape]), border=border)
     if not squeezes:
-        yield _TextPass(prefix=space, changed="")
+        yield _TextPass(prefix=space, changes={})
     if charsmap:
-        yield _longest_match_step(charsmap)
+        yield _longest_match_step(charsmap, symbols)
     # The lone surrogates mean invalid bytes; 0xFE is only END here, see _MapPass.apply.
     escaped = {*range(0xDC80, 0xDD00)} - {0xDC00 + END}
     yield _CharacterStep(dict.fromkeys(escaped, "\ufffd"))
-    if symbols:
-        yield _TextPass(show, changed="")
     if squeezes:
-        yield _TextPass(squeeze, space, " ▁")
+        yield _TextPass(squeeze, space, str.maketrans(" ▁", " ▁"))
     if escapes:
         yield _CharacterStep({0x20: "▁"})
 
@@ -3946,27 +3933,24 @@ def _bert_steps(clean_text, handle_chinese_chars, strip_accents, lowercase):
 
 def _replace_passes(pattern, content):
     """Make the step Replace."""
-    (kind, source), *others = pattern.items()
-    require(
-        kind in ("String", "Regex") and source and not others,
-        f"a pattern to replace is not supported: {_brief_json(pattern)}",
-    )
+    [(kind, source)] = pattern.items()
+    require_known("pattern", kind, ("String", "Regex"))
     (source + content).encode()  # fails for other types than str, and for lone surrogates
     if kind == "String" and len(source) == 1:
         return [_CharacterStep({ord(source): content})]
     if kind == "String":
-        border = source[0]
-        return [_TextPass(lambda text: text.replace(source, content), b"", source, border)]
+        changes = str.maketrans(source, source) | {ord(source[0]): ""}
+        return [_TextPass(lambda text: text.replace(source, content), changes=changes)]
     if source == _STRIP["pattern"]["Regex"] and not content:
-        return [_TextPass(lambda text: text.strip(" "), changed=" ")]
+        return [_TextPass(lambda text: text.strip(" "), changes={0x20: " "})]
     run = re.fullmatch(r"(\\s| )(\+|\{2,\})", source)
     if run:  # `re` is several times as fast as `regex`
         characters = "".join(_matching(run[1]))
         runs = re.compile(_write_set(characters) + run[2])
         change = functools.partial(runs.sub, content.replace("\\", r"\\"))
-        changes = dict.fromkeys(map(ord, characters), content)
-        border = characters * (run[2] != "+" and content != characters)
-        return [_TextPass(change, changed=characters, border=border, changes=changes)]
+        is_certain = run[2] == "+" or content == characters
+        changes = dict.fromkeys(map(ord, characters), content * is_certain)
+        return [_TextPass(change, changes=changes)]
     expression = _compile_regex(_read_regex(source))
     if _is_one_character(expression.pattern):
         codes = map(ord, _matching(expression.pattern))
@@ -3989,7 +3973,7 @@ def _strip_passes(strip_left, strip_right):
     def change(text):
         return text.lstrip(left).rstrip(right)
 
-    return [_TextPass(change, changed=spaces)]
+    return [_TextPass(change, changes=str.maketrans(spaces, spaces))]
 
 
 # The function that makes the steps of a type; its parameters are the fields in the file.
@@ -3999,7 +3983,7 @@ _NORMALIZERS = {
     "Strip": _strip_passes,
     "StripAccents": lambda: [_uniform_step(r"\p{M}")],
     "Replace": _replace_passes,
-    "Prepend": lambda prepend: [_TextPass(prefix=prepend.encode(), changed="")],
+    "Prepend": lambda prepend: [_TextPass(prefix=prepend.encode(), changes={})],
     "BertNormalizer": _bert_steps,
     "Nmt": lambda: [
         _uniform_step(r"[\x01-\x08\x0b\x0e-\x1f\x7f\x8f\x9f]"),
@@ -4067,23 +4051,20 @@ class Normalizer:
         """
         if not self:
             return pattern.cut_arrays
-        changed = [step.changed for step in self.passes]
-        if None in changed:
+        changes = [step.changes for step in self.passes]
+        if None in changes:
             return Pattern("none").cut_arrays
         class_of, must_split = pattern.cut_arrays
         n = len(must_split)
         classes = class_of.copy()
-        classes[[*map(ord, "".join(changed))]] = n  # a class that never splits
+        classes[[*itertools.chain(*changes)]] = n  # a class that never splits
         splits = np.pad(np.zeros_like(must_split), (0, 3))
         for k, char in enumerate("\n ", n + 1):
             classes[ord(char)] = k
-            is_border = False
             for step in self.passes:
-                is_border |= char in step.border
                 char = char.translate(step.changes)
-            if len(char) == 1 and not is_border:
-                of_char = class_of[ord(char)]
-                splits[:n, k] = must_split[:, of_char]
+            if len(char) == 1:
+                splits[:n, k] = must_split[:, class_of[ord(char)]]
         return classes, splits
 
 
@@ -4167,8 +4148,7 @@ class Pretokenizer:
         if self._steps:
             self.last_special = self.normalized or _special_table({}, {})
         self._is_simple = not second or (self.normalizer and len(pattern.passes) == 1)
-        tokens = map(re.escape, filter(None, first))
-        self._first_special = "|".join(tokens) or "(?!)"
+        self._first_special = _any_of(first)
 
     def apply_to_text(self, text):
         """Change one short text as `apply` does, except for `last_special`.
