@@ -3374,7 +3374,7 @@ def _cut_at_special(text, scanned, meanings, special):
     out = _on_huge_pages(np.empty(len(text), u8))
     n_out = ZERO
     n_copied = ZERO  # bytes of the text that are in `out`, or under a token
-    new_meanings = np.empty(2 * len(meanings) + 64, i64)
+    new_meanings = np.empty(len(text), i64)
     n_new = 0
     n_ended = 0  # texts whose END lies before `position`; the next one is at `text_end`
     text_end = _find_byte(scanned, ZERO, len(scanned), i64(END))
@@ -3391,16 +3391,16 @@ def _cut_at_special(text, scanned, meanings, special):
         # A token may lie in the white space that belongs to the token before it.
         if n_copied < start:
             n_out = _copy_bytes(text, n_copied, start, out, n_out)
-        new_meanings = _reserve(new_meanings, n_new + 1 + len(meanings))
         while text_end < start:
             new_meanings[n_new] = meanings[n_ended]
             n_new += 1
             n_ended += 1
             text_end = _find_byte(scanned, text_end + 1, len(scanned), i64(END))
-        new_meanings[n_new] = special.ids[number]
-        n_new += 1
-        out[n_out] = END
-        n_out += 1
+        if end > n_copied or not flags & LSTRIP:  # or its text belongs to the token before it
+            new_meanings[n_new] = special.ids[number]
+            n_new += 1
+            out[n_out] = END
+            n_out += 1
         n_copied = end
         position = _next_special(text, position, special)
     for k in range(n_ended, len(meanings)):

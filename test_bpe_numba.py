@@ -3178,7 +3178,9 @@ def test_special_tokens_are_found_as_regex_finds_them(special, text):
 
 # Special tokens with flags that overlap each other, white space, letters and the texts around them.
 flagged = st.dictionaries(
-    st.sampled_from(["<m>", "<m", "m>", "ab", "<é>", " x", "x ", "__", "中中", "<m><", "\u3000a"]),
+    st.sampled_from(
+        ["<m>", "<m", "m>", "ab", "<é>", " x", "x ", "__", "中中", "<m><", "\u3000a", "  "]
+    ),
     st.builds(bpe.AddedToken, st.just(False), *[st.booleans()] * 4, literal=st.just(False)),
     min_size=1,
     max_size=6,
@@ -3191,6 +3193,7 @@ flagged_texts = st.lists(st.sampled_from(flagged_parts), max_size=24).map("".joi
 @examples(60)
 @given(flags=flagged, inputs=st.lists(flagged_texts, min_size=1, max_size=5))
 @example({"<m>": bpe.AddedToken(lstrip=True)}, ["<m> <m>", " <m>"])
+@example({"  ": STRIPS}, ["    ", "     a  "])
 def test_flagged_special_tokens_are_found_as_hugging_face_finds_them(flags, inputs):
     ours = bpe.Tokenizer(BYTE_VOCAB, [], list(flags), added_tokens=flags)
     bytes_only = tokenizers.models.BPE({in_chars(token): b for b, token in enumerate(BYTES)}, [])
