@@ -4935,22 +4935,21 @@ class Words(NamedTuple):
 
         A pretoken is bytes or a string, and a count is a whole number, 0 or more.
         """
-        nonzero = defaultdict(int)
+        totals = Counter()
         for word, n in counts.items() if isinstance(counts, Mapping) else counts:
-            is_whole = isinstance(n, (int, np.integer))
-            if not is_whole or n < 0:
+            if not isinstance(n, (int, np.integer)) or n < 0:
                 raise InputError(
                     f"the count of {word!r} is {n!r}: it must be a whole number, 0 or more"
                 )
-            if word and n:
-                nonzero[_text_bytes(word)] += int(n)
-        n_bytes = sum(len(word) * n for word, n in nonzero.items())
+            totals[_text_bytes(word)] += int(n)
+        del totals[b""]
+        totals = +totals
+        n_bytes = sum(len(word) * n for word, n in totals.items())
         require(
             n_bytes < 2**63, "the counts add up to 2**63 bytes or more, which 64 bits cannot hold"
         )
-        sizes = [len(word) for word in nonzero]
-        symbols = np.frombuffer(b"".join(nonzero), u8).astype(np.int32)
-        return cls(symbols, _offsets(sizes), np.array([*nonzero.values()], i64))
+        symbols = np.frombuffer(b"".join(totals), u8).astype(np.int32)
+        return cls(symbols, _offsets([*map(len, totals)]), np.array([*totals.values()], i64))
 
     @classmethod
     def load(cls, path: PathName) -> Words:
@@ -4978,15 +4977,13 @@ class Words(NamedTuple):
         >>> sorted(Words.add_up([a, b], [0.3, 2]).to_counts().items())
         [(b'a', 2), (b'b', 2)]
         """
-        require(len(weights) in (0, len(corpora)), "there must be a weight for each corpus")
         counter = WordCounter()
-        for words, weight in itertools.zip_longest(corpora, weights, fillvalue=1):
+        for words, weight in zip(corpora, weights or [1] * len(corpora), strict=True):
             greatest = float(words.counts.max(initial=0)) * weight
             require(0 <= greatest < 2**63, f"the weight {weight!r} is below 0 or too large")
             products = words.counts * weight
             counts = products.astype(i64)
-            hashes = _hash_words(words.symbols, words.offsets, words.sizes.astype(u64))
-            counts += products - counts > hashes / 2.0**64
+            counts += products - counts > words.hashes / 2.0**64
             counter.add_words(words._replace(counts=counts))
         return counter.words()
 
@@ -5013,6 +5010,12 @@ class Words(NamedTuple):
     def n_tokens(self) -> int:
         """The number of symbols of the corpus: the sizes of the words times their counts."""
         return int(self.sizes @ self.counts)
+
+    @property
+    def hashes(self) -> np.ndarray:
+        """A hash of each word, uint64[W]."""
+        sizes = self.sizes.astype(u64)  # hashes begin with them: that of a symbol 0 would be 0
+        return _hash_words(self.symbols, self.offsets, sizes)
 
     @property
     @interruptible
@@ -5058,26 +5061,21 @@ class Words(NamedTuple):
         )
         require(0 <= coverage <= 1, f"a coverage is a number from 0 to 1, not {coverage!r}")
         required = np.array([*map(ord, required)], i64)
-        code_points, offsets = _decode_words(self)
-        if metaspace:
-            code_points, offsets = _with_marks(code_points, offsets, metaspace)
+        code_points, offsets = _decode_words(self, metaspace)
         counts = np.repeat(self.counts, np.diff(offsets))
         totals = np.bincount(code_points, counts, N_CODE_POINTS)
         totals[0xD800:0xE000] = 0  # invalid bytes
-        letters = _best_first(totals, 0)
-        if coverage < 1:
-            # a character is left out if those before it suffice
-            before = np.cumsum(totals[letters]) - totals[letters]
-            is_kept = before < coverage * totals.sum()
-            is_kept |= _code_points_matching(r"[\x00-\x7f\s]")[letters]
-            is_kept |= np.isin(letters, required)
-            others = letters[~is_kept]
-            letters = letters[is_kept]
-            if len(others):
-                share = 100 * totals[others].sum() / totals.sum()
-                shown = readable("".join(map(chr, others)).encode())
-                note(f"coverage: {share:.2g} % of the characters are no tokens: {shown[:60]}")
-        letters = np.union1d(letters, required)
+        found = _best_first(totals, 0)
+        # a character is left out if those before it suffice
+        before = np.cumsum(totals[found]) - totals[found]
+        is_kept = (before < coverage * totals.sum()) | (coverage == 1)
+        is_kept |= _code_points_matching(r"[\x00-\x7f\s]")[found]
+        letters = np.union1d(found[is_kept], required)
+        others = found[~np.isin(found, letters)]
+        if len(others):
+            share = 100 * totals[others].sum() / totals.sum()
+            shown = readable("".join(map(chr, others)).encode())
+            note(f"coverage: {share:.2g} % of the characters are no tokens: {shown[:60]}")
         symbol_of = np.full(N_CODE_POINTS, -1, np.int32)
         symbol_of[letters] = np.arange(len(letters))
         alphabet = [chr(code_point).encode() for code_point in letters.tolist()]
@@ -5095,31 +5093,23 @@ def _best_first(values, least=-np.inf):
     return np.argsort(-values, kind="stable")[:n]
 
 
-def _decode_words(words):
+def _decode_words(words, metaspace):
     """Decode words over the single bytes: returns code points, and the offsets of words in them.
 
-    An invalid byte becomes a lone surrogate, and so does the END that is put after each word.
+    A Metaspace changes the words first, as if none began a text. An invalid byte becomes a lone
+    surrogate, and so does the END that is put after each word.
     """
     data = words.symbols.astype(u8)
     data[data == END] = INVALID_BYTE
-    ended = np.insert(data, words.offsets[1:], END)
-    text = ended.tobytes().decode("utf-8", "surrogateescape")
-    code_points = np.frombuffer(text.encode("utf-32-le", "surrogatepass"), "<u4")
+    text = _with_padding(np.insert(data, words.offsets[1:], END))
+    if metaspace:
+        meanings = np.full_like(words.counts, INSIDE)
+        text = metaspace.apply(None, FlatText(text, text, meanings), INSIDE).text
+    decoded = text[:-PADDING].tobytes().decode("utf-8", "surrogateescape")
+    code_points = np.frombuffer(decoded.encode("utf-32-le", "surrogatepass"), "<u4")
     is_end = code_points == 0xDC00 + END
     sizes = np.diff(np.flatnonzero(is_end), prepend=-1) - 1
     return code_points[~is_end], _offsets(sizes)
-
-
-def _with_marks(code_points, offsets, step):
-    """Apply a Metaspace to words, as if none began a text; returns code points and offsets."""
-    mark = ord(step.replacement)
-    code_points = np.where(code_points == ord(" "), mark, code_points)
-    if step.prepend_scheme != "always":
-        return code_points, offsets
-    starts = offsets[:-1]
-    lacks_mark = code_points[starts] != mark
-    marked = np.insert(code_points, starts[lacks_mark], mark)
-    return marked, offsets + _offsets(lacks_mark)
 
 
 def _split_at_unknown(symbols, offsets, counts, alphabet):
@@ -5158,8 +5148,8 @@ class CorpusCounts(NamedTuple):
     @property
     def n_read(self):
         """The number of bytes that were read, including special tokens."""
-        sizes = (len(token.encode()) * n for token, n in self.special_tokens.items())
-        return self.n_bytes + sum(sizes)
+        special = (len(token.encode()) * n for token, n in self.special_tokens.items())
+        return sum(special, self.n_bytes)
 
     @property
     def n_pretokens(self):
@@ -5479,20 +5469,15 @@ class WordCounter:
         A special token ends a document. `opening` is as in Pretokenizer.apply.
         """
         flat, original = pretokenizer.apply(self._scan, texts, opening)
-        self.add_flat(flat, pretokenizer.pattern)
-        meanings = original.meanings
-        ids = meanings[meanings >= 0]
-        self.special_ids.update(ids.tolist())
-        n_bytes = len(original.text) - PADDING - len(meanings)
-        return _count_parts(original.scanned), n_bytes
-
-    def add_flat(self, flat, pattern):
-        """Count the pretokens of a flat text that was made for the last step of a pattern."""
-        table = pattern.table
+        table = pretokenizer.pattern.table
         _count_text(self.table, flat.text, flat.scanned, table, *self._scan, self._keys)
         self._n_ends += len(flat.meanings)
         if len(table.dropped):
             self._dropped = table.class_of, table.dropped
+        meanings = original.meanings
+        self.special_ids.update(meanings[meanings >= 0].tolist())
+        n_bytes = len(original.text) - PADDING - len(meanings)
+        return _count_parts(original.scanned), n_bytes
 
     def add_words(self, words):
         """Add words over the single bytes that were counted elsewhere."""
@@ -5512,31 +5497,26 @@ class WordCounter:
         text, offsets, counts = _export_words(self.table, self._n_ends, *self._dropped)
         return Words(text.astype(dtype, copy=False), offsets, counts)
 
-    def drop_rarest(self, max_words):
-        """Drop the rarest words if there are more than `max_words`; at most half of that are left.
 
-        All words of the same count are dropped, or none. Returns what happened as fields of
-        CorpusCounts; `max_error` is the count of the most frequent dropped word.
+def _drop_rarest(words, max_words):
+    """Drop the rarest words, so that at most half of `max_words` are left, or one word.
 
-        >>> counter = WordCounter()
-        >>> counter.add_words(Words.from_counts({b"a": 7, b"b": 5, b"cd": 1, b"e": 1}))
-        >>> counter.drop_rarest(3), counter.words().to_counts()
-        ({'n_dropped': 7, 'n_dropped_bytes': 8, 'max_error': 5}, {b'a': 7})
-        """
-        if _count_unique(self.table) <= max_words:
-            return {}
-        words = self.words(u8)
-        n_dropped = len(words.counts) - max(max_words // 2, 1)
-        greatest = np.partition(words.counts, n_dropped - 1)[n_dropped - 1]
-        is_rare = words.counts <= greatest
-        rare = words.counts[is_rare]
-        n_bytes = np.dot(rare, words.sizes[is_rare])
-        frequent = np.flatnonzero(~is_rare)
-        self.table = _new_word_table(1 << 16, 1 << 16)
-        self._n_ends = 0
-        self.add_words(_select_words(words, frequent))
-        dropped = map(int, (rare.sum(), n_bytes, greatest))
-        return dict(zip(_DROPPED, dropped, strict=True))
+    All words of the same count are dropped, or none. Returns the others, and what happened as
+    fields of CorpusCounts; `max_error` is the count of the most frequent dropped word.
+
+    >>> words = Words.from_counts({b"a": 7, b"b": 5, b"cd": 1, b"e": 1})
+    >>> frequent, dropped = _drop_rarest(words, 3)
+    >>> frequent.to_counts(), dropped
+    ({b'a': 7}, {'n_dropped': 7, 'n_dropped_bytes': 8, 'max_error': 5})
+    """
+    place = -1 - max(max_words // 2, 1)
+    greatest = np.partition(words.counts, place)[place]
+    is_rare = words.counts <= greatest
+    frequent, rare = (
+        _select_words(words, np.flatnonzero(chosen)) for chosen in (~is_rare, is_rare)
+    )
+    dropped = int(rare.counts.sum()), rare.n_tokens, int(greatest)
+    return frequent, dict(zip(_DROPPED, dropped, strict=True))
 
 
 def _count_task(source, blocks):
@@ -5596,8 +5576,11 @@ def count(
             counter.add_words(part.words)
             special_tokens.update(part.special_tokens)
             totals.update({name: getattr(part, name) for name in _NUMBERS})
-            if max_words:
-                totals.update(counter.drop_rarest(max_words))
+            if max_words and _count_unique(counter.table) > max_words:
+                frequent, dropped = _drop_rarest(counter.words(u8), max_words)
+                totals.update(dropped)
+                counter = WordCounter()
+                counter.add_words(frequent)
             bar.update(n_bytes)
     totals["n_bad_lines"] += source.n_bad_lines.total()
     return CorpusCounts(counter.words(), special_tokens=special_tokens, **totals)
@@ -5605,11 +5588,9 @@ def count(
 
 def compile_counting(source):
     """Compile the kernels of counting a Source, or load them, before processes are forked."""
-    source.pretokenizer.apply(_new_scan(), [b"one"])
     source.pretokenizer.find_cut(lambda position, size: b"one", 0, 1)
     counter = WordCounter()
-    flat = FlatText.join([b"one two"], [BOUNDARY])
-    counter.add_flat(flat, source.pattern)
+    counter.add_texts([b"one two"], source.pretokenizer)
     counter.add_words(counter.words())
 
 
@@ -5654,9 +5635,7 @@ def _select_words(words, numbers):
 
 def _in_order(words):
     """Sort words by their hashes and counts; their order in a table differs between processes."""
-    sizes = words.sizes.astype(u64)  # hashes begin with them: that of a symbol 0 would be 0
-    hashes = _hash_words(words.symbols, words.offsets, sizes)
-    return _select_words(words, np.lexsort((words.counts, hashes)))
+    return _select_words(words, np.lexsort((words.counts, words.hashes)))
 
 
 def _read_arrays(path):
@@ -5696,15 +5675,10 @@ def load_counts(path: Path) -> tuple[CorpusCounts, dict]:
         header = json.loads(saved["header"].item())
         described = header["counted"]
         words = Words(saved["symbols"].astype(np.int32), saved["offsets"], saved["counts"])
-        if not (
-            words.offsets[0] == 0
-            and (words.sizes > 0).all()
-            and words.sizes.sum() == len(words.symbols)
-            and len(words.sizes) == len(words.counts)
-            and (words.counts > 0).all()
-            and words.digest == described["words"]
-        ):
-            raise ValueError("its words do not match their hash")
+        is_whole = words.offsets[-1] == len(words.symbols) and (words.sizes > 0).all()
+        require(
+            is_whole and words.digest == described["words"], "its words do not match their hash"
+        )
         return CorpusCounts(**described | {"words": words}), header["settings"]
 
 
