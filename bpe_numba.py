@@ -264,7 +264,6 @@ if not COMPILES:
 # one exit, its loops have no break, and its arrays are `borrowed`.
 
 COMPILED_ANEW: set[str] = set()  # kernels of this module that each process compiles again
-CACHE_SPACE = 1 << 26  # bytes that the kernels need on the disk
 
 
 def _compiler(cache, **options):
@@ -282,12 +281,7 @@ def _compiler(cache, **options):
         if not COMPILES:
             return function
         try:
-            compiled = numba.njit(cache=cache, **options)(function)
-            folder = compiled.stats.cache_path  # None without a cache
-            saved = f"{folder}/*.{function.__name__}-*.nbi"
-            if folder and shutil.disk_usage(folder).free < CACHE_SPACE and not glob.glob(saved):
-                raise RuntimeError("the disk is full, and the kernel is not saved")
-            return compiled
+            return numba.njit(cache=cache, **options)(function)
         except RuntimeError:  # no folder for the cache is writable, or the source is in no file
             if function.__module__ == __name__:
                 COMPILED_ANEW.add(function.__name__)
@@ -484,26 +478,6 @@ def bytes_from(typing_context, array, index, least):
     return numba.uint64(array, numba.intp, numba.uint8), emit
 
 
-@_intrinsic(lambda word: u64(int(word).bit_count()))
-def count_bits(typing_context, word):
-    """Count the bits that are set in a uint64."""
-
-    def emit(context, builder, signature, arguments):
-        return builder.ctpop(arguments[0])
-
-    return numba.uint64(numba.uint64), emit
-
-
-@_intrinsic(lambda word: count_bits(~word & (word - ONE)))
-def lowest_bit(typing_context, word):
-    """Find the lowest bit that is set in a uint64; 64 if no bit is set."""
-
-    def emit(context, builder, signature, arguments):
-        return builder.cttz(arguments[0], ir.IntType(1)(0))
-
-    return numba.uint64(numba.uint64), emit
-
-
 @_intrinsic(lambda: u64(0x9E3779B97F4A7C15))
 def process_seed(typing_context):
     """Return the address of a system function, a number that differs between runs."""
@@ -512,6 +486,21 @@ def process_seed(typing_context):
         return builder.ptrtoint(_declared(builder.module, "qsort"), _INT64)
 
     return numba.uint64(), emit
+
+
+if COMPILES:
+    count_bits = numba.types.ExternalFunction("llvm.ctpop.i64", numba.uint64(numba.uint64))
+else:
+
+    def count_bits(word):
+        """Count the bits that are set in a uint64."""
+        return u64(int(word).bit_count())
+
+
+@inline_kernel
+def lowest_bit(word):
+    """Find the lowest bit that is set in a uint64; 64 if no bit is set. That is one instruction."""
+    return count_bits(~word & (word - ONE))
 
 
 @inline_kernel
@@ -636,12 +625,8 @@ def import_optional(name, *others):
     packages = " ".join([name.partition(".")[0], *others])
     try:
         return importlib.import_module(name)
-    except ImportError:
-        raise InputError(f"this needs a package that is missing: pip install {packages}") from None
     except Exception as error:  # protobuf refuses a package that a newer protobuf has made
-        raise InputError(
-            f"this needs newer packages: pip install --upgrade {packages} ({error})"
-        ) from None
+        raise InputError(f"pip install --upgrade {packages} is needed: {error}") from None
 
 
 # The files that all threads are writing: {temporary name: None}. While a whole group of complete
@@ -978,9 +963,7 @@ class Engine:
         """The number of workers: as requested, or one for each core that this process may use."""
         if isinstance(self.workers, numbers.Integral):
             return self.workers
-        if hasattr(os, "sched_getaffinity"):
-            return len(os.sched_getaffinity(0))
-        return os.cpu_count() or 1
+        return numba.config.NUMBA_DEFAULT_NUM_THREADS
 
     def map(self, function: Callable, items: Iterable, threads: bool = False) -> Iterator:
         """Apply a function to items in worker processes or threads; yields results in their order.
@@ -1055,13 +1038,6 @@ INVALID_BYTE = 0xFF  # replaces each byte that is not part of a character
 HIGH_BITS = u64(0x8080808080808080)
 
 
-def _lone_surrogate_message(error):
-    """Tell where a text has half a surrogate pair."""
-    index = error.start
-    code_point = ord(error.object[index])
-    return f"U+{code_point:04X} at index {index} of the text is half a surrogate pair, not text"
-
-
 def _text_size(text):
     """Return the number of bytes or characters of a text; or raise InputError."""
     if not isinstance(text, Text):
@@ -1077,7 +1053,7 @@ def _text_bytes(text):
     try:
         return text.encode()
     except UnicodeEncodeError as error:
-        raise InputError(_lone_surrogate_message(error)) from None
+        raise InputError(error) from None
 
 
 # (text, address of a number) -> the address of its UTF-8, whose size is written to the number
@@ -1097,7 +1073,7 @@ def _view_utf8(text):
     try:
         address = _utf8_address(text, ctypes.addressof(size))
     except UnicodeEncodeError as error:
-        raise InputError(_lone_surrogate_message(error)) from None
+        raise InputError(error) from None
     return memoryview((ctypes.c_char * size.value).from_address(address)).cast("B")
 
 
@@ -1249,7 +1225,6 @@ def _trie_arrays(tokens):
     ids = np.fromiter(tokens, np.int32)
     sizes = np.fromiter(map(len, tokens.values()), i64)
     text = _with_padding(b"".join(tokens.values()))
-    require(len(text) < CHILD_MASK, "a vocabulary of 2**28 bytes or more cannot be searched")
     ends = sizes.cumsum()
     # The first round has room for a node for each byte, and counts the nodes. The second one has
     # tables of the right size.
@@ -1846,30 +1821,20 @@ def _may_be_empty(sequence):
     return True
 
 
-_LISTED = regex.compile(r"\[(\^?)(?:\\U([\da-f]{8}))+\]")
+_LISTED = re.compile(r"\[\^?(?:\w|\\U[\da-f]{8})+\]")
 
 
 @functools.lru_cache(maxsize=256)
 def _code_points_matching(source):
     """Find the code points that a one-character expression matches, bool[0x110000].
 
-    The `regex` package decides, so that both use the same version of Unicode. A list of hexadecimal
-    codes is read here, since that package compares each character with all of them: 8,000 take it
-    4 s.
+    The `regex` package decides, so that both use the same version of Unicode. It compares each
+    character with all of a list, which takes seconds for the letters of Chinese; `re` looks it up.
     """
     matches = np.zeros(N_CODE_POINTS, bool)
-    listed = _LISTED.fullmatch(source)
-    if listed:
-        codes = [int(code, 16) for code in listed.captures(2)]
-        matches[codes] = True
-        return matches != (listed[1] == "^")
-    runs = regex.finditer(f"(?:{source})+", _all_characters(), timeout=REGEX_SECONDS)
-    try:
-        for run in runs:
-            matches[run.start() : run.end()] = True
-    except TimeoutError:
-        construct = f"a set of {len(source):,} characters, which takes long to look up"
-        raise Unsupported(construct) from None
+    engine = re if _LISTED.fullmatch(source) else regex
+    for run in engine.finditer(f"(?:{source})+", _all_characters()):
+        matches[run.start() : run.end()] = True
     return matches
 
 
@@ -2327,26 +2292,17 @@ def _matching(source):
 
 
 def _compile_regex(source):
-    """Compile by the `regex` package; raises InputError if the empty string matches.
-
-    Counts are limited, since that package writes out groups that may be empty:
-    (?:(?:(?:a?){100}){100}){100} takes it 1 s and 300 MB.
-    """
+    """Compile by the `regex` package; raises InputError if the empty string matches."""
     shown = repr(source[:200])
-    group_counts = re.findall(r"(?<=[)?*+}])\{(?:\d*,)?(\d+),?\}", source)
     try:
-        if math.prod(map(int, group_counts)) > 10**6:
-            raise ValueError("its counts of groups multiply to more than 1,000,000")
         if any("&&" in found[0] for found in regex.finditer(rf"\\.|{_ANY_SET}", source)):
             raise ValueError("sets do not intersect by && here: write (?:(?=[^b])[a-z])")
         compiled = regex.compile(source)
         source.encode()  # a file of a model could not hold a lone surrogate
     except (regex.error, ValueError, OverflowError, RecursionError) as error:
         raise InputError(f"the pattern {shown} does not compile: {error}") from None
-    with _time_limit(source, "") as seconds:
-        is_empty = compiled.fullmatch("", timeout=seconds)
     require(
-        not is_empty,
+        not compiled.fullmatch(""),
         f"the pattern {shown} matches the empty string; it must take at least one character",
     )
     return compiled
@@ -2358,7 +2314,7 @@ REGEX_SECONDS = 10
 
 @contextlib.contextmanager
 def _time_limit(source, text):
-    """Yield the seconds that the `regex` package may take; a TimeoutError becomes an InputError.
+    """Yield the seconds that a search of `regex` may take; a TimeoutError becomes an InputError.
 
     They are REGEX_SECONDS, and as many again for each 1,000,000 characters of the text.
     """
@@ -2403,12 +2359,7 @@ class _CutPass(NamedTuple):
         position = 0
         search = regex.compile(self.split.regex).search
         with _time_limit(self.split.regex, text) as seconds:
-            end = time.process_time() + seconds
-            while position < len(text):
-                left = max(end - time.process_time(), 0.0)
-                match = search(text, position, timeout=left)
-                if not match:
-                    break
+            while position < len(text) and (match := search(text, position, timeout=seconds)):
                 borders.update(match.span())
                 # An empty match after another one is ignored, as in Oniguruma.
                 position = match.end() + (not match[0])
@@ -2449,7 +2400,7 @@ class Pattern:
     is_compiled  whether all of it is compiled; otherwise the `regex` package does some of the work
     warning      a remark for the user, or ""
 
-    The `regex` package may take 10 seconds for a text, and 10 more for each 1,000,000 characters.
+    A search by `regex` may take 10 seconds, and 10 more for each 1,000,000 characters of the text.
     After that, InputError names the pattern and the text. Invalid bytes are matched as the lone
     surrogates of `surrogateescape`. Raises InputError for an expression that does not compile, or
     that matches the empty string.
@@ -2490,9 +2441,7 @@ class Pattern:
         return Pattern, (self.parts,)
 
     def __repr__(self) -> str:
-        shown = reprlib.Repr()
-        shown.maxstring = shown.maxother = 300  # characters; the middle is left out
-        return f"Pattern({shown.repr(self.name or self.source)})"
+        return f"Pattern({self.name or self.source!r:.300})"
 
     @property
     def table(self) -> ScanTable:
@@ -15181,9 +15130,7 @@ def main(arguments=None):
         return 0
     except BrokenPipeError:  # the reader, such as `head`, has closed the pipe
         return 0
-    except UnicodeEncodeError as error:
-        message = _lone_surrogate_message(error)
-    except (InputError, OSError, MemoryError) as error:
+    except (InputError, OSError, MemoryError, UnicodeEncodeError) as error:
         message = getattr(error, "strerror", None) or str(error) or "out of memory"
         if getattr(error, "filename", None):
             message = f"{error.filename}: {message}"

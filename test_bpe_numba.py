@@ -934,22 +934,6 @@ def test_compilation_is_announced_once_and_without_a_cache_at_each_start(capsys,
         assert "NUMBA_CACHE_DIR" in line
 
 
-def test_a_full_disk_is_as_one_that_cannot_be_written(tmp_path, monkeypatch):
-    def njit(cache=False, **options):
-        stats = SimpleNamespace(cache_path=tmp_path if cache else None)
-        return lambda function: SimpleNamespace(cache=cache, stats=stats)
-
-    monkeypatch.setattr(numba, "njit", njit)
-    monkeypatch.setattr(bpe, "COMPILES", True)
-    monkeypatch.setattr(bpe, "COMPILED_ANEW", set())
-    for free, is_saved, cache in ((1 << 30, 0, True), (1 << 20, 0, False), (0, 1, True)):
-        monkeypatch.setattr(shutil, "disk_usage", lambda _, n=free: SimpleNamespace(free=n))
-        if is_saved:
-            (tmp_path / "bpe_numba._begin_workers-909.py311.nbi").touch()
-        assert bpe._compiler(True)(bpe._begin_workers).cache == cache
-    assert {"_begin_workers"} == bpe.COMPILED_ANEW
-
-
 @pytest.mark.parametrize("work", ["decode", "encode", "digest", "as_characters", "count"])
 def test_an_interrupt_is_an_interrupt(work, tokenizer, tmp_path):
     (tmp_path / "a.txt").write_text("some text, and more of it\n" * 1000)
@@ -1210,11 +1194,11 @@ def test_patterns_that_take_for_ever_are_stopped(pattern, monkeypatch):
             use(b"a" * 2000 + b"b" + "é".encode() * 20)
 
 
-def test_sets_that_take_long_to_look_up_are_left_to_regex(monkeypatch):
-    monkeypatch.setattr(bpe, "REGEX_SECONDS", 0.01)
-    pattern = bpe.Pattern("[" + "".join(map(chr, range(0x4E00, 0x4E00 + 20_000, 2))) + "]|z+")
-    assert "takes long to look up" in pattern.warning
-    assert pattern.split("zz丂丂a".encode())[-1] == b"a"
+def test_a_set_of_many_letters_is_compiled_at_once():
+    pattern = "[" + "".join(map(chr, range(0x4E00, 0x4E00 + 20_000, 2))) + "]|z+"
+    assert bpe.Pattern(pattern).is_compiled
+    data = "zz丂丂a丁七上".encode()
+    assert bpe.Pattern(pattern).split(data) == naive_split(pattern, data)
 
 
 def test_compiled_patterns_are_kept_on_the_disk(tmp_path, monkeypatch):
@@ -5165,12 +5149,12 @@ def test_texts_of_all_types_are_encoded_as_each_alone(pieces, part_bytes):
 
 def test_a_text_is_refused_in_any_place():
     tokenizer = bpe.Tokenizer(BYTE_VOCAB, [])
-    half_a_pair = "a\ud800", r"U\+D800 at index 1"
+    half_a_pair = "a\ud800", "ud800' in position 1"
     for bad, message in (half_a_pair, (None, "str or bytes, not NoneType"), (["a"], "not list")):
         for texts in ([bad], ["a", bad], [b"a", bad], [bad, b"a"], ["a" * 10**6, b"a", bad]):
             with refusal(message):
                 tokenizer.encode_batch(texts, threads=1)
-    with refusal(r"U\+D800 at index 2500000"):
+    with refusal("ud800' in position 2500000"):
         tokenizer.encode("é" * 2_500_000 + "\ud800 two")
 
 
@@ -6520,11 +6504,10 @@ def test_bad_options_are_refused_before_texts_are_read(command, tmp_path, monkey
     assert_refused(command("train a.txt --out . --eos-token '<x>'", cwd=tmp_path), "<x>")
 
 
-def test_a_long_pattern_is_shown_by_its_ends():
+def test_a_long_pattern_is_shown_by_its_beginning():
     letters = {chr(code) for code in range(0x4E00, 0x5000)} | {"]", "\u0301"}
     pattern = bpe.Pattern(bpe._write_set(letters) + "+")
-    assert len(repr(pattern)) < 330 and repr(pattern).endswith("俾俿]+')")
-    assert "..." in repr(pattern) and "\\U0000005d" in repr(pattern)
+    assert len(repr(pattern)) < 330 and "\\U0000005d" in repr(pattern)
     assert pattern.split("丁]a") == ["丁]".encode(), b"a"]
     with refusal("a text is str or bytes"):
         pattern.split(3)
@@ -8082,7 +8065,6 @@ REFUSED_ARGUMENTS = {
         (r"(?!\s)\s", "nothing"),
         ("gpt9", "no pattern is named 'gpt9'; there are gpt2, cl100k"),
         ("(?:" * 300 + "a" + ")" * 300, "does not compile"),
-        ("(?:(?:(?:a?){1000}){1000}){1000}", "counts of groups multiply to more than 1,000,000"),
         (bpe.Split("(?!x)[a-z]+", "contiguous"), "is not supported"),
         (bpe.Split("(?!x)[a-z]+", "merged_with_previous"), "is not supported"),
         (bpe.Split("a", "dropped"), "no behavior is named 'dropped'; there are isolated, removed"),
@@ -8107,7 +8089,7 @@ REFUSED_ARGUMENTS = {
         ("bytes.jsonl", r"bytes\.jsonl, line 2: not JSON .*utf-8"),
         ("deep.jsonl", r"deep\.jsonl, line 2: not JSON"),
         ("field.jsonl", r"field\.jsonl, line 2: no text in the field 'text'"),
-        ("surrogate.jsonl", r"surrogate\.jsonl, line 2: U\+D800"),
+        ("surrogate.jsonl", r"surrogate\.jsonl, line 2: .* surrogates not allowed"),
         ("late.jsonl", r"late\.jsonl, line 51: not JSON"),
         ("late.jsonl.gz", r"late\.jsonl\.gz, line 51: not JSON"),
     ],
@@ -8130,7 +8112,7 @@ REFUSED_ARGUMENTS = {
     # Words, and learning from them.
     bpe.Words.from_counts: [
         ({b"a": 1.5}, "the count of b'a' is 1.5"),
-        ({"a\ud800": 1}, r"U\+D800"),
+        ({"a\ud800": 1}, r"surrogates not allowed"),
         ({b"ab": 2**62}, r"add up to 2\*\*63 bytes"),
     ],
     lambda special: bpe.train_bpe_from_counts(HELLO, 257, special): [
@@ -8238,7 +8220,7 @@ REFUSED_CALLS = [
     (lambda: of_letters("bpe").encode("a b " * (1 << 17) + "~"), "the character '~' is not in"),
     (lambda: of_letters("bpe").encode("aé"), "the character 'é' is not in"),
     (lambda: of_letters("bpe").sample("ab aéb"), "the character 'é' is not in"),
-    (lambda: plain().encode("ab\ud83d"), r"U\+D83D at index 2"),
+    (lambda: plain().encode("ab\ud83d"), "ud83d' in position 2"),
     (lambda: plain().encode_batch("one text"), "list of texts"),
     (lambda: bpe.Tokenizer({0: b"a"}, []).sample("~b"), "the byte 0x7E is not in"),
     (lambda: bpe.Tokenizer({2: b"a", 5: b"b"}, []).decode([2, 5, 3]), "id 3 is not in"),
@@ -8387,14 +8369,14 @@ def test_bad_commands_are_refused_in_one_line(line, parts, command, here, monkey
 def test_without_protobuf_both_packages_are_named(monkeypatch, tmp_path):
     monkeypatch.setitem(sys.modules, "sentencepiece.sentencepiece_model_pb2", None)
     (tmp_path / "m.model").write_bytes(b"\n\x0e\n\x05<unk>\x15\0\0\0\0")
-    with refusal("pip install sentencepiece protobuf"):
+    with refusal("pip install --upgrade sentencepiece protobuf"):
         bpe.Tokenizer.load(tmp_path / "m.model")
 
 
 def test_a_package_that_does_not_work_is_an_error(tmp_path, monkeypatch):
     (tmp_path / "broken_package.py").write_text("raise RuntimeError('too old')")
     monkeypatch.syspath_prepend(tmp_path)
-    with refusal(r"pip install --upgrade broken_package \(too old\)"):
+    with refusal("pip install --upgrade broken_package is needed: too old"):
         bpe.import_optional("broken_package")
 
 
