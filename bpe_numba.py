@@ -5665,17 +5665,15 @@ WORD_END = -1  # in cells, between two words
 INTERIOR = -2  # in cells, inside a symbol of three cells or more, not at its ends
 LEFT = i64(0)
 RIGHT = i64(1)
-FORBIDDEN = -1  # why a pair cannot merge; the first two are also values of its `start`
+FORBIDDEN = -1  # the `start` of a pair that cannot merge
 MERGED = -2
-TOO_LONG = -3
-_REFUSALS = {FORBIDDEN: "is forbidden", MERGED: "is merged already", TOO_LONG: "is too long"}
 OUTDATED = -1  # the length of a list that lacks occurrences, which a split has made
 LEAST_SCORE = 5e-324  # the least number above 0
 MERGES_PER_ROUND = 256  # between rounds the progress bar moves, and Ctrl-C takes effect
 MAX_COUNT = 2**63 - 1
 # in bytes or characters; else a text of one letter would give tokens half as long as it is
 LONGEST_LEARNT = 1 << 16
-INT32_SYMBOLS = 1 << 29  # with fewer in all words, int32 holds any position, and is faster
+MAX_CELLS = 1 << 31  # int32 holds any position
 
 
 class Learned(NamedTuple):
@@ -5726,7 +5724,7 @@ _SYMBOL = _record(
     length="int64",  # bytes, or characters
     start="int64",  # its bytes are spelled[start : start + n_bytes]; the next symbol's follow
     n_bytes="int64",
-    tie_key="uint64",  # on a tie the smaller key goes first; with equal keys, the bytes decide
+    rank="int64",  # on a tie the smaller rank goes first; with equal ranks, the bytes decide
 )
 _PAIR = _record(
     left="int32",
@@ -5767,15 +5765,15 @@ class _Learner:
     """
 
     cells: np.ndarray  # int32[C]  all words, the most frequent first; see above
-    class_of: np.ndarray  # int32 or int64[C / 64]  the frequency class of every 64th cell
+    class_of: np.ndarray  # int32[C / 64]  the frequency class of every 64th cell
     classes: np.ndarray  # _CLASS[F]
     symbols: np.ndarray  # _SYMBOL[V + 1]
     spelled: np.ndarray  # uint8[…]        the bytes of all symbols, and PADDING
     pairs: np.ndarray  # _PAIR[P]
-    slots: np.ndarray  # int32 or int64[…]  a hash table of pairs, by symbols; -1 in a free slot
+    slots: np.ndarray  # int32[…]      a hash table of pairs, by symbols; -1 in a free slot
     heap: np.ndarray  # _QUEUED[H]  the best pair is the first
     # a merge adds at most two for each symbol that it removes; splits add more
-    occurrences: np.ndarray  # int32 or int64[3 C]
+    occurrences: np.ndarray  # int32[3 C]
     # of one symbol, left and right: each neighbour, those at its occurrences, and each one once
     neighbours: np.ndarray  # _NEIGHBOUR[2, V]
     beside: np.ndarray  # int32[2, C / 2]
@@ -5789,7 +5787,7 @@ class _Learner:
     by_count: bool  # the score of a pair is its count
     by_tokens: bool  # the score depends on the number of tokens in the corpus
     by_bytes: bool  # the rule for ties, not by ids
-    flip: int  # uint64  of the bits of keys of bytes: 0 if the least bytes go first, else all
+    greatest_first: bool  # the greatest bytes, not the least ones
     min_frequency: int
     longest_token: int  # its bytes, or characters
     n_pairs: int
@@ -5813,9 +5811,9 @@ def _precedes(pair, other, learner):
     if a == b:
         a = pairs[pair].right
         b = pairs[other].right
-    if a == b or symbols[a].tie_key != symbols[b].tie_key:
-        return symbols[a].tie_key < symbols[b].tie_key
-    if not learner.flip:
+    if a == b or symbols[a].rank != symbols[b].rank:
+        return symbols[a].rank < symbols[b].rank
+    if not learner.greatest_first:
         a, b = b, a
     i = symbols[a].start
     j = symbols[b].start
@@ -5826,7 +5824,7 @@ def _precedes(pair, other, learner):
         j += 1
     if j == j_end:
         # two symbols of an alphabet may have the same bytes
-        return i < i_end or (a < b) == (learner.flip != 0)
+        return i < i_end or (a < b) == learner.greatest_first
     return i < i_end and spelled[i] > spelled[j]
 
 
@@ -5959,7 +5957,7 @@ def _reserve_pairs(n, learner):
     while 2 * (learner.n_pairs + n) > size:
         size *= 2
     if size > len(learner.slots):
-        slots = np.full(size, -1, learner.slots.dtype)
+        slots = np.full(size, -1, np.int32)
         for number in range(learner.n_pairs):
             pair = pairs[number]
             slots[_find_pair(i64(pair.left), i64(pair.right), slots, pairs)] = number
@@ -5989,16 +5987,9 @@ def _list_occurrences(pair, learner):
     listed = learner.occurrences
     if pair.length != OUTDATED:
         return listed[pair.start : pair.start + pair.length]
-    a = pair.left
-    b = pair.right
-    width = learner.symbols[a].width
-    n = 0
-    found = np.empty(len(cells), listed.dtype)
-    for position in range(len(cells) - width):
-        if cells[position] == a and cells[position + width] == b:
-            found[n] = position
-            n += 1
-    return found[:n]
+    width = learner.symbols[pair.left].width
+    is_pair = (cells[:-width] == pair.left) & (cells[width:] == pair.right)
+    return np.flatnonzero(is_pair).astype(np.int32)
 
 
 @inline_kernel
@@ -6017,7 +6008,7 @@ def _merge_places(pair, c, occurrences, learner):
     """Write c over a pair, and count the neighbours: returns the distinct ones, left and right.
 
     pair         its record; its count and its length become those of c
-    occurrences  int32 or int64[…]: its positions, which become those of c; stale ones are dropped
+    occurrences  int32[…]: its positions, which become those of c; stale ones are dropped
 
     They are read from left to right: in "aaa" the second occurrence of (a, a) is stale when its
     turn comes. Two adjacent c are counted once, as the right neighbour of the first c; the left
@@ -6205,13 +6196,7 @@ def _new_symbol(a, b, learner):
     new.width = symbols[a].width + symbols[b].width
     new.length = symbols[a].length + symbols[b].length
     new.n_bytes = symbols[a].n_bytes + symbols[b].n_bytes
-    new.tie_key = u64(c)
-    if learner.by_bytes:
-        key = symbols[a].tie_key ^ learner.flip  # the first 8 bytes, as those of the alphabet
-        if symbols[a].n_bytes < 8:
-            right = symbols[b].tie_key ^ learner.flip
-            key = key | right >> u64(8 * symbols[a].n_bytes)
-        new.tie_key = key ^ learner.flip
+    new.rank = 0 if learner.by_bytes else c
     end = new.start
     learner.spelled = _reserve(learner.spelled, end + new.n_bytes + PADDING)
     spelled = learner.spelled
@@ -6327,14 +6312,12 @@ def _merge_until(goal, learner):
 
 @kernel
 def _merge_pair(left, right, learner):
-    """Merge two symbols: returns the new one, or FORBIDDEN, MERGED or TOO_LONG."""
-    if _is_too_long(left, right, learner):
-        return TOO_LONG
+    """Merge two symbols: returns whether they can merge."""
     number = _pair_number(left, right, learner)
-    if learner.pairs[number].start < 0:
-        return int(learner.pairs[number].start)
-    _apply_merge(number, learner)
-    return int(learner.n_symbols[0] - 1)
+    can_merge = learner.pairs[number].start >= 0 and not _is_too_long(left, right, learner)
+    if can_merge:
+        _apply_merge(number, learner)
+    return can_merge
 
 
 @kernel
@@ -6350,15 +6333,6 @@ def _score_pairs(pairs, learner):
     for k in range(len(pairs)):
         scores[k] = _score(pairs[k], learner)
     return scores
-
-
-@kernel
-def _count_pair(left, right, learner):
-    """Return how often a pair occurs in the corpus."""
-    slots = learner.slots
-    pairs = learner.pairs
-    pair = slots[_find_pair(left, right, slots, pairs)]
-    return int(max(pairs[pair].count, 0)) if pair >= 0 else 0
 
 
 @kernel
@@ -6426,7 +6400,7 @@ def _copy_words(symbols, offsets, order, cells):
         position += 1
 
 
-def _make_cells(words, index_dtype):
+def _make_cells(words):
     """Write the words into cells: returns the fields `cells`, `class_of` and `classes`."""
     order = np.argsort(-words.counts, kind="stable")
     cells = np.full(1 + len(words.symbols) + len(order), WORD_END, np.int32)
@@ -6438,11 +6412,11 @@ def _make_cells(words, index_dtype):
     classes["stop"] = stops[last]
     classes["count"] = counts[last]
     positions = np.arange(0, len(cells), 64)
-    class_of = np.searchsorted(classes["stop"], positions, "right").astype(index_dtype)
+    class_of = np.searchsorted(classes["stop"], positions, "right").astype(np.int32)
     return {"cells": cells, "class_of": class_of, "classes": classes}
 
 
-def _make_symbols(words, n_symbols, by_bytes, flip):
+def _make_symbols(words, n_symbols, by_bytes):
     """Make the table of symbols, which has the alphabet and room for `n_symbols`."""
     alphabet = words.alphabet
     a = len(alphabet)
@@ -6455,11 +6429,9 @@ def _make_symbols(words, n_symbols, by_bytes, flip):
         letters["length"] = [len(token.decode("utf-8", "replace")) for token in alphabet]
     symbols["start"][1 : a + 1] = np.cumsum(letters["n_bytes"])
     letters["n_tokens"][-1] = words.n_tokens  # before the first merge
-    if by_bytes:
-        letters["tie_key"] = np.array(alphabet, "S8").view(">u8") ^ flip
-    else:
+    if not by_bytes:
         order = BYTE_ORDER if tuple(alphabet) == BYTES else range(a)
-        letters["tie_key"][order] = range(a)
+        letters["rank"][order] = range(a)
     return symbols
 
 
@@ -6467,6 +6439,8 @@ def _check_words(words, n_symbols):
     """Raise InputError for words that cannot be learnt from, or too few symbols."""
     a = len(words.alphabet)
     require(len(words.symbols), "there are no words to learn from")
+    n_cells = 1 + len(words.symbols) + len(words.counts)
+    require(n_cells < MAX_CELLS, "there are too many distinct words: `max_words` drops rare ones")
     fits = 0 <= words.symbols.min() <= words.symbols.max() < a
     require(fits, f"the symbols of words must be 0 to {a - 1}, their alphabet")
     require(
@@ -6481,7 +6455,7 @@ def _likelihood(count, left, right, size, n_tokens=0):
     return count / (float(left) * float(right))
 
 
-TIE_BREAKS = {"bytes": ALL_ONES, "least-bytes": u64(0), "ids": ALL_ONES}  # see `_Learner.flip`
+TIE_BREAKS = ("bytes", "least-bytes", "ids")
 SCORES = {"count": None, "likelihood": _likelihood}  # None: no function is called
 _SCORE_TYPE = "float64(int64, int64, int64, int64, int64)"
 
@@ -6495,28 +6469,22 @@ def _compile_score(score):
     if score is _likelihood and COMPILES:
         with contextlib.suppress(RuntimeError):  # no folder for the cache is writable
             return numba.cfunc(_SCORE_TYPE, cache=True, error_model="numpy")(score), 4
-    try:
-        function = inspect.unwrap(score)  # Numba may have compiled it already
-        n = function.__code__.co_argcount - len(function.__defaults__ or ())
-        require(n in (2, 4, 5), f"it takes 2, 4 or 5 numbers, not {n}")
-        compiled = numba.njit(error_model="numpy")(function)
+    function = inspect.unwrap(score)  # Numba may have compiled it already
+    n = function.__code__.co_argcount - len(function.__defaults__ or ())
+    require(n in (2, 4, 5), f"a `score` takes 2, 4 or 5 numbers, not {n}")
+    compiled = numba.njit(error_model="numpy")(function)
 
-        def call(count, left, right, size, n_tokens):
-            try:
-                if n == 5:
-                    return float(compiled(count, left, right, size, n_tokens))
-                if n == 4:
-                    return float(compiled(count, left, right, size))
+    def call(count, left, right, size, n_tokens):
+        try:
+            if n == 2:
                 return float(compiled(count, size))
-            except Exception:
-                return np.inf
+            if n == 4:
+                return float(compiled(count, left, right, size))
+            return float(compiled(count, left, right, size, n_tokens))
+        except Exception:
+            return np.inf
 
-        if COMPILES:
-            call = numba.cfunc(_SCORE_TYPE)(call)
-        return call, n
-    except Exception as error:  # of many types
-        reasons = [line for line in str(error).splitlines() if not line.startswith("Failed in")]
-        raise InputError(f"the `score` {score!r} cannot be compiled: {reasons[0]}") from None
+    return (numba.cfunc(_SCORE_TYPE)(call) if COMPILES else call), n
 
 
 class Pair(NamedTuple):
@@ -6579,7 +6547,7 @@ class Learner:
     is forbidden, that is merged already, or that is longer than `longest_token`, and more symbols
     than `n_symbols`. After an interrupt the learner can be used, and `n_symbols` tells how many
     merges it made. If it is damaged (by a lack of memory, or by an interrupt of kernels that are
-    not compiled), `best`, `count` and all changes raise InputError.
+    not compiled), `best`, `pairs` and all changes raise InputError.
 
     In this BPE, no token has a byte after a "b":
 
@@ -6617,22 +6585,21 @@ class Learner:
         self._score = score
         self._tokens = list(words.alphabet)
         self._counts = words.counts
-        index_dtype = np.int32 if len(words.symbols) < INT32_SYMBOLS else i64
         totals = np.zeros(n_symbols + 1, i64)
         if score:
             np.add.at(totals, words.symbols, np.repeat(words.counts, words.sizes))
         self._fields = SimpleNamespace(  # of the state, which Python reads or copies
-            **_make_cells(words, index_dtype),
-            symbols=_make_symbols(words, n_symbols, tie_break != "ids", TIE_BREAKS[tie_break]),
+            **_make_cells(words),
+            symbols=_make_symbols(words, n_symbols, tie_break != "ids"),
             totals=totals,
             n_symbols=np.array([len(words.alphabet)]),
             by_count=score is None,
             by_bytes=tie_break != "ids",
-            flip=TIE_BREAKS[tie_break],
+            greatest_first=tie_break == "bytes",
             min_frequency=min(max(min_frequency, 1), MAX_COUNT),
             longest_token=min(longest_token, LONGEST_LEARNT),
         )
-        self._begin(np.empty(0, _PAIR), np.empty(0, index_dtype))
+        self._begin(np.empty(0, _PAIR), np.empty(0, np.int32))
         _add_first_pairs(self._state)
 
     def _begin(self, pairs, occurrences):
@@ -6644,7 +6611,7 @@ class Learner:
             **vars(self._fields),
             spelled=np.frombuffer(b"".join(self._all_tokens()), u8).copy(),
             pairs=pairs,
-            slots=np.full(2, -1, occurrences.dtype),
+            slots=np.full(2, -1, np.int32),
             heap=np.empty(65536, _QUEUED),
             occurrences=occurrences,
             neighbours=np.zeros((2, n), _NEIGHBOUR),
@@ -6726,20 +6693,15 @@ class Learner:
         (256, {b'aaab': 3}, 9)
         """
         self._check_room(self.n_symbols + 1)
-        symbol = self._run_on_pair(_merge_pair, left, right)
-        if symbol < 0:
-            raise InputError(f"the pair {left}, {right} {_REFUSALS[symbol]}, and cannot merge")
-        return symbol
+        can_merge = self._run_on_pair(_merge_pair, left, right)
+        require(can_merge, f"the pair {left}, {right} is forbidden, too long, or merged already")
+        return self.n_symbols - 1
 
     def forbid(self, left: int, right: int) -> None:
         """Exclude a pair for good: it is never the best, and cannot merge."""
         number = self._run_on_pair(_pair_number, left, right)
         pairs, _ = self._run(_list_pairs)
         pairs["start"][number] = FORBIDDEN
-
-    def count(self, left: int, right: int) -> int:
-        """Count a pair in the corpus, 2 for "a", "a" in "aaa"; 0 if it is too long to merge."""
-        return self._run_on_pair(_count_pair, left, right)
 
     def merge_best(self, n_symbols: int, *, progress: bool = False) -> None:
         """Merge the best pair again and again, until there are `n_symbols`, or none is left."""
@@ -6761,7 +6723,7 @@ class Learner:
 
         >>> learner = Learner(Words.from_counts({b"aab": 3}), 300)
         >>> symbol = learner.merge(97, 98)
-        >>> learner.split(symbol, [97, 98]), learner.n_tokens, learner.count(97, 98)
+        >>> learner.split(symbol, [97, 98]), learner.n_tokens, learner.best().count
         (3, 9, 3)
         """
         token = self.token(symbol)
@@ -6827,9 +6789,8 @@ class Learner:
 
     def _check_symbol(self, symbol):
         """Check that a symbol exists; returns it as a plain int."""
-        is_number = isinstance(symbol, (int, np.integer))
-        if not is_number or not 0 <= symbol < self._fields.n_symbols[0]:
-            raise InputError(f"no symbol {symbol!r}: there are 0 to {self.n_symbols - 1}")
+        exists = 0 <= symbol < self.n_symbols and symbol == int(symbol)
+        require(exists, f"no symbol {symbol!r}: there are 0 to {self.n_symbols - 1}")
         return int(symbol)
 
     def _run_on_pair(self, kernel, left, right):
@@ -6978,15 +6939,10 @@ def _template_sides(single, special_tokens, **_):
     return ids_of(single[:n_before]), ids_of(single[n_before + 1 :])
 
 
-def _cls_and_sep(cls, sep, **_):
-    """List the ids before and after the text of the older steps."""
-    return [cls[1]], [sep[1]]
-
-
 # type of a step of a post_processor -> the function that reads its other fields
 _POST_PROCESSORS = {
-    "BertProcessing": _cls_and_sep,
-    "RobertaProcessing": _cls_and_sep,
+    "BertProcessing": lambda cls, sep, **_: ([cls[1]], [sep[1]]),
+    "RobertaProcessing": lambda cls, sep, **_: ([cls[1]], [sep[1]]),
     "TemplateProcessing": _template_sides,
 }
 
@@ -7060,15 +7016,16 @@ class Model:
     extra: dict = dataclasses.field(default_factory=dict)
 
     def __post_init__(self):
-        self.vocab = _validate_vocab(self.vocab)
-        _assign_special_ids(self)
+        self.vocab = dict(self.vocab)
+        self.special_tokens = _special_ids(self.vocab, self.special_tokens or ())
+        for token_id, token in self.vocab.items():
+            if not _is_id(token_id) or type(token) is not bytes or not token:
+                raise InputError(f"the token {token!r} has the id {token_id!r}: {_ID_RANGE}")
         if self.merges is not None:
-            self.merges = list(map(tuple, self.merges))
-            types = set(map(type, itertools.chain.from_iterable(self.merges)))
-            require(
-                set(map(len, self.merges)) <= {2} and types <= {bytes},
-                "merges are pairs of bytes, as (b'a', b'b')",
-            )
+            self.merges = [*map(tuple, self.merges)]
+            sizes = {*map(len, self.merges)}
+            types = {*map(type, itertools.chain(*self.merges))}
+            require(sizes <= {2} and types <= {bytes}, "merges are pairs of bytes, as (b'a', b'b')")
         self.added_tokens = {
             text: added
             for text, added in (self.added_tokens or {}).items()
@@ -7078,13 +7035,12 @@ class Model:
             require(not added.single_word, f"the token {text!r}: single_word is not supported")
         self.normalizer = tuple(self.normalizer)
         self.decoder = tuple(self.decoder)
-        self.unused = sorted(self.vocab.keys() & set(self.unused))
+        self.unused = sorted(self.vocab.keys() & {*self.unused})
         self.config = copy.deepcopy(self.config)
-        _validate_special_tokens(self)
-        if self.alphabet != "bytes":
-            _validate_characters(self)
+        _note_forgeable(self)
         _validate_distinct(self)
         _validate_scores(self)
+        _validate_alphabet(self)
 
     def __repr__(self) -> str:
         n_special = len(self.special_tokens)
@@ -7123,11 +7079,9 @@ class Model:
     @functools.cached_property
     def ordinary_ids(self) -> dict[bytes, int]:
         """The id of each ordinary token; without merges, none for tokens of unknown characters."""
-        ids = {self.vocab[token_id]: token_id for token_id in self.ordinary}
-        if self.merges is None:
-            for token in fallback_tokens(self):
-                ids.pop(token, None)
-        return ids
+        unknown = fallback_tokens(self) if self.merges is None else ()
+        pairs = ((self.vocab[token_id], token_id) for token_id in self.ordinary)
+        return {token: token_id for token, token_id in pairs if token not in unknown}
 
     @property
     def normalizer_steps(self) -> list[dict]:
@@ -7192,17 +7146,13 @@ class Model:
         newer_names = ("word_suffix", "drops_unknown", "unused", "extra")
         fields = vars(self) | {"normalizer": tuple(self.normalizer_steps)}
         names += filter(fields.get, newer_names)
-        plain = [(name, fields[name]) for name in names]
-        tables = (
-            sorted(self.vocab.items()),
-            sorted(self.special_tokens.items()),
-            Pattern(self.pattern).source,
-        )
+        tables = [sorted(table.items()) for table in (self.vocab, self.special_tokens)]
         scores = self.scores
         if scores is not None:
             scores = scores.dtype.str, scores.tolist()
         added_tokens = sorted((text, tuple(added)) for text, added in self.added_tokens.items())
-        text = repr((plain, tables, scores, added_tokens))
+        plain = [(name, fields[name]) for name in names]
+        text = repr((plain, (*tables, Pattern(self.pattern).source), scores, added_tokens))
         return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
 
 
@@ -7222,32 +7172,16 @@ def _is_id(token_id):
     return type(token_id) is int and 0 <= token_id < MAX_ID
 
 
-def _validate_vocab(vocab):
-    """Check the types and ranges of ids and tokens; returns a copy of the vocabulary."""
-    for token_id, token in vocab.items():
-        if not _is_id(token_id):
-            raise InputError(f"the token {token!r} has the id {token_id!r}: {_ID_RANGE}")
-        if type(token) is not bytes or not token:
-            raise InputError(f"a token is bytes, at least one: id {token_id} has {token!r}")
-    return dict(vocab)
-
-
-def _assign_special_ids(model):
-    """Give each special token its id, and add missing tokens to the vocabulary."""
-    given = model.special_tokens or ()
+def _special_ids(vocab, given):
+    """Return the id of each special token, and add missing tokens to the vocabulary."""
     texts = _check_texts(given)
-    if isinstance(given, Mapping):
-        ids = dict(given)
-    else:
-        next_ids = itertools.count(max(model.vocab, default=-1) + 1)
-        own_ids = {token: token_id for token_id, token in model.vocab.items()}
-        numbers = defaultdict(next_ids.__next__, own_ids)
-        ids = {text: numbers[text.encode()] for text in texts}
+    next_ids = itertools.count(max(vocab, default=-1) + 1)
+    own_ids = {token: token_id for token_id, token in vocab.items()}
+    numbers = defaultdict(next_ids.__next__, own_ids)
+    is_table = isinstance(given, Mapping)
+    ids = dict(given) if is_table else {text: numbers[text.encode()] for text in texts}
     for text, token_id in ids.items():
-        require(
-            _is_id(token_id), f"the special token {text!r} has the id {token_id!r}: {_ID_RANGE}"
-        )
-        token = model.vocab.setdefault(token_id, text.encode())
+        token = vocab.setdefault(token_id, text.encode())
         # The id may have a second text, and the text may be the GPT-2 name of the bytes.
         has_text = ids.get(token.decode("utf-8", "replace")) == token_id
         require(
@@ -7255,12 +7189,12 @@ def _assign_special_ids(model):
             f"the special token {text!r} has the id {token_id}, which belongs to "
             f"{readable(token)!r}",
         )
-    model.special_tokens = ids
+    return ids
 
 
-def _validate_special_tokens(model):
+def _note_forgeable(model):
     """Warn if text can become a control token."""
-    ordinary = set(model.ordinary)
+    ordinary = {*model.ordinary}
     for text, token_id in model.special_tokens.items():
         is_control = model.added_tokens.get(text, PLAIN_TOKEN).special
         if is_control and token_id in ordinary and model.vocab[token_id] == text.encode():
@@ -7269,11 +7203,12 @@ def _validate_special_tokens(model):
 
 def _validate_distinct(model):
     """Check that no two ordinary tokens have the same bytes."""
-    tokens = [model.vocab[token_id] for token_id in model.ordinary]
-    if len(set(tokens)) < len(tokens):
-        token = _repeated(tokens)
-        ids = [token_id for token_id in model.ordinary if model.vocab[token_id] == token]
-        raise InputError(f"the ids {ids} have the same bytes, {readable(token)!r}")
+    id_of = {}
+    for token_id in model.ordinary:
+        token = model.vocab[token_id]
+        if id_of.setdefault(token, token_id) != token_id:
+            ids = [id_of[token], token_id]
+            raise InputError(f"the ids {ids} have the same bytes, {readable(token)!r}")
 
 
 def _repeated(items):
@@ -7286,51 +7221,38 @@ ALPHABETS = ("bytes", "characters")
 
 def _validate_scores(model):
     """Check that every ordinary token has a score, and make the scores an array of floats."""
-    if model.scores is None:
-        require(
-            model.kind != "unigram",
-            "a model of kind unigram needs a score for each token: `scores` is missing",
-        )
+    if model.scores is None and model.kind != "unigram":
         return
-    scores = model.scores = np.asarray(model.scores)
+    scores = np.asarray([] if model.scores is None else model.scores)
+    if scores.dtype != np.float32:
+        scores = scores.astype(np.float64)
+    model.scores = scores
+    n = max(max(model.ordinary, default=-1) + 1, len(scores))
+    # a token of -inf is never chosen
+    first = int(np.argmin(np.append(scores < np.inf, False)))
     require(
-        scores.dtype in (np.float32, np.float64),
-        f"scores are of type float32 or float64, not {scores.dtype}",
-    )
-    is_number = scores < np.inf  # a token of -inf is never chosen
-    if not is_number.all():
-        token_id = int(np.argmin(is_number))
-        raise InputError(
-            f"the score of {model.vocab.get(token_id)!r}, id {token_id}, is {scores[token_id]}, "
-            "which is not a number"
-        )
-    last = max(model.ordinary, default=-1)
-    require(
-        last < len(scores),
-        f"the token {model.vocab.get(last)!r}, id {last}, has no score: there are {len(scores)} "
-        "scores",
+        first == n,
+        f"the score of {model.vocab.get(first)!r}, id {first}, is missing or not a number",
     )
 
 
-def _validate_characters(model):
-    """Check that tokens are UTF-8, and that the tokens for unknown characters exist."""
+def _validate_alphabet(model):
+    """Check that tokens of characters are UTF-8, and that those for unknown characters exist."""
     require_known("alphabet", model.alphabet, ALPHABETS)
-    try:
-        texts = {token.decode() for token in model.vocab.values()}
-    except UnicodeDecodeError as error:
+    for token in model.vocab.values() if model.alphabet == "characters" else ():
+        try:
+            token.decode()
+        except UnicodeDecodeError:
+            raise InputError(
+                f"the token {readable(token)!r} is not UTF-8, but the alphabet is characters"
+            ) from None
+    missing = fallback_tokens(model).difference(model.vocab.values())
+    if model.kind == "unigram" and not model.sums_in_single:
+        missing.difference_update(_FALLBACK_TOKENS)  # Hugging Face does without them
+    if missing:
+        token = min(missing).decode()
         raise InputError(
-            f"the token {readable(error.object)!r} is not UTF-8, but the alphabet is characters"
-        ) from None
-    unknown = model.unk_token
-    require(
-        unknown is None or str(unknown) in texts,
-        f"the unk_token {unknown!r} is not in the vocabulary",
-    )
-    missing = set(map(bytes.decode, fallback_tokens(model))) - texts
-    # Hugging Face's Unigram does without them
-    if missing and (model.kind != "unigram" or model.sums_in_single):
-        raise InputError(
-            f"{min(missing)} is not in the vocabulary: byte_fallback needs a token for each byte"
+            f"{token!r} is not in the vocabulary: `unk_token` or `byte_fallback` needs it"
         )
 
 
