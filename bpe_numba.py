@@ -587,7 +587,8 @@ def require_known(what, name, names):
 def interruptible(function: Function) -> Function:
     """Make a function with kernels in which an interrupt raises KeyboardInterrupt.
 
-    Numba makes a SystemError of an interrupt that comes while it unpacks the arguments of a kernel.
+    Numba makes a SystemError of an interrupt that comes while it unpacks the arguments of a kernel,
+    and a TypeError of one that comes while it makes a struct.
     """
 
     @functools.wraps(function)
@@ -598,6 +599,10 @@ def interruptible(function: Function) -> Function:
             while error.__cause__:
                 error = error.__cause__
             raise error from None
+        except TypeError as error:
+            if "_numba_box_" in str(error):
+                raise KeyboardInterrupt from None
+            raise
 
     return call
 
@@ -1003,12 +1008,14 @@ class Engine:
             for future in running:
                 future.cancel()
 
-    def progress_bar(self, name: str, total: int | None, unit: str) -> tqdm:
+    def progress_bar(self, name: str, total: int | None, unit: str):
         """Open a progress bar on standard error; a log file gets a line every ten seconds."""
+        if not self.progress:  # the `__del__` of a tqdm would swallow an interrupt
+            return contextlib.nullcontext(SimpleNamespace(update=int))
         options = {"desc": name, "total": total, "unit": unit, "unit_scale": True}
         if not sys.stderr.isatty():
             options |= {"file": _Log(), "mininterval": 10.0}
-        return tqdm(disable=not self.progress or total == 0, **options)
+        return tqdm(disable=total == 0, **options)
 
 
 # ─── Bytes ────────────────────────────────────────────────────────────────────────────────────────
