@@ -6873,7 +6873,7 @@ def learn(
 # Files name tokens in characters: GPT-2's bytes_to_unicode writes a visible byte as itself, and
 # each other byte as one of the 68 characters from U+0100 on.
 
-MAX_ID = 1 << 24  # tables grow with the largest id; no vocabulary has a tenth of this size
+MAX_ID = 1 << 21  # tables grow with the largest id; no vocabulary has half of this size
 Vocab = dict[int, bytes]  # id -> token
 Ids = dict[str, int]  # the name of a token in a file, or the text of a special token -> its id
 SpecialTokens = Iterable[str] | Mapping[str, int] | None  # texts, or {text: id}
@@ -7340,11 +7340,19 @@ def build_vocabulary(learned, special_tokens, byte_tokens=()):
 #             _store_ids          writes its ids into the cache
 #         _renew_cache            makes a full cache larger, or empties it
 
-NO_MERGE = ALL_ONES  # the entry of a pair that does not merge
-LOW_HALF = u64(2**32 - 1)
-NO_RANK = NO_MERGE & ~LOW_HALF
+# The entry of a merge: the rank and, in the lower ID_BITS, the resulting id. That of a pair which
+# does not merge is NO_MERGE or another one from NO_RANK on.
+ID_BITS = u64(21)
+ID_MASK = (ONE << ID_BITS) - ONE
+NO_RANK = ID_MASK << ID_BITS
+NO_MERGE = ALL_ONES
 NO_TOKEN = NO_MERGE - ONE  # no token has these two bytes side by side
 LOOK_UP = NO_MERGE - u64(2)  # the letters of the two bytes are to be looked up
+# In the table of merges, the bit OTHER_SLOT of an entry tells which of its two slots it is in. The
+# bits above it are a part of its key.
+OTHER_SLOT = ONE << u64(42)
+KEY_PART = ALL_ONES << u64(43)
+LOW_HALF = u64(2**32 - 1)
 # `unk_id` is one of these if unknown letters have no id: a word with one is refused (NO_ID), or the
 # letter is left out (DROPPED)
 NO_ID = -1
@@ -7373,8 +7381,7 @@ class TokenBytes(NamedTuple):
 class BpeTables:
     """The ids of letters, the pairs of ids that merge, and the words that are looked up whole.
 
-    The letters of a word are its bytes or its characters. The entry of a pair, uint64, has its rank
-    in the upper half and the resulting id in the lower half.
+    The letters of a word are its bytes or its characters.
     """
 
     # int32[256], by byte, or int32[0x110000], by code point: the id of the letter, or -1
@@ -7384,7 +7391,7 @@ class BpeTables:
     fallback_ids: np.ndarray
     unk_id: int  # the id of unknown characters otherwise, or NO_ID, or DROPPED
     fuse_unk: bool  # consecutive unknown characters become one id
-    # uint64[H, 2]  cuckoo hash table (Pagh and Rodler 2001): two ids in one number, and their entry
+    # uint64[H]  cuckoo hash table (Pagh and Rodler 2001): entries, each with a part of its key
     merges: np.ndarray
     # word -> id + 1: words that are looked up whole, since merges do not make these tokens
     tokens: _WordTable
@@ -7533,10 +7540,11 @@ def _bpe_tables_and_merges(model, unknown_letter=-1, samples=False):
     fields = _letter_fields(model, unknown_letter)
     byte_pairs = np.full(1 << 16, LOOK_UP)
     fields |= {"tokens": lookup.table, "parts": parts, "byte_pairs": byte_pairs}
-    size = 1 << max(6, (2 * n_merges - 1).bit_length())
+    # for n slots, `_merge_key` needs ids below 2 ** ((log2(n) + 21) // 2)
+    size = 1 << max(6, (2 * n_merges - 1).bit_length(), 2 * len(tokens.sizes).bit_length() - 21)
     is_filled = False
     while not is_filled:
-        merges = np.full((size, 2), NO_MERGE, u64)
+        merges = np.full(size, NO_MERGE)
         tables = BpeTables(**fields, merges=merges)
         pairs, is_filled = _fill_merges(rows, keeps_all, tokens, tables)
         size *= 2
@@ -7633,48 +7641,60 @@ def _merges_as_ids(merges, id_of):
         ]
     except KeyError as error:
         raise InputError(f"a merge has or makes {error}, which is not in the vocabulary") from None
+    require(len(merges) < MAX_ID, f"a BPE has fewer than {MAX_ID:,} merges")
     return np.array(columns, i64).T.copy()
 
 
 @inline_kernel
-def _merge_slots(key, merges):
-    """Return the two slots of `BpeTables.merges` where two ids, uint64, may be."""
-    mask = u64(len(merges) - 1)
-    slot = key * u64(0x9E3779B97F4A7C15) >> u64(32) & mask
-    return slot, key * u64(0xD6E8FEB86659FD93) >> u64(32) & mask
+def _merge_key(left, right, merges):
+    """Mix two ids: returns their first slot in `BpeTables.merges`, and the KEY_PART of their entry.
+
+    Mixing is multiplication by an odd number, so no other pair has the same slot and part.
+    """
+    bits = count_bits(u64(len(merges) - 1))
+    id_bits = (bits + u64(21)) >> ONE
+    pair = u64(left) << id_bits | u64(right)
+    key = (pair << (u64(64) - u64(2) * id_bits)) * u64(0x9E3779B97F4A7C15)
+    return key >> (u64(64) - bits), key << bits
+
+
+@inline_kernel
+def _other_slot(slot, key_part, merges):
+    """Return the other slot of a key."""
+    bits = count_bits(u64(len(merges) - 1))
+    return slot ^ (key_part * u64(0xD6E8FEB86659FD93) >> (u64(64) - bits))
 
 
 @inline_kernel
 def _find_merge(left, right, merges):
-    """Look up the entry of a pair of ids, uint64, or NO_MERGE.
+    """Look up the entry of a pair of ids, uint64; one from NO_RANK on if it does not merge.
 
-    Most pairs have none, but which is hard to predict. So this is fast since it has no branch.
+    Most pairs do not, but which is hard to predict. So this is fast since it has no branch: the
+    part of the key of another pair leaves high bits.
     """
-    key = u64(left) << u64(32) | u64(right)
-    slot, other = _merge_slots(key, merges)
-    entry = merges[slot, 1] if merges[slot, 0] == key else NO_MERGE
-    return min(entry, merges[other, 1] if merges[other, 0] == key else NO_MERGE)
+    slot, key_part = _merge_key(left, right, merges)
+    other = _other_slot(slot, key_part, merges)
+    return min(merges[slot] ^ key_part, merges[other] ^ key_part ^ OTHER_SLOT)
 
 
 @kernel
-def _enter_merge(key, entry, merges):
-    """Add two ids, which are not in `BpeTables.merges` yet; returns whether there was room.
+def _enter_merge(left, right, entry, merges):
+    """Add the entry of two ids that are not in `BpeTables.merges`; returns whether there was room.
 
-    They take their slot from another pair, which moves to its other slot, and so on.
+    It takes its slot from another entry, which moves to its other slot, and so on.
     """
-    slot, _ = _merge_slots(key, merges)
+    slot, key_part = _merge_key(left, right, merges)
+    entry |= key_part
     n = len(merges)
-    while key != NO_MERGE and n:
-        moved = merges[slot, 0]
-        moved_entry = merges[slot, 1]
-        merges[slot, 0] = key
-        merges[slot, 1] = entry
-        key = moved
-        entry = moved_entry
-        first, second = _merge_slots(key, merges)
-        slot ^= first ^ second
+    while entry != NO_MERGE and n:
+        moved = merges[slot]
+        merges[slot] = entry
+        entry = moved
+        if entry != NO_MERGE:
+            entry ^= OTHER_SLOT
+        slot = _other_slot(slot, entry & KEY_PART, merges)
         n -= 1
-    return key == NO_MERGE
+    return entry == NO_MERGE
 
 
 @inline_kernel
@@ -7731,16 +7751,16 @@ def _merge_short(n, text, start, byte_pairs, merges, scratch, ids, at):
     """
     first = u64(at)
     last = u64(max(n - 1, 0))
-    lowest = NO_RANK  # the lowest rank in the upper half, and its position
+    lowest = NO_RANK  # the lowest rank, and its position in the lower bits
     for k in range(last):
         entry = byte_pairs[i64(text[start + k]) << 8 | text[start + k + 1]]
         if entry == LOOK_UP:
             entry = _find_merge(ids[first + u64(k)], ids[first + u64(k) + ONE], merges)
         scratch[u64(k)] = entry
-        lowest = min(lowest, entry & NO_RANK | u64(k))
+        lowest = min(lowest, entry & ~ID_MASK | u64(k))
     while lowest < NO_RANK:
-        i = lowest & LOW_HALF
-        token_id = u32(scratch[i] & LOW_HALF)
+        i = lowest & ID_MASK
+        token_id = u32(scratch[i] & ID_MASK)
         ids[first + i + ONE] = token_id
         last -= ONE
         if i < last:
@@ -7755,7 +7775,7 @@ def _merge_short(n, text, start, byte_pairs, merges, scratch, ids, at):
             entry = scratch[j]
             scratch[u64(k)] = entry
             ids[first + u64(k)] = ids[first + j]
-            lowest = min(lowest, entry & NO_RANK | u64(k))
+            lowest = min(lowest, entry & ~ID_MASK | u64(k))
         ids[first + last] = ids[first + last + ONE]
     return min(n, i64(last) + 1)
 
@@ -7798,9 +7818,9 @@ def _queue_merge(left, right, merges, symbols, entries, heap, size):
     The arrays are those of `_merge_long`: symbols, uint32[N]; entries, uint64[N]; and the heap.
     """
     entries[left] = _find_merge(symbols[left], symbols[right], merges)
-    if entries[left] == NO_MERGE:
+    if entries[left] >= NO_RANK:
         return size
-    _heap_push(heap, size, entries[left] & ~LOW_HALF | u64(left))
+    _heap_push(heap, size, entries[left] >> ID_BITS << u64(32) | u64(left))
     return size + 1
 
 
@@ -7837,8 +7857,7 @@ def _merge_long(n, tables, alpha, state, ids, at):
         i = i64(item & LOW_HALF)
         # Skip the item if one of its symbols was merged meanwhile, or if it is a duplicate, due to
         # equal ranks.
-        has_other_rank = (entries[i] ^ item) >> u64(32)
-        if entries[i] == NO_MERGE or has_other_rank or item == left_out:
+        if entries[i] >> ID_BITS != item >> u64(32) or item == left_out:
             continue
         if alpha > 0.0 and _random(state) < alpha:
             end -= 1
@@ -7851,7 +7870,7 @@ def _merge_long(n, tables, alpha, state, ids, at):
         left_out = NO_MERGE
         j = after[i]
         k = after[j]
-        symbols[i] = entries[i] & LOW_HALF
+        symbols[i] = entries[i] & ID_MASK
         after[i] = k
         entries[i] = NO_MERGE
         entries[j] = NO_MERGE
@@ -7956,6 +7975,7 @@ def _fill_byte_pairs(is_inside, tables):
         entry = NO_TOKEN
         if is_inside[k]:
             entry = _find_merge(letter_ids[k >> 8], letter_ids[k & 255], tables.merges)
+            entry = entry if entry < NO_RANK else NO_MERGE
         tables.byte_pairs[k] = entry
 
 
@@ -7992,7 +8012,7 @@ def _fill_merges(rows, keeps_all, tokens, tables):
         left = rows[m, 0]
         right = rows[m, 1]
         token_id = rows[m, 2]
-        entry = u64(rows[m, 3]) << u64(32) | u64(token_id)
+        entry = u64(rows[m, 3]) << ID_BITS | u64(token_id)
         if token_id != last:
             start = starts[token_id]
             n = segment_bpe(text, start, sizes[token_id], tables, memory, ids, ZERO)
@@ -8003,9 +8023,8 @@ def _fill_merges(rows, keeps_all, tokens, tables):
             right = pairs[token_id, 1] = i64(ids[1])
         elif left == ANY_PAIR or not keeps_all:
             continue
-        if _find_merge(left, right, merges) == NO_MERGE:  # a pair may come twice, the best first
-            key = u64(left) << u64(32) | u64(right)
-            is_filled &= _enter_merge(key, entry, merges)
+        if _find_merge(left, right, merges) >= NO_RANK:  # a pair may come twice, the best first
+            is_filled &= _enter_merge(left, right, entry, merges)
     return pairs, is_filled
 
 
@@ -13418,13 +13437,14 @@ def words_of_model(model: Model, words: Words, letters: Sequence[bytes] = ()) ->
     model = dataclasses.replace(model, vocab=vocab)
     fallback = fallback_tokens(model)
     token_ids = [token_id for token_id in model.ordinary if model.vocab[token_id] not in fallback]
-    symbol_of = np.full(MAX_ID + 1, -1, np.int32)
+    unknown = max(model.vocab, default=-1) + 1
+    symbol_of = np.full(unknown + 1, -1, np.int32)
     symbol_of[token_ids] = np.arange(len(token_ids))
     ids = np.empty(len(words.symbols) + 2, u32)
     offsets = np.zeros_like(words.offsets)
     text = _with_padding(words.symbols.astype(u8))
     memory = np.empty(MAX_LINEAR_MERGE, u64)
-    tables = bpe_tables(model, unknown_letter=MAX_ID)
+    tables = bpe_tables(model, unknown_letter=unknown)
     n = _segment_words(text, words.offsets, tables, memory, ids, offsets)
     alphabet = [model.vocab[token_id] for token_id in token_ids]
     return _split_at_unknown(symbol_of[ids[:n]], offsets, words.counts, alphabet)

@@ -3008,13 +3008,18 @@ def test_the_exact_pattern_keeps_together_what_may_be_one_token(more, fields, wo
         assert "|".join(regex.findall(pattern, "ab▁bzz▁d▁a")) == words
 
 
-@pytest.mark.parametrize("n", [31, 32, 33, 2048, 16384])
-def test_a_table_that_is_full_of_merges_has_them_all(n):
-    pairs = list(itertools.islice(itertools.product(BYTES, repeat=2), 0, None, 65536 // n))[:n]
-    ours = bpe.Tokenizer.from_merges(pairs, pattern="none")
-    assert ours.encode_batch([*map(b"".join, pairs)], "none") == [[256 + k] for k in range(n)]
-    others = {*itertools.product(BYTES[:40], repeat=2)}.difference(pairs)
-    assert {*map(len, ours.encode_batch([*map(b"".join, others)], "none"))} == {2}
+@pytest.mark.parametrize("n, step", [(31, 1), (32, 7281), (33, 1), (2048, 910), (16384, 126)])
+def test_a_table_that_is_full_of_merges_has_them_and_no_others(n, step):
+    every_pair = [*itertools.product(BYTES, repeat=2)]
+    pairs = every_pair[:: 65536 // n][:n]
+    tokens = [*BYTES, *map(b"".join, pairs)]
+    vocab = {step * k: token for k, token in enumerate(tokens)}
+    assert bpe.MAX_ID - step * len(tokens) > 0
+    ours = bpe.Tokenizer(vocab, pairs, pattern="none")
+    ids = ours.encode_batch(tokens, "none")
+    assert ids == [[id] for id in vocab]
+    others = [*map(b"".join, {*every_pair}.difference(pairs))]
+    assert {*map(len, ours.encode_batch(others, "none"))} == {2}
 
 
 @examples(60)
