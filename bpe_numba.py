@@ -6989,6 +6989,7 @@ class Model:
                     only among its added tokens
     unused          the ids of tokens that no text becomes
     extra           data of a kind of your own, as JSON; a tokenizer.json has it in its "model"
+    proto           the content of the .model of SentencePiece that the model was read from
 
     The text of a special token mostly equals the bytes of its id, but some files have tokens like
     "Ċ" with the id of a line feed. Raises ValueError for an invalid model.
@@ -7021,6 +7022,7 @@ class Model:
     added_from: int = MAX_ID
     unused: Collection[int] = ()
     extra: dict = dataclasses.field(default_factory=dict)
+    proto: bytes = b""
 
     def __post_init__(self):
         self.vocab = dict(self.vocab)
@@ -9348,8 +9350,9 @@ def segment_unigram(text, start, size, tables, memory, ids, at):
 #     huggingface    tokenizer.json and two more    two texts of one id
 #     gpt2           vocab.json, merges.txt         pattern, normalizer, flags, unknown tokens
 #     tiktoken       .tiktoken, and a .json         merges not in order of ids, normalizer, flags
+#     sentencepiece  .model                         all but a .model that was read, and new tokens
 #
-# SentencePiece's .model and BERT's vocab.txt are only read.
+# BERT's vocab.txt and Mistral's tekken.json are only read.
 #
 # The name of a token is the string that stands for it in a file. Tokens of characters are their
 # own names. In the name of a token of bytes, each byte is one of GPT-2's characters: {"Ġhi": 300}
@@ -9611,15 +9614,17 @@ def _require_same(model, other):
         added_tokens = {text: own._replace(normalized=False) for text, own in added_tokens.items()}
     model = dataclasses.replace(model, added_tokens=added_tokens)
     for field in ("kind", "alphabet", "vocab", "special_tokens", "added_tokens", "normalizer_steps",
-                  "unk_token", "byte_fallback", "fuse_unk", "word_suffix"):  # fmt: skip
+                  "unk_token", "byte_fallback", "fuse_unk", "word_suffix", "pattern"):  # fmt: skip
         ours = getattr(model, field)
         theirs = getattr(other, field)
         if ours != theirs:
             raise InputError(f"it cannot represent the {field} {ours!r:.130}, only {theirs!r:.130}")
-    require(
-        _as_merges(model) == _as_merges(other) or _makings(model) == _makings(other),
-        "it would make some tokens differently or in another order",
-    )
+    if model.kind == "unigram":
+        scores = other.scores[: len(model.scores)]  # the rest is for special tokens
+        is_same = dataclasses.replace(other, scores=scores).digest == model.digest
+    else:
+        is_same = _as_merges(model) == _as_merges(other) or _makings(model) == _makings(other)
+    require(is_same, "it would make some tokens differently or in another order")
 
 
 def _makings(model):
@@ -10406,7 +10411,38 @@ def read_sentencepiece(data):
         byte_fallback=trainer.byte_fallback,
         fuse_unk=True,
         config=config,
+        proto=data,
     )
+
+
+@naming_file("a .model cannot hold this tokenizer")
+def write_sentencepiece(model):
+    """Write the .model that was read again, and a piece for each new token.
+
+    A new token of a BPE is worse than all others, in the order of ids. A new special token becomes
+    a control token, which SentencePiece does not find in a text.
+    """
+    require(
+        model.proto,
+        "it was not read from a .model; a folder that has such a file may have a tokenizer.json, "
+        "too, so name the file",
+    )
+    proto = _parse_sentencepiece(model.proto)
+    lowest = np.float32(min(piece.score for piece in proto.pieces))
+    ordinary = set(model.ordinary)
+    for token_id in range(len(proto.pieces), len(model.vocab)):
+        piece = proto.pieces.add(piece=model.vocab[token_id].decode())
+        if token_id not in ordinary:
+            piece.type = _CONTROL
+        elif model.kind == "unigram":
+            piece.score = model.scores[token_id]
+        else:
+            lowest = np.nextafter(lowest, np.float32(-np.inf))
+            piece.score = lowest
+        proto.trainer_spec.vocab_size = len(proto.pieces)
+    data = proto.SerializeToString()
+    _require_same(model, read_sentencepiece(data))
+    return {"tokenizer.model": data}
 
 
 def _parse_sentencepiece(data):
@@ -10708,7 +10744,7 @@ FORMATS = {
     # A ModelProto begins with its pieces. The tag of this field is the byte of a newline; those of
     # the score and the type of the first piece are 0x15 and 0x18.
     "sentencepiece": Format(
-        read_sentencepiece, None, "tokenizer.model", rb"(?s)\n.{1,200}?[\x15\x18]"
+        read_sentencepiece, write_sentencepiece, "tokenizer.model", rb"(?s)\n.{1,200}?[\x15\x18]"
     ),
     "bert": Format(read_bert, None, "vocab.txt", rb"(?ms)(?:.*?\n)??(?:##|\[UNK\]\r?$)"),
 }
@@ -10842,9 +10878,10 @@ def _model_of(tokenizer):
 def save_model(model, path, format=None):
     """Write a model folder in one of WRITTEN_FORMATS.
 
-    By default that is tokenizer.json, and GPT-2's two files if that is possible. A path with the
-    suffix of the first file of the format, such as model.tiktoken, is the name of that file. Files
-    of other FORMATS stay in the folder. A warning names them, since `load_model` may read them.
+    By default that is tokenizer.json, and GPT-2's two files or a .model if that is possible. A path
+    with the suffix of the first file of the format, such as model.tiktoken, is the name of that
+    file. Files of other FORMATS stay in the folder. A warning names them, since `load_model` may
+    read them.
     """
     path = as_path(path)
     name = format or "huggingface"
@@ -10864,10 +10901,14 @@ def save_model(model, path, format=None):
             },
         )
         return
-    plain = model.kind == "bpe" and model.merges is not None
-    if format is None and plain and not model.ignore_merges:
+    others = []
+    if model.kind == "bpe" and model.merges is not None and not model.ignore_merges:
+        others.append(write_gpt2)
+    if model.proto:
+        others.append(write_sentencepiece)
+    for write in others if format is None else ():
         with contextlib.suppress(InputError):
-            texts |= write_gpt2(model)
+            texts |= write(model)
     atomic_write_all(path, texts)
     files = {form.file for form in FORMATS.values() if (path / form.file).is_file()}
     others = sorted(files - texts.keys())
@@ -11608,7 +11649,9 @@ class Tokenizer:
         "gpt2"          vocab.json, merges.txt
         "tiktoken"      tokenizer.tiktoken, and the pattern and the special tokens in
                         tokenizer.tiktoken.json
-        None            those of "huggingface", and also those of "gpt2" if that is possible
+        "sentencepiece" tokenizer.model, if the tokenizer was read from a .model; with new tokens
+        None            those of "huggingface", and also those of the others but "tiktoken", if that
+                        is possible
 
         A path such as "a.json" is the name of the first file; the others are then a.* as well.
         Raises ValueError if the format cannot represent the model.
@@ -13310,6 +13353,17 @@ def _family_of(model):
     return max(names, key=lambda name: FAMILIES[name].alphabet == model.alphabet)
 
 
+def _word_pattern(model):
+    """Return the pattern of the words to learn from, where the model may not cut a text.
+
+    SentencePiece learns from words that begin with a mark, and looks for tokens in whole texts.
+    """
+    normalizer = json.dumps(model.normalizer_steps)
+    has_marks = json.dumps(MARK) in normalizer or "SentencePiece" in normalizer
+    is_whole = Pattern(model.pattern).steps == Pattern("none").steps
+    return Split(MARK, "merged_with_next") if is_whole and has_marks else model.pattern
+
+
 def start_like(model: AnyModel, special_tokens: Sequence[str] = ()) -> Start:
     """Start with a model without its learnt tokens.
 
@@ -13343,7 +13397,7 @@ def start_like(model: AnyModel, special_tokens: Sequence[str] = ()) -> Start:
         unused=(),
         **fields,
     )
-    return Start(base, family, places, base.pattern)
+    return Start(base, family, places, _word_pattern(base))
 
 
 def start_from(
@@ -13366,7 +13420,7 @@ def start_from(
         names = dict.fromkeys([*model.special_tokens, *_check_learnt_texts(special_tokens)])
         fields["special_tokens"] = [*names]
     base = dataclasses.replace(model, **fields)
-    return Start(base, family, None, base.pattern)
+    return Start(base, family, None, _word_pattern(base))
 
 
 def _with_ids(part, ids):
@@ -13887,8 +13941,9 @@ def convert(
     """Write a model in another format.
 
     model           a file or a folder of any format
-    out             folder to write; or a file with the suffix of the format: .json, .tiktoken
-    to              the format: huggingface, gpt2 or tiktoken
+    out             folder to write; or a file with the suffix of the format: .json, .tiktoken,
+                    .model
+    to              the format: huggingface, gpt2, tiktoken or sentencepiece
     special_tokens  a special token to add; it gets the next id, if it is new
     template        the special tokens that AutoTokenizer puts around a text, such as
                     "[CLS] $A [SEP]"

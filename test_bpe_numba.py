@@ -3977,6 +3977,34 @@ def test_private_characters_of_a_text_stand_for_no_symbols(nfkc_with_symbols, te
     assert ours._normalizer.normalize(text.encode()).decode() == theirs.normalize(text)
 
 
+@pytest.mark.parametrize("options", SENTENCEPIECE, ids=str)
+@pytest.mark.filterwarnings("ignore:some ids may differ", "ignore:coverage")
+def test_a_model_of_sentencepiece_is_written_again_with_new_tokens(options, prose, tmp_path):
+    theirs, file = trained_there(tmp_path, prose, **options)
+    old = bpe.Tokenizer.load(file)
+    old.save(tmp_path / "again.model", "sentencepiece")
+    assert (tmp_path / "again.model").read_bytes() == file.read_bytes()
+    if options["model_type"] == "char":
+        return
+    news = ["☃中文文字 ☃☃ self.the " * 9, *prose[:40]]
+    grown = bpe.train(texts=news, vocab_size=len(old) + 30, from_=old, workers=1).tokenizer
+    grown = grown.with_special_tokens(["<new>"])
+    grown.save(tmp_path / "folder")
+    new = sentencepiece.SentencePieceProcessor(model_file=f"{tmp_path}/folder/tokenizer.model")
+    assert new.is_control(len(old) + 30) and new.get_piece_size() == len(grown)
+    n_kept = 0
+    for text in [*news, *prose, "  a \n\tﬁ…<x>def<new> ", "<0x0A>é\u0301ж"]:
+        ids = new.encode(text)
+        assert ids == grown.encode(text, "none")
+        if max(ids, default=0) < len(old):
+            assert ids == theirs.encode(text)
+            n_kept += 1
+    assert n_kept > 9 and max(new.encode(news[0])) >= len(old)
+    with refusal("a .model cannot hold this tokenizer: it cannot represent the pattern"):
+        changed = dataclasses.replace(grown.model, pattern="gpt2")
+        bpe.save_model(changed, tmp_path / "no.model", "sentencepiece")
+
+
 def model_of_pieces(here, pieces, kind):
     spec = {"add_dummy_prefix": kind == 1, "remove_extra_whitespaces": kind == 2}
     file = here.folder / "m.model"
@@ -8199,7 +8227,8 @@ REFUSED_CALLS = [
     (lambda: save({0: b"a"}, [(b"a", b"b")]), "a merge has or makes b'b'"),
     (lambda: save({0: b"a", 1: b"aa"}, [("a", "a")]), "merges are pairs"),
     (lambda: save(BYTE_VOCAB | {256: b" the"}, [], ["Ġthe"]), "would both be 'Ġthe'"),
-    (lambda: save(AB, format="sentencepiece"), "there are huggingface, gpt2, tiktoken"),
+    (lambda: save(AB, format="sp"), "there are huggingface, gpt2, tiktoken, sentencepiece"),
+    (lambda: save(AB, format="sentencepiece"), "was not read from a .model"),
     (lambda: save(AB, format="gpt2", ignore_merges=True), "represent the special_tokens"),
     (lambda: save(BYTE_VOCAB, [], ["<a>"], "gpt2", added_tokens=FLAGS), "the added_tokens"),
     (lambda: save(AB, format="gpt2", pattern=[bpe.Metaspace(" "), "gpt2"]), "GPT-2"),
