@@ -7367,6 +7367,7 @@ SHORT_BYTES = 1 << 12  # of a text that one call of a kernel encodes
 # the names of the tokens for the bytes of unknown characters
 _FALLBACK_TOKENS = [f"<0x{b:02X}>".encode() for b in range(256)]
 CACHE_ENTRIES = 1 << 14  # entries of a new cache; a larger table than the words need is slower
+MAX_CACHE_ENTRIES = 1 << 20  # of the cache of each thread
 MAX_CACHED_BYTES = 1 << 12  # of a word; longer words take too much space
 UNCACHED = -2  # for n ids that the cache must not keep, `segment` returns UNCACHED - n
 
@@ -11219,10 +11220,10 @@ def _list_edges(text, trie):
 class _Encoder:
     """The state of one encoding thread."""
 
-    def __init__(self, model, tables, pattern, cache_size):
+    def __init__(self, model, tables, pattern):
         self.model = model
         self.scan = _new_scan()
-        pool = np.empty(max(16 * cache_size, 1 << 16), u32)
+        pool = np.empty(max(16 * MAX_CACHE_ENTRIES, 1 << 16), u32)
         text = np.empty(SHORT_BYTES + 2 * PADDING, u8)
         self._short_text = memoryview(text)
         self._short_ids = np.empty(len(text), u32)
@@ -11234,18 +11235,19 @@ class _Encoder:
             *self.scan,
             np.empty(4 * KEYS, u64),
             KINDS[model.kind].memory(),
-            _new_word_table(min(CACHE_ENTRIES, cache_size), len(pool)),
+            _new_word_table(min(CACHE_ENTRIES, MAX_CACHE_ENTRIES), len(pool)),
             pool,
             *[0] * 4,  # nothing is encoded yet
-            cache_size,
+            MAX_CACHE_ENTRIES,
             self._special,
             *self._short,
         )
 
-    def encode_short(self, data, special):
+    def encode_short(self, data, special, convert):
         """Encode one text of up to SHORT_BYTES after Pretokenizer.apply_to_text, in one call.
 
-        Returns the ids, an array that the next call uses again; None for a letter without a token.
+        The array of the ids is used again, so `convert`, a method of arrays, makes the result. It
+        is None for a letter without a token.
         """
         if special is not self._special:
             _take_text(self.workspace, special, *self._short)
@@ -11253,7 +11255,7 @@ class _Encoder:
         n = len(data)
         self._short_text[:n] = data
         n = _encode_flat(self.workspace, n, BOUNDARY, 0)
-        return self._short_ids[:n] if n >= 0 else None
+        return convert(self._short_ids[:n]) if n >= 0 else None
 
     def encode(self, texts, pretokenizer, parts, sampling=None):
         """Encode texts, in parts from `Tokenizer._parts`; returns the ids and their offsets.
@@ -11329,8 +11331,6 @@ class Tokenizer:
     special_tokens  strings, or {string: id}; strings that are not in the vocabulary get the next
                     ids
     pattern         the name of a pattern, a regular expression, or a list of steps that cut in turn
-    cache_size      approximate number of pretokens in the cache of each thread; rounded up to a
-                    power of two
     fields          further fields of a Model, such as ignore_merges and added_tokens
 
     Threads may share a tokenizer, and it can be pickled. Raises ValueError for an invalid
@@ -11351,11 +11351,9 @@ class Tokenizer:
         merges: Sequence[Merge] | None,
         special_tokens: SpecialTokens = None,
         pattern: PatternSource = "gpt2",
-        *,
-        cache_size: int = 1 << 20,
         **fields: object,
     ):
-        self._compile(Model(vocab, merges, special_tokens, pattern, **fields), cache_size)
+        self._compile(Model(vocab, merges, special_tokens, pattern, **fields))
 
     @classmethod
     def from_merges(
@@ -11418,24 +11416,21 @@ class Tokenizer:
         return cls.from_model(Model(vocab, merges.merges, special_tokens, **fields))
 
     @classmethod
-    def from_model(
-        cls, model: Model, cache_size: int = 1 << 20, *, is_checked: bool = False
-    ) -> Tokenizer:
+    def from_model(cls, model: Model, *, is_checked: bool = False) -> Tokenizer:
         """Make a tokenizer from a Model of any kind.
 
         is_checked  the model is known to be right, so that its tables are made when they are needed
         """
         tokenizer = cls.__new__(cls)
-        tokenizer._compile(model, cache_size, is_checked)
+        tokenizer._compile(model, is_checked)
         return tokenizer
 
     @interruptible
-    def _compile(self, model, cache_size, is_checked=False):
+    def _compile(self, model, is_checked=False):
         """Make all that the tokenizer computes from its model; but see `from_model`."""
         require_known("kind of model", model.kind, KINDS)
         self.model = model
         self.pattern = _working_pattern(model)
-        self._cache_size = 1 << max(2, cache_size - 1).bit_length()
         self._normalizer = Normalizer(model.normalizer)
         tokens = dict(model.vocab)
         for text, added in model.added_tokens.items():
@@ -11459,7 +11454,7 @@ class Tokenizer:
         >>> tokenizer.truncated(258).merges, tokenizer.truncated(258).encode("abab<|end|>")
         ([(b'a', b'b')], [257, 257, 0])
         """
-        return Tokenizer.from_model(truncate(self.model, vocab_size), self._cache_size)
+        return Tokenizer.from_model(truncate(self.model, vocab_size))
 
     vocab = property(
         attrgetter("model.vocab"), doc="The tokens by their ids, including special tokens."
@@ -11587,12 +11582,12 @@ class Tokenizer:
 
     @functools.cached_property
     def _pickled(self):
-        """The model without `config`, which may change, the cache size, and a class.
+        """The model without `config`, which may change, and a class.
 
         Reading the class imports its file, which may add the kind of the model to KINDS.
         """
         model = dataclasses.replace(self.model, config={})
-        state = model, self._cache_size, KINDS[model.kind].tables_type
+        state = model, KINDS[model.kind].tables_type
         return zlib.compress(pickle.dumps(state), 1)
 
     @classmethod
@@ -11711,7 +11706,7 @@ class Tokenizer:
         model = add_special_tokens(self.model, dict.fromkeys(texts, PLAIN_TOKEN))
         if template is not None:
             model.post_processor = template_processing(template, model.special_tokens)
-        return Tokenizer.from_model(model, self._cache_size)
+        return Tokenizer.from_model(model)
 
     def as_hf(self):
         """Make a tokenizer of transformers that encodes plain texts here, with the same results.
@@ -11799,10 +11794,7 @@ class Tokenizer:
         return ids
 
     def _encode_short(self, text, allowed_special, convert):
-        """Encode a text in one call of a kernel, and convert its ids; None if that is impossible.
-
-        convert  a method of arrays: that of the encoder is used again
-        """
+        """Encode a text in one call of a kernel, see `encode_short`; None if that is impossible."""
         if _text_size(text) > SHORT_BYTES:
             return None
         pretokenizer = self._prepare(allowed_special)
@@ -11810,9 +11802,7 @@ class Tokenizer:
         if data is None or len(data) > SHORT_BYTES or END in data:
             return None
         encoder = self._take_encoder()
-        ids = encoder.encode_short(data, pretokenizer.last_special)
-        if ids is not None:
-            ids = convert(ids)
+        ids = encoder.encode_short(data, pretokenizer.last_special, convert)
         self._idle.append(encoder)
         return ids
 
@@ -11886,7 +11876,7 @@ class Tokenizer:
         try:
             return self._idle.pop()
         except IndexError:
-            return _Encoder(self.model, self._tables, self.pattern, self._cache_size)
+            return _Encoder(self.model, self._tables, self.pattern)
 
     @interruptible
     def encode_texts(
@@ -12250,8 +12240,8 @@ class DecodeStream:
 @functools.lru_cache(maxsize=4)
 def _unpickle_once(pickled):
     """Make a tokenizer once in each process, although it is sent with every task."""
-    model, cache_size, _ = pickle.loads(zlib.decompress(pickled))
-    return Tokenizer.from_model(model, cache_size)
+    model, _ = pickle.loads(zlib.decompress(pickled))
+    return Tokenizer.from_model(model)
 
 
 def _copied(tokenizer, **changes):
@@ -12329,17 +12319,17 @@ class _FastTexts(_Swapped):
     """The methods of a fast tokenizer of transformers that encode here; see `Tokenizer.as_hf`."""
 
     _state = None  # that of the library's tokenizer for which `_ours` was made
-    _model_state = None  # that of its model and added tokens, which takes some time
+    _written = None  # a hash of all its parts, which takes some time
 
     def add_tokens(self, *arguments, **options):
         """Add tokens, which `_ours` lacks."""
-        self._model_state = None
+        self._written = None
         return super().add_tokens(*arguments, **options)
 
     @property
     def backend_tokenizer(self):
-        """The library's tokenizer, whose model the caller may change."""
-        self._model_state = None
+        """The library's tokenizer, which the caller may change."""
+        self._written = None
         return self._tokenizer
 
     def _current(self):
@@ -12349,11 +12339,10 @@ class _FastTexts(_Swapped):
         """
         backend = self._tokenizer
         # Three references are those of this object, of `backend` and of the call.
-        if self._model_state is None or sys.getrefcount(backend) > 3:
-            added = str(backend.get_added_tokens_decoder())
-            self._model_state = hash(backend.model.__getstate__()), added
-        parts = backend.normalizer, backend.pre_tokenizer, backend.post_processor
-        state = [self._model_state, *(part and part.__getstate__() for part in parts)]
+        if self._written is None or sys.getrefcount(backend) > 3:
+            self._written = hash(backend.to_str())
+        processor = backend.post_processor  # the only part that transformers changes itself
+        state = self._written, processor and processor.__getstate__()
         if state != self._state:
             self._state = state
             self._ours = None
@@ -12516,18 +12505,6 @@ def _encode_blocks(tokenizer, options, seed, added_ids, dtype, source, blocks):
     return encoded
 
 
-def _id_type(largest, dtype):
-    """Return the dtype of ids in a file; "auto" is the smaller one that holds the largest id."""
-    require_known("`dtype`", dtype, ("auto", "uint16", "uint32"))
-    if dtype == "auto":
-        return np.min_scalar_type(max(largest, 256))
-    require(
-        largest <= np.iinfo(dtype).max,
-        f"{dtype} does not hold the id {largest:,} of this vocabulary: use uint32",
-    )
-    return np.dtype(dtype)
-
-
 def _open_output(path):
     """Open a file by `atomic_write`, or standard output."""
     if path == STANDARD_STREAM:
@@ -12659,7 +12636,6 @@ def encode_files(
     inputs: Files,
     out: PathName = "-",
     *,
-    dtype: str = "auto",
     append: str | None = None,
     add_special_tokens: bool = False,
     val_fraction: float | None = None,
@@ -12682,8 +12658,6 @@ def encode_files(
     out              a .npy file; a .bin file for numbers without a header; or a .txt file for
                      decimal numbers with a document on each line, or - for these on standard
                      output. A file gets a description next to it, with .json added to its name
-    dtype            type of the ids: uint16, uint32, or auto, the smaller one that holds every id
-                     of the vocabulary
     append           special token that ends every document. Documents are files, lines of .jsonl
                      files and rows of Parquet files, and may be empty; this token in a text also
                      ends one, and is not written twice
@@ -12720,7 +12694,7 @@ def encode_files(
     if tokenizer.pattern.warning:
         note(tokenizer.pattern.warning)
     paths = _name_outputs(out, val_fraction)
-    id_type = _id_type(tokenizer.vocab_size - 1, dtype)
+    id_type = np.min_scalar_type(max(tokenizer.vocab_size - 1, 256))  # uint16 or uint32
     engine = Engine(workers, progress)
     source = tokenizer.source(inputs, allowed_special, text_field, skip_bad_lines)
     outputs = [*paths, *map(_sidecar, paths)]
