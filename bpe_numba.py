@@ -12203,14 +12203,15 @@ class DecodeStream:
         if self._skipped_ids:
             ids = ids[~np.isin(ids, self._skipped_ids)]
         vocab = self._tokenizer.vocab
-        ids = np.append(self._held_ids, ids)
+        if len(self._held_ids):
+            ids = np.append(self._held_ids, ids)
         n = len(ids)
         while n and not is_last and vocab.get(ids[n - 1]) in self._byte_names:
             n -= 1
         data = self._tokenizer.decode_bytes(ids[:n], continues=self._continues)
         # the bytes of a character may come one by one, but a run of tokens like <0xE4> is whole
         text = self._decode_utf8(data, is_last or bool(self._byte_names))
-        if "\ufffd" in text and self._byte_names:
+        if self._byte_names and "\ufffd" in text:
             text = self._decode_runs(ids[:n])
         self._held_ids = ids[n:]
         if n:
