@@ -12878,25 +12878,16 @@ def train(
     required_chars: str = "",
     byte_fallback: bool = False,
     unk_token: str | None = None,
-    tie_break: str | None = None,
-    score: str | Callable | None = None,
-    min_frequency: int | None = None,
-    longest_token: int | None = None,
     balance: float | None = None,
     weights: Sequence[float] = (),
     max_words: int = MAX_WORDS,
     out: PathName | None = None,
     template: str | None = None,
-    bos_token: str | None = None,
-    eos_token: str | None = None,
-    pad_token: str | None = None,
-    model_max_length: int | None = None,
-    chat_template: PathName | None = None,
     text_field: str | None = None,
     skip_bad_lines: bool = False,
     workers: int | Executor | None = None,
     progress: bool = False,
-    **learner_options: object,
+    **options: object,
 ) -> Training:
     """Learn a vocabulary from text; returns the tokenizer with all measurements.
 
@@ -12938,6 +12929,19 @@ def train(
     byte_fallback      with characters: unknown characters become tokens of their bytes
     unk_token          with characters and no byte fallback: the token of unknown characters; the
                        default is <unk> or, with wordpiece, [UNK]
+    balance            each of the inputs is a language, and its share of the bytes becomes
+                       proportional to share ** balance: 1 changes nothing, and 0 makes all shares
+                       equal. The counts of words are multiplied, see `Words.add_up` (Conneau and
+                       Lample 2019, "Cross-lingual Language Model Pretraining")
+    weights            the factors of the counts of the inputs, by hand, in their order
+    max_words          drop the rarest words when there are more unique words than this; 0: never
+                       drop any
+    out                folder to write, as `Training.save` does
+
+    Also template, as in `convert`; text_field and skip_bad_lines, as in a Source; workers and
+    progress, as in an Engine. The other options are those of `transformers_config`, such as
+    eos_token, and those of the learner of the family:
+
     tie_break          the order of equally frequent pairs: bytes, the default, the greater bytes
                        first; least-bytes, the smaller bytes first; or ids, the smaller ids first
                        (the rule of Hugging Face)
@@ -12948,18 +12952,6 @@ def train(
     min_frequency      do not merge rarer pairs; 0 and 1 allow every pair
     longest_token      the most bytes of a token or, with characters, the most characters, without
                        the prefix of wordpiece; the default is 16 with unigram, else 65,536
-    balance            each of the inputs is a language, and its share of the bytes becomes
-                       proportional to share ** balance: 1 changes nothing, and 0 makes all shares
-                       equal. The counts of words are multiplied, see `Words.add_up` (Conneau and
-                       Lample 2019, "Cross-lingual Language Model Pretraining")
-    weights            the factors of the counts of the inputs, by hand, in their order
-    max_words          drop the rarest words when there are more unique words than this; 0: never
-                       drop any
-    out                folder to write, as `Training.save` does
-
-    Also template, bos_token, eos_token, pad_token, model_max_length and chat_template, as in
-    `convert`; text_field and skip_bad_lines, as in a Source; workers and progress, as in an Engine.
-    All other options are passed to the `learn` of a family of your own; see Family.
 
     Raises InputError for invalid options, before any work, and OSError for unreadable files.
 
@@ -12976,73 +12968,53 @@ def train(
     """
     engine = Engine(workers, progress)
     files, words_files, settings = _find_texts(inputs, texts, counts)
-    counted_pattern, counted_tokens, counted_normalizer = _open_settings(settings)
-    if like is None and from_ is None:
-        start = untrained(
-            model or "bpe",
-            special_tokens or counted_tokens,
-            special_tokens_at=special_tokens_at,
-            alphabet=alphabet,
-            pattern=pattern or counted_pattern,
-            mark=mark,
-            normalizer=normalizer or counted_normalizer,
-            byte_fallback=byte_fallback,
-            unk_token=unk_token,
-        )
+    given = {"special_tokens": special_tokens, "pattern": pattern, "normalizer": normalizer}
+    given |= {"like": like, "from_": from_, "model": model, "alphabet": alphabet, "mark": mark}
+    given |= {"byte_fallback": byte_fallback, "unk_token": unk_token}
+    given = {name: value for name, value in given.items() if value or value == ""}
+    if from_ is not None:
+        start = start_from(**given)
+    elif like is not None:
+        start = start_like(**given)
     else:
-        given = {"model": model, "alphabet": alphabet, "mark": mark, "normalizer": normalizer}
-        given |= {"byte_fallback": byte_fallback, "unk_token": unk_token}
-        given |= {"pattern": pattern} if from_ is None else {"like": like}
-        for name, value in given.items():
-            require(not value, f"`{name}` is that of the model: omit it with `like` and `from_`")
-        if from_ is None:
-            start = start_like(like, special_tokens)
-        else:
-            start = start_from(from_, special_tokens, pattern)
-    options = {"tie_break": tie_break, "score": score, "min_frequency": min_frequency}
-    options["longest_token"] = longest_token
-    options = {name: value for name, value in options.items() if value is not None}
-    options |= learner_options
+        start = untrained(**_open_settings(settings) | given, special_tokens_at=special_tokens_at)
     start.check(vocab_size, coverage, required_chars)
-    coverage = COVERAGE if coverage is None else coverage
-    _add_settings(
-        start.model,
-        template,
-        bos_token=bos_token,
-        eos_token=eos_token,
-        pad_token=pad_token,
-        unk_token=unk_token,
-        model_max_length=model_max_length,
-        chat_template=chat_template,
-    )
-    languages = ()
-    if balance is not None or weights:
-        languages = _find_languages(inputs, words_files and files, weights, balance)
+    coverage = coverage or COVERAGE
+    base = start.model
+    roles = _take(options, transformers_config) | {"unk_token": unk_token}
+    base.config |= transformers_config(base.special_tokens, **roles)
+    if template is not None:
+        base.post_processor = template_processing(template, base.special_tokens)
     source = start.source(None if words_files else files, text_field, skip_bad_lines)
     _check_settings(files, words_files, settings, source)
     if out is not None:
-        _check_folder(out)
+        check_writable(as_path(out))
+        if Path(out, "tokenizer.json").exists():
+            note(f"{out}: the model in this folder will be replaced when the new one is complete")
     timings = {}
-    # a small training compiles the kernels, and reveals bad options
-    word = Words.from_counts({b"aa": 1})
+    workers = engine.n_workers
     with stage("compile") as timings["compile"]:
         if source.files:
             _warn_of_source(source)
         compile_counting(source)
-        start.learn_symbols(word, 257, options, Engine(engine.n_workers))
+        # a small training compiles the kernels, and reveals bad options
+        word = Words.from_counts({b"aa": 1})
+        start.learn_symbols(word, 257, options, workers=workers)
     with stage("scan") as timings["scan"]:
         shares = {}
-        if languages:
-            counted, shares = _count_languages(
-                source, languages, words_files, engine, max_words, weights, balance
-            )
-        else:
+        if balance is None and not weights:
             counted = count(source, engine, words_files, max_words)
+        else:
+            inputs = files if words_files else inputs
+            counted, shares = _count_languages(
+                source, inputs, words_files, balance, weights, engine, max_words
+            )
         timings["scan"].n_bytes = counted.n_bytes * bool(source.files)
     require(len(counted.words.counts), f"no text to learn from in {_name_some(files)}")
     with stage("learn") as timings["learn"]:
+        more = {"workers": workers, "progress": progress}
         words = counted.words
-        learned = start.learn(words, vocab_size, coverage, options, engine, required_chars)
+        learned = start.learn(words, vocab_size, options, coverage, required_chars, **more)
     with stage("vocabulary") as timings["vocabulary"]:
         tokenizer = Tokenizer.from_model(start.build(learned), is_checked=True)
     if len(tokenizer) < vocab_size:
@@ -13057,28 +13029,10 @@ def train(
     return training
 
 
-def _count_languages(source, languages, words_files, engine, max_words, weights, balance):
-    """Count each language by itself; returns the sum of the weighted counts, and the shares."""
-    counted = words_files
-    if not words_files:
-        texts = (dataclasses.replace(source, files=path) for path in languages)
-        counted = [count(text, engine, (), max_words) for text in texts]
-    weighted, shares = _weigh_languages(languages, counted, weights, balance)
-    return count(dataclasses.replace(source, files=None), engine, weighted, max_words), shares
-
-
-def _check_folder(out):
-    """Check a folder for a model before the work; a note says if it has one."""
-    check_writable(as_path(out))
-    if Path(out, "tokenizer.json").exists():
-        note(f"{out}: the model in this folder will be replaced when the new one is complete")
-
-
-def _add_settings(model, template, **settings):
-    """Put a template around texts, and settings into tokenizer_config.json, of a model of ours."""
-    model.config |= transformers_config(model.special_tokens, **settings)
-    if template is not None:
-        model.post_processor = template_processing(template, model.special_tokens)
+def _take(options, function):
+    """Take those options out that are parameters of a function."""
+    names = inspect.signature(function).parameters.keys() & options.keys()
+    return {name: options.pop(name) for name in names}
 
 
 class Family(NamedTuple):
@@ -13153,10 +13107,8 @@ class Start(NamedTuple):
         is_of_bytes = self.model.alphabet == "bytes"
         require(coverage in (None, 1) or not is_of_bytes, "`coverage` goes with characters")
         require(not required_chars or not is_of_bytes, "`required_chars` goes with characters")
-        require(
-            coverage is None or 0 < coverage <= 1,
-            f"`coverage` is more than 0, and at most 1, not {coverage}",
-        )
+        is_share = coverage is None or 0 < coverage <= 1
+        require(is_share, f"`coverage` is more than 0, and at most 1, not {coverage}")
         n_least = len(self.model.vocab) + 1
         if self.places is not None and is_of_bytes:
             n_least += 255
@@ -13166,36 +13118,30 @@ class Start(NamedTuple):
             f"it must be a whole number from {n_least} to {MAX_ID:,}",
         )
 
-    def learn_symbols(self, words, n_symbols, options, engine=None, required_chars=""):
-        """Call the learner of the family with the options that it takes."""
+    def learn_symbols(self, words, n_symbols, options, **more):
+        """Call the learner of the family with its options, and with those of `more` it takes."""
         learner = FAMILIES[self.family].learn
-        names = inspect.signature(learner).parameters.keys()
-        for name in options.keys() - names:
-            raise InputError(f"`{name}` is no option of `train` with the family {self.family}")
-        engine = engine or Engine()
-        fields = {"workers": engine.n_workers, "progress": engine.progress}
-        fields["required_chars"] = required_chars
-        more = {name: fields[name] for name in names & fields}
-        return learner(words, n_symbols, **options, **more)
+        return learner(words, n_symbols, **options, **_take(more, learner))
 
     def learn(
         self,
         words: Words,
         vocab_size: int,
-        coverage: float = 1.0,
         options: Mapping[str, object] = MappingProxyType({}),
-        engine: Engine | None = None,
+        coverage: float = 1.0,
         required_chars: str = "",
+        **more: object,
     ) -> Learned:
-        """Learn from words over bytes; `options` are those of the learner of the family."""
+        """Learn from words over bytes; `options` and `more` are those of `learn_symbols`."""
         model = self.model
         n_symbols = vocab_size - len(model.vocab)
         if self.places is None:
-            words, n_old, more = _words_to_go_on(model, words, coverage, required_chars)
-            return self.learn_symbols(words, n_symbols + n_old, {**options, **more}, engine)
+            words, n_old, old = _words_to_go_on(model, words, coverage, required_chars)
+            return self.learn_symbols(words, n_symbols + n_old, {**options, **old}, **more)
         if model.alphabet == "characters":
             words = words.as_characters(coverage, self.metaspace, required_chars)
-        return self.learn_symbols(words, n_symbols, options, engine, required_chars)
+            more["required_chars"] = required_chars
+        return self.learn_symbols(words, n_symbols, options, **more)
 
     def build(self, learned: Learned) -> Model:
         """Make the model with the learnt tokens."""
@@ -13216,7 +13162,7 @@ class Start(NamedTuple):
 
 
 def untrained(
-    family: str = "bpe",
+    model: str = "bpe",
     special_tokens: Sequence[str] = (),
     *,
     special_tokens_at: str = "first",
@@ -13239,9 +13185,9 @@ def untrained(
     ...
     bpe_numba.InputError: the special token 'x' is a single byte, or names one: use a longer one
     """
-    require_known("family of models", family, FAMILIES)
+    require_known("family of models", model, FAMILIES)
     require_known("`special_tokens_at`", special_tokens_at, SPECIAL_TOKENS_AT)
-    defaults = FAMILIES[family]
+    defaults = FAMILIES[model]
     alphabet = alphabet or defaults.alphabet
     require_known("alphabet", alphabet, ALPHABETS)
     special_tokens = _check_learnt_texts(special_tokens)
@@ -13250,7 +13196,7 @@ def untrained(
     if alphabet == "bytes":
         require(not byte_fallback and not mark, "`byte_fallback` and `mark` go with characters")
         if defaults.alphabet != "bytes":
-            raise InputError(f"a model of the family {family} is made of characters")
+            raise InputError(f"a model of the family {model} is made of characters")
         unk_token = None
         mark = ""
     else:
@@ -13272,7 +13218,7 @@ def untrained(
     vocab = dict(enumerate(map(str.encode, [*special_tokens, *byte_tokens])))
     if defaults.kind == "unigram":
         fields["scores"] = np.zeros(len(vocab))
-    model = Model(
+    base = Model(
         vocab,
         [] if defaults.kind == "bpe" else None,
         special_tokens,
@@ -13286,7 +13232,7 @@ def untrained(
         max_word_chars=defaults.max_word_chars,
         **fields,
     )
-    return Start(model, family, {special_tokens_at: special_tokens}, pattern, metaspace)
+    return Start(base, model, {special_tokens_at: special_tokens}, pattern, metaspace)
 
 
 def _check_learnt_texts(special_tokens):
@@ -13339,7 +13285,7 @@ def _word_pattern(model):
     return Split(MARK, "merged_with_next") if is_whole and has_marks else model.pattern
 
 
-def start_like(model: AnyModel, special_tokens: Sequence[str] = ()) -> Start:
+def start_like(like: AnyModel, special_tokens: Sequence[str] = ()) -> Start:
     """Start with a model without its learnt tokens.
 
     Its special tokens stay, and `special_tokens` are added to the first ones. They get the ids
@@ -13350,7 +13296,7 @@ def start_like(model: AnyModel, special_tokens: Sequence[str] = ()) -> Start:
     >>> start.model.vocab, start.places
     ({0: b'<s>'}, {'first': ['<s>'], 'last': []})
     """
-    model = open_model(model).model
+    model = open_model(like).model
     family = _family_of(model)
     half = len(model.vocab) / 2
     places = {"first": [], "last": []}
@@ -13376,14 +13322,14 @@ def start_like(model: AnyModel, special_tokens: Sequence[str] = ()) -> Start:
 
 
 def start_from(
-    model: AnyModel, special_tokens: Sequence[str] = (), pattern: PatternSource | None = None
+    from_: AnyModel, special_tokens: Sequence[str] = (), pattern: PatternSource | None = None
 ) -> Start:
     """Start with a model whose tokens stay.
 
     >>> start_from(Tokenizer.from_merges([(b"a", b"b")])).places is None
     True
     """
-    model = open_model(model).model
+    model = open_model(from_).model
     family = _family_of(model)
     fields = {}
     if model.kind == "bpe":
@@ -13797,23 +13743,20 @@ def _find_texts(inputs, texts, counts):
     return files, *zip(*map(load_counts, files), strict=True)
 
 
-def _find_languages(inputs, words_files, weights, balance):
-    """List the names of the languages: of all inputs, or of all words files."""
+def _count_languages(source, inputs, words_files, balance, weights, engine, max_words):
+    """Count each of the inputs, and multiply its counts by its weight: see `train`.
+
+    Returns their sum, and a dict of the share of each input before and after.
+    """
     require(not isinstance(inputs, PathName), "`balance` and `weights` need a list of `inputs`")
     is_power = balance is None or 0 <= balance <= 1
     require(is_power, f"`balance` is a number from 0 to 1, not {balance}")
-    languages = [*map(str, words_files or inputs)]
-    n = len(languages) if balance is None else 0
-    message = f"{n} `weights` are needed for {len(languages)} `inputs`, or a `balance`"
+    names = [*map(str, inputs)]
+    n = len(names) if balance is None else 0
+    message = f"{n} `weights` are needed for {len(names)} `inputs`, or a `balance`"
     require(len(weights) == n, message)
-    return languages
-
-
-def _weigh_languages(names, parts, weights, balance):
-    """Multiply the counts of each language by its weight, or balance them: see `train`.
-
-    Returns them, and a dict of the share of each language before and after.
-    """
+    texts = (dataclasses.replace(source, files=path) for path in inputs)
+    parts = words_files or [count(text, engine, (), max_words) for text in texts]
     sizes = np.array([part.words.n_tokens for part in parts])
     require(sizes.all(), f"no text to learn from in {names[sizes.argmin()]}")
     if balance is not None:
@@ -13821,13 +13764,15 @@ def _weigh_languages(names, parts, weights, balance):
     parts = [*map(CorpusCounts.weighted, parts, weights)]
     after = np.array([part.words.n_tokens for part in parts])
     shares = np.stack([sizes / sizes.sum(), after / after.sum()], axis=1)
-    return parts, dict(zip(names, shares.tolist(), strict=True))
+    nothing = dataclasses.replace(source, files=None)
+    counted = count(nothing, engine, parts, max_words)
+    return counted, dict(zip(names, shares.tolist(), strict=True))
 
 
 def _open_settings(settings):
-    """Return the pattern, the special tokens and the normalizer of words files."""
+    """Return the pattern, the special tokens and the normalizer of words files as options."""
     if not settings:
-        return None, (), ()
+        return {}
     first, *_ = settings
     steps = []
     for step in first["pattern"]:
@@ -13838,7 +13783,8 @@ def _open_settings(settings):
                 step = Metaspace(*fields)
         steps.append(step)
     names = [name for name in first["special_tokens"] if name not in BYTE_TOKENS]
-    return PATTERN_NAMES.get(tuple(steps), steps), names, first["normalizer"]
+    pattern = PATTERN_NAMES.get(tuple(steps), steps)
+    return {"pattern": pattern, "special_tokens": names, "normalizer": first["normalizer"]}
 
 
 def _check_settings(files, counts, settings, source):
@@ -13848,17 +13794,15 @@ def _check_settings(files, counts, settings, source):
         for token in source.special_tokens:
             message = f"words contain the special token {token!r}: cut texts there, then count them"
             require(token.encode() not in text, message)
-    for name, expected in source.settings.items():
-        for file, counted, saved in zip(files, counts, settings, strict=False):
-            differs = saved[name] != expected
+    for file, counted, saved in zip(files, counts, settings, strict=False):
+        for name, expected in source.settings.items():
+            found = saved[name]
+            differs = found != expected
             if name == "special_tokens":  # those that are not in the text change nothing
-                unseen = {*saved.get("absent", ()), *saved[name]} - counted.special_tokens.keys()
-                differs = ({*saved[name]} ^ {*expected}) - unseen
-            if differs:
-                raise InputError(
-                    f"{file}: was counted with the {name} {saved[name]}: count the texts again, "
-                    f"with {expected}"
-                )
+                unseen = {*saved.get("absent", ()), *found} - counted.special_tokens.keys()
+                differs = ({*found} ^ {*expected}) - unseen
+            message = f"was counted with the {name} {found}: count the texts again, with {expected}"
+            require(not differs, f"{file}: {message}")
 
 
 def train_bpe(
@@ -13906,12 +13850,7 @@ def convert(
     template: str | None = None,
     encoding: str | None = None,
     pattern: str | None = None,
-    bos_token: str | None = None,
-    eos_token: str | None = None,
-    pad_token: str | None = None,
-    unk_token: str | None = None,
-    model_max_length: int | None = None,
-    chat_template: PathName | None = None,
+    **settings: object,
 ) -> Tokenizer:
     """Write a model in another format.
 
@@ -13939,15 +13878,7 @@ def convert(
     if isinstance(model, PathName):
         model = Tokenizer.load(model, encoding=encoding, pattern=pattern)
     tokenizer = open_model(model).with_special_tokens(special_tokens, template)
-    tokenizer.model.config |= transformers_config(
-        tokenizer.special_tokens,
-        bos_token=bos_token,
-        eos_token=eos_token,
-        pad_token=pad_token,
-        unk_token=unk_token,
-        model_max_length=model_max_length,
-        chat_template=chat_template,
-    )
+    tokenizer.model.config |= transformers_config(tokenizer.special_tokens, **settings)
     tokenizer.save(out, to)
     return tokenizer
 
@@ -14935,7 +14866,7 @@ COMMANDS = {
     "view": view,
 }
 _POSITIONAL = ("model", "models", "inputs", "tokens", "text")  # these are no options
-_PYTHON_ONLY = ("texts", "progress", "engine")
+_PYTHON_ONLY = ("texts", "progress")
 _MANY = ("Sequence[str]", "Sequence[float]", "Files", "Models", "Text")  # the types of lists
 # In docstrings: a command, without the program's name; and a parameter with its help.
 _EXAMPLE = re.compile(r"^ *\$ (.+)", re.MULTILINE)
@@ -14955,6 +14886,9 @@ def _whole_number(text):
     digits, unit = match.groups()
     number = int(re.sub("[_,]", "", digits))
     return number * 1000 ** " kmg".index(unit or " ")
+
+
+_TYPES = {"int": _whole_number, "float": float, "Sequence[float]": float}  # others are strings
 
 
 class _Parser(argparse.ArgumentParser):
@@ -14980,11 +14914,7 @@ def _add_argument(parser, parameter, text, is_option):
     is_needed = default is parameter.empty
     kind = getattr(parameter.annotation, "__name__", str(parameter.annotation)).partition(" ")[0]
     option = "--" + name.rstrip("_").replace("_", "-")
-    settings = {"help": text, "metavar": name.upper(), "type": str}
-    if kind == "int":
-        settings["type"] = _whole_number
-    elif "float" in kind:
-        settings["type"] = float
+    settings = {"help": text, "metavar": name.upper(), "type": _TYPES.get(kind, str)}
     if kind == "bool":
         settings = {"help": text, "action": "store_true"}
     elif kind in _MANY and is_option:
@@ -14992,7 +14922,7 @@ def _add_argument(parser, parameter, text, is_option):
         settings |= {"action": "append", "help": f"{text}; may be repeated"}
     elif kind in _MANY:
         settings["nargs"] = "+" if is_needed else "*"
-    elif default not in (None, "", parameter.empty):
+    elif default not in (None, "", parameter.empty) and "default" not in text:
         settings["help"] = f"{text} (default: {default})"
     if is_option:
         parser.add_argument(option, dest=name, required=is_needed, **settings)
@@ -15003,12 +14933,15 @@ def _add_argument(parser, parameter, text, is_option):
 
 def _make_parser(name):
     """Make the parser of a command; its `flags` tell how each argument is written."""
-    functions = [COMMANDS[name]]
+    command = COMMANDS[name]
+    functions = [command]
+    if name in ("train", "convert"):
+        functions.append(transformers_config)
     if name == "train":
         functions += [family.learn for family in FAMILIES.values()]
-    doc = _doc(functions[0])
+    doc = _doc(command)
     texts = {}
-    for function in [Engine, Source, transformers_config, convert, train, *functions[::-1]]:
+    for function in [train, Engine, Source, convert, *functions[::-1]]:
         texts.update(_ROW.findall(_doc(function)))
     parser = _Parser(
         prog=f"{_program} {name}",
@@ -15023,17 +14956,17 @@ def _make_parser(name):
     parser.flags = {}
     for function in functions:
         for key, parameter in inspect.signature(function).parameters.items():
-            is_own = function is functions[0] and parameter.kind is not parameter.VAR_KEYWORD
-            has_default = parameter.default is not parameter.empty
-            if (is_own or has_default) and key not in {*parser.flags, *_PYTHON_ONLY}:
+            is_own = function is command and parameter.kind is not parameter.VAR_KEYWORD
+            has_type = parameter.annotation is not parameter.empty
+            is_added = has_type and parameter.kind is parameter.KEYWORD_ONLY
+            if (is_own or is_added) and key not in {*parser.flags, *_PYTHON_ONLY}:
                 text = " ".join(texts.get(key, "").split()).replace("%", "%%")
                 is_option = key not in _POSITIONAL or (name == "train" and key == "model")
                 parser.flags[key] = _add_argument(parser, parameter, text, is_option)
     switch = {"action": "store_true", "default": False}
     parser.add_argument("--quiet", help="no progress bars, no summary", **switch)
-    parser.add_argument(
-        "--timings", help="print the time of each stage on standard error", **switch
-    )
+    text = "print the time of each stage on standard error"
+    parser.add_argument("--timings", help=text, **switch)
     return parser
 
 
@@ -15060,14 +14993,44 @@ def _replace_closed_streams():
         sys.stdout.reconfigure(errors="backslashreplace")  # names of files may have invalid bytes
 
 
+def _call(name, options):
+    """Call the function of a command with the options of its parser, and print the result."""
+    start = time.perf_counter()
+    function = COMMANDS[name]
+    parameters = inspect.signature(function).parameters
+    for option, value in options.items():
+        require(value != "" or option == "mark", f"`{option}` is empty: is a variable not set?")
+    timings = options.pop("timings")
+    is_quiet = options.pop("quiet")
+    if "text" in options:
+        text = " ".join(options.pop("text"))
+        options |= {"text": text} if text != "-" else {}
+    if "out" in parameters:
+        default = "model" if name == "train" else parameters["out"].default
+        options.setdefault("out", default)
+    out = options.get("out")
+    progress = not is_quiet and out != "-"
+    if "progress" in parameters:
+        options["progress"] = progress
+    result = function(**options)
+    if result is not None and (progress or not out):
+        print(result)
+    if progress and out:
+        print(f"\nWritten to {out}")
+    if progress and name == "train":
+        command = f"{_program} encode {shlex.quote(out)} -"
+        print(f"\nNext:\n  echo 'Hello, world!' | {command}")
+    print(end="", flush=True)
+    if timings:
+        print(tabulate_timings(time.perf_counter() - start), file=sys.stderr)
+
+
 def main(arguments=None):
     """Run the command line and return its exit status: 0, or 2 for bad input."""
     _replace_closed_streams()
-    start = time.perf_counter()
     name, *arguments = (sys.argv[1:] if arguments is None else arguments) or ["--help"]
     if name not in COMMANDS:
         return _print_commands(name)
-    function = COMMANDS[name]
     parser = _make_parser(name)
     options = vars(parser.parse_intermixed_args(arguments))
     TIMINGS.clear()
@@ -15079,37 +15042,13 @@ def main(arguments=None):
         tqdm.write(f"bpe_numba: {line}", sys.stderr)  # keeps progress bars intact
 
     try:
-        for option, value in options.items():
-            require(value != "" or option == "mark", f"`{option}` is empty: is a variable not set?")
-        timings = options.pop("timings")
-        parameters = inspect.signature(function).parameters
-        if "text" in options:
-            options["text"] = " ".join(options["text"])
-        if options.get("text") == "-":
-            del options["text"]
-        if name == "train":
-            options.setdefault("out", "model")
-        out = "out" in parameters and options.get("out", parameters["out"].default)
-        progress = not options.pop("quiet") and out != "-"
-        if "progress" in parameters:
-            options["progress"] = progress
         with warnings.catch_warnings():
             warnings.showwarning = lambda message, *_: say(f"note: {message}")
-            result = function(**options)
-        if result is not None and (progress or not out):
-            print(result)
-        if progress and out:
-            print(f"\nWritten to {out}")
-        if progress and name == "train":
-            command = f"{_program} encode {shlex.quote(out)} -"
-            print(f"\nNext:\n  echo 'Hello, world!' | {command}")
-        print(end="", flush=True)
-        if timings:
-            print(tabulate_timings(time.perf_counter() - start), file=sys.stderr)
+            _call(name, options)
         return 0
     except BrokenPipeError:  # the reader, such as `head`, has closed the pipe
         return 0
-    except (InputError, OSError, MemoryError, UnicodeEncodeError) as error:
+    except (InputError, OSError, MemoryError, UnicodeEncodeError, TypeError) as error:
         message = getattr(error, "strerror", None) or str(error) or "out of memory"
         if getattr(error, "filename", None):
             message = f"{error.filename}: {message}"
