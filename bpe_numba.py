@@ -7426,9 +7426,9 @@ def fallback_tokens(model):
     return tokens
 
 
-def _letter_table(letters, n, unknown):
-    """Write the ids of letters into an array, int32[n]; `unknown` for all other letters."""
-    table = np.full(n, unknown, np.int32)
+def _letter_table(letters, n):
+    """Write the ids of letters into an array, int32[n]; -1 for all other letters."""
+    table = np.full(n, -1, np.int32)
     table[[*letters]] = [*letters.values()]
     return table
 
@@ -7501,12 +7501,12 @@ def _possible_merges(model, samples):
     return rows
 
 
-def _letter_fields(model, unknown_letter):
+def _letter_fields(model):
     """Make the fields of BpeTables that turn letters into ids."""
     n = N_CODE_POINTS if model.alphabet == "characters" else 256
-    letter_ids = last_ids = _letter_table(model.letters, n, unknown_letter)
+    letter_ids = last_ids = _letter_table(model.letters, n)
     if model.word_suffix:
-        last_ids = _letter_table(_marked_letters(model), n, unknown_letter)
+        last_ids = _letter_table(_marked_letters(model), n)
     fallback_ids = np.full(256, -1, np.int32)
     if model.alphabet == "characters" and model.byte_fallback:
         fallback_ids[:] = [model.ids[token] for token in _FALLBACK_TOKENS]
@@ -7523,7 +7523,7 @@ def _letter_fields(model, unknown_letter):
 
 
 @interruptible
-def _bpe_tables_and_merges(model, unknown_letter=-1, samples=False):
+def _bpe_tables_and_merges(model, samples=False):
     """Make the tables of `bpe_tables`, and find the results of `last_merges` as ids.
 
     Returns the tables; the pair that makes each token, int64[…, 2]; and the tokens of several
@@ -7540,7 +7540,7 @@ def _bpe_tables_and_merges(model, unknown_letter=-1, samples=False):
     lookup = WordCounter()
     n_parts = len(tokens.sizes) * (model.kind == "trimmed")
     parts = np.full((n_parts, 2), -1)
-    fields = _letter_fields(model, unknown_letter)
+    fields = _letter_fields(model)
     byte_pairs = np.full(1 << 16, LOOK_UP)
     fields |= {"tokens": lookup.table, "parts": parts, "byte_pairs": byte_pairs}
     # for n slots, `_merge_key` needs ids below 2 ** ((log2(n) + 21) // 2)
@@ -7572,17 +7572,16 @@ def _bpe_tables_and_merges(model, unknown_letter=-1, samples=False):
     return tables, pairs[is_joined & is_made], whole_words
 
 
-def bpe_tables(model, unknown_letter=-1, samples=False):
+def bpe_tables(model, samples=False):
     """Make the tables of `segment_bpe` for a model; raises InputError for merges of unknown tokens.
 
     In a trimmed BPE, unused tokens fall into their parts: the two tokens that became the token, and
     their parts if they are unused as well. Raises InputError if no merge makes such a token.
 
-    unknown_letter    the id of bytes or characters that are not tokens; -1 for none
-    samples           make tables for `sample_bpe`, with all pairs that may merge when others are
-                      left out at random
+    samples   make tables for `sample_bpe`, with all pairs that may merge when others are left out
+              at random
     """
-    return _bpe_tables_and_merges(model, unknown_letter, samples)[0]
+    return _bpe_tables_and_merges(model, samples)[0]
 
 
 def last_merges(model):
@@ -8047,22 +8046,6 @@ def sample_bpe(text, start, size, tables, alpha, state, ids, at):
     if n > 0:
         n = _merge_long(n, tables, alpha, state, ids, at)
     return _write_parts(n, tables.parts, ids, at, size)
-
-
-@kernel
-def _segment_words(text, offsets, tables, memory, ids, id_offsets):
-    """Write the ids of W words, and where the ids of each word end; returns the end of all.
-
-    offsets       int64[W + 1]: word w is text[offsets[w] : offsets[w + 1]]
-    id_offsets    int64[W + 1], the result: ids[id_offsets[w] : id_offsets[w + 1]] are its ids
-    """
-    at = ZERO
-    for w in range(len(offsets) - 1):
-        start = offsets[w]
-        size = offsets[w + 1] - start
-        at += segment_bpe(text, start, size, tables, memory, ids, at)
-        id_offsets[w + 1] = at
-    return at
 
 
 def exact_pattern(model):
@@ -13365,64 +13348,63 @@ def _words_to_go_on(model, words, coverage, required_chars):
     the learner. Characters that the model lacks become symbols.
     """
     known = model.ordinary_ids
+    prefix = model.subword_prefix.encode()
     letters = []
     if model.alphabet == "characters":
         required = [*map(chr, model.letters), *required_chars]
         characters = words.as_characters(coverage, required=required)
-        letters = [letter for letter in characters.alphabet if letter not in known]
+        letters = characters.alphabet
     if model.kind == "unigram":
         scores = {token: float(model.scores[token_id]) for token, token_id in known.items()}
         return characters, len(scores), {"old_scores": scores}
-    if model.kind == "bpe":
-        words = words_of_model(model, words, letters)
-        return words, len(words.alphabet) - len(letters), {}
-    prefix = model.subword_prefix.encode()
-    new = dict.fromkeys([*letters, *map(prefix.__add__, letters)])
-    vocab = model.vocab | dict(enumerate(new, max(model.vocab) + 1))
-    extended = dataclasses.replace(model, vocab=vocab, pattern="none", normalizer=())
-    tokens = dict(extended.ordinary_ids)
-    tokens.pop((model.unk_token or "").encode(), None)
-    continues = {token: prefix != b"" and token.startswith(prefix) for token in tokens}
-    in_order = sorted(tokens, key=continues.get)
-    symbol_of = np.full(max(vocab) + 1, -1, np.int32)
-    symbol_of[[tokens[token] for token in in_order]] = np.arange(len(tokens))
-    ids, offsets = Tokenizer.from_model(extended).encode_texts(words.texts, "none")
-    alphabet = [token.removeprefix(prefix) if continues[token] else token for token in in_order]
-    words = _split_at_unknown(symbol_of[ids], offsets, words.counts, alphabet)
-    more = {"n_beginning": len(tokens) - sum(continues.values())} if prefix else {}
-    return words, len(tokens) - len(new), more
+    both = dict.fromkeys([*letters, *map(prefix.__add__, letters)])
+    new = [letter for letter in both if letter not in known]
+    words = words_of_model(model, words, new)
+    more = {}
+    if prefix:
+        more["n_beginning"] = sum(not token.startswith(prefix) for token in [*known, *new])
+    return words, len(words.alphabet) - len(new), more
+
+
+_UNKNOWN = "\ufdd0?"  # for letters that a model lacks; no text has this character
 
 
 def words_of_model(model: Model, words: Words, letters: Sequence[bytes] = ()) -> Words:
-    """Segment words over the single bytes into the tokens of a BPE.
+    """Segment words over the single bytes into the tokens of a BPE or a WordPiece.
 
     These tokens become the alphabet of the words, in the order of their ids, and then `letters`,
     characters that the model lacks. All others that it lacks split a word. From the result, `learn`
     learns the merges that the training of the model would have made next; `extend_model` adds them.
     The pattern of the model is not used: a word may reach over the ends of its pretokens, and then
-    new merges do so, too (SuperBPE, Liu et al. 2025).
+    new merges do so, too (SuperBPE, Liu et al. 2025). Tokens that continue a word of a WordPiece
+    come last, without their prefix.
 
     >>> model = Model({0: b"a", 1: b"b", 2: b"ab"}, [(b"a", b"b")])
     >>> words_of_model(model, Words.from_counts({b"abab": 2, b"ba": 1})).symbols
     array([2, 2, 1, 0], dtype=int32)
     """
     require(words.alphabet == BYTES, "only words over the 256 bytes can be segmented by a model")
-    require(model.kind == "bpe", f"only a BPE has merges to go on from, not a {model.kind}")
-    vocab = model.vocab | dict(enumerate(letters, max(model.vocab, default=-1) + 1))
-    model = dataclasses.replace(model, vocab=vocab)
-    fallback = fallback_tokens(model)
-    token_ids = [token_id for token_id in model.ordinary if model.vocab[token_id] not in fallback]
-    unknown = max(model.vocab, default=-1) + 1
-    symbol_of = np.full(unknown + 1, -1, np.int32)
-    symbol_of[token_ids] = np.arange(len(token_ids))
-    ids = np.empty(len(words.symbols) + 2, u32)
-    offsets = np.zeros_like(words.offsets)
-    text = _with_padding(words.symbols.astype(u8))
-    memory = np.empty(MAX_LINEAR_MERGE, u64)
-    tables = bpe_tables(model, unknown_letter=unknown)
-    n = _segment_words(text, words.offsets, tables, memory, ids, offsets)
-    alphabet = [model.vocab[token_id] for token_id in token_ids]
-    return _split_at_unknown(symbol_of[ids[:n]], offsets, words.counts, alphabet)
+    new = [*letters, _UNKNOWN.encode()]
+    vocab = model.vocab | dict(enumerate(new, max(model.vocab, default=-1) + 1))
+    last_id = max(vocab)
+    extended = dataclasses.replace(
+        model,
+        vocab=vocab,
+        special_tokens=model.special_tokens | {_UNKNOWN: last_id},
+        pattern="none",
+        normalizer=(),
+        unk_token=model.unk_token or _UNKNOWN,
+    )
+    prefix = model.subword_prefix.encode()
+    fallback = fallback_tokens(extended)
+    ids = extended.ordinary_ids
+    tokens = [token for token in ids if token not in fallback]
+    tokens.sort(key=lambda token: token.startswith(prefix))
+    symbol_of = np.full(last_id + 1, -1, np.int32)
+    symbol_of[[*map(ids.get, tokens)]] = np.arange(len(tokens))
+    ids, offsets = Tokenizer.from_model(extended).encode_texts(words.texts, "none")
+    alphabet = [token.removeprefix(prefix) for token in tokens]
+    return _split_at_unknown(symbol_of[ids], offsets, words.counts, alphabet)
 
 
 def extend_model(model: Model, learned: Learned) -> Model:

@@ -8350,7 +8350,10 @@ REFUSED_COMMANDS = [
     ("train text.txt --workers 0", ["0 workers"]),
     ("train text.txt --coverage 0.5", ["--coverage goes with characters"]),
     ("train text.txt --input b", ["unrecognized arguments: --input b; see"]),
-    ("train text.txt --model unigram --tie-break ids --out new", ["learn_unigram() got an", "'tie_break'"]),
+    (
+        "train text.txt --model unigram --tie-break ids --out new",
+        ["learn_unigram() got an", "'tie_break'"],
+    ),
     ("train text.txt --like bytes --alphabet bytes", ["start_like() got an", "'alphabet'"]),
     ("train text.txt --like bytes --from bytes", ["start_from() got an", "'like'"]),
     ("train text.txt --chat-template chatm", ["--chat-template 'chatm' is no file and not chatml"]),
