@@ -13369,6 +13369,15 @@ def _words_to_go_on(model, words, coverage, required_chars):
 _UNKNOWN = "\ufdd0?"  # for letters that a model lacks; no text has this character
 
 
+def with_unknown(model, letters=(), **fields):
+    """Copy a model that shall have these letters, and a token for others that it lacks."""
+    new = [*letters, _UNKNOWN.encode()]
+    vocab = model.vocab | dict(enumerate(new, max(model.vocab, default=-1) + 1))
+    special_tokens = model.special_tokens | {_UNKNOWN: max(vocab)}
+    fields |= {"vocab": vocab, "special_tokens": special_tokens}
+    return dataclasses.replace(model, unk_token=model.unk_token or _UNKNOWN, **fields)
+
+
 def words_of_model(model: Model, words: Words, letters: Sequence[bytes] = ()) -> Words:
     """Segment words over the single bytes into the tokens of a BPE or a WordPiece.
 
@@ -13384,23 +13393,13 @@ def words_of_model(model: Model, words: Words, letters: Sequence[bytes] = ()) ->
     array([2, 2, 1, 0], dtype=int32)
     """
     require(words.alphabet == BYTES, "only words over the 256 bytes can be segmented by a model")
-    new = [*letters, _UNKNOWN.encode()]
-    vocab = model.vocab | dict(enumerate(new, max(model.vocab, default=-1) + 1))
-    last_id = max(vocab)
-    extended = dataclasses.replace(
-        model,
-        vocab=vocab,
-        special_tokens=model.special_tokens | {_UNKNOWN: last_id},
-        pattern="none",
-        normalizer=(),
-        unk_token=model.unk_token or _UNKNOWN,
-    )
+    extended = with_unknown(model, letters, pattern="none", normalizer=())
     prefix = model.subword_prefix.encode()
     fallback = fallback_tokens(extended)
     ids = extended.ordinary_ids
     tokens = [token for token in ids if token not in fallback]
     tokens.sort(key=lambda token: token.startswith(prefix))
-    symbol_of = np.full(last_id + 1, -1, np.int32)
+    symbol_of = np.full(max(extended.vocab) + 1, -1, np.int32)
     symbol_of[[*map(ids.get, tokens)]] = np.arange(len(tokens))
     ids, offsets = Tokenizer.from_model(extended).encode_texts(words.texts, "none")
     alphabet = [token.removeprefix(prefix) for token in tokens]
@@ -13900,20 +13899,22 @@ class Table(NamedTuple):
     header: Sequence[str]
     rows: Sequence[Sequence[str | float | None]]
 
+    def _cells(self):
+        """Write all cells; the header is the first row."""
+        return [[*map(_cell, row, self.header)] for row in (self.header, *self.rows)]
+
     def __str__(self) -> str:
         if not self.rows:
             return self.title
         columns = []
-        for column in zip(self.header, *self.rows, strict=True):
-            name, *values = column
-            cells = [_cell(value, name).replace("|", "\\|") for value in column]
+        values_of_columns = zip(*self.rows, strict=True)
+        for column, values in zip(zip(*self._cells(), strict=True), values_of_columns, strict=True):
+            cells = [cell.replace("|", "\\|") for cell in column]
             width = max(map(_cell_width, cells))
             on_right = str not in map(type, values)
-            delimiter = "-" * (width - on_right) + ":" * on_right
-            cells.insert(1, delimiter)
+            cells.insert(1, "-" * (width - on_right) + ":" * on_right)
             columns.append([_fill(cell, width, on_right) for cell in cells])
-        rows = zip(*columns, strict=True)
-        lines = [f"| {' | '.join(row)} |" for row in rows]
+        lines = [f"| {' | '.join(row)} |" for row in zip(*columns, strict=True)]
         return "\n".join([self.title, "", *lines])
 
     __repr__ = __str__
@@ -13924,15 +13925,9 @@ class Table(NamedTuple):
         return pandas.DataFrame([*self.rows], columns=[*self.header])
 
     def _repr_html_(self):
-        page = f"<h4>{html.escape(self.title)}</h4>"
-        if not self.rows:
-            return page
-        page += "<table>"
-        for row in (self.header, *self.rows):
-            cells = map(_cell, row, self.header)
-            page += "<tr><td>"
-            page += "<td>".join(map(html.escape, cells))
-        return page + "</table>"
+        rows = ["<td>".join(map(html.escape, row)) for row in self._cells()]
+        table = "<tr><td>".join(["<table>", *rows]) + "</table>"
+        return f"<h4>{html.escape(self.title)}</h4>" + table * bool(self.rows)
 
 
 def _cell(value, column):
@@ -14293,24 +14288,22 @@ def unreachable_tokens(tokenizer):
 
 
 def _find_lost(tokenizer, texts):
-    """Encode texts, {id: text}; returns {id: the ids of its text} where these lack the id."""
-    ids = _ids_of_each(tokenizer, [*texts.values()])
-    return {key: own for key, own in zip(texts, ids, strict=True) if key not in own}
+    """Encode texts, {id: text}; returns {id: the ids of its text} where these lack the id.
 
-
-def _ids_of_each(tokenizer, texts):
-    """Encode each text. The result is empty for a text with a letter that is not in the vocabulary.
-
-    Such a text stops a whole batch, so the batch is halved until the text is alone.
+    No ids are returned for a text with a letter that is not in the vocabulary.
     """
+    unknown_id = None
     try:
-        return split_ids(*tokenizer.encode_texts(texts, "none"))
-    except InputError:
-        half = len(texts) // 2
-        if not half:
-            return [[]]
-        ids = _ids_of_each(tokenizer, texts[:half])
-        return ids + _ids_of_each(tokenizer, texts[half:])
+        encoded = tokenizer.encode_texts([*texts.values()], "none")
+    except InputError:  # there is such a letter
+        model = with_unknown(tokenizer.model)
+        unknown_id = model.special_tokens[_UNKNOWN]
+        encoded = Tokenizer.from_model(model).encode_texts([*texts.values()], "none")
+    lost = {}
+    for token_id, ids in zip(texts, split_ids(*encoded), strict=True):
+        if token_id not in ids:
+            lost[token_id] = [] if unknown_id in ids else ids
+    return lost
 
 
 class Glitch(NamedTuple):
@@ -14327,11 +14320,8 @@ class Glitch(NamedTuple):
 
     def now_in(self):
         """Write the tokens that have taken most of it."""
-        parts = []
-        for token, n in self.taken.most_common(3):
-            share = 100 * n // self.made
-            parts.append(f"{readable(token)} {share} %")
-        return ", ".join(parts)
+        shares = [(token, 100 * n // self.made) for token, n in self.taken.most_common(3)]
+        return ", ".join(f"{readable(token)} {share} %" for token, share in shares)
 
 
 def find_glitches(learned, ids, frequencies):
@@ -14341,19 +14331,17 @@ def find_glitches(learned, ids, frequencies):
     frequencies  of the ids in the corpus. Another corpus than that of the training may have another
                  size, so the numbers of the training are scaled to it
     """
-    made = (-np.diff(learned.n_tokens)).tolist()
     share = frequencies.sum() / learned.n_tokens[-1]
     glitches = {}
-    for pair, n in zip(learned.merges, made, strict=True):
+    made = -np.diff(learned.n_tokens)
+    for pair, n in zip(learned.merges, made.tolist(), strict=True):
         token = b"".join(pair)
         for part in glitches.keys() & pair:
-            taken = glitches[part].taken
-            taken[token] += n * pair.count(part)
+            glitches[part].taken[token] += n * pair.count(part)
         if token in ids:
-            token_id = ids[token]
-            used = int(frequencies[token_id])
+            used = int(frequencies[ids[token]])
             if max(used, 1) * RARE <= n * share:
-                glitches[token] = Glitch(token_id, n, used, Counter())
+                glitches[token] = Glitch(ids[token], n, used, Counter())
     return sorted(glitches.values(), key=lambda glitch: -glitch.made)
 
 
@@ -14375,12 +14363,10 @@ class Inspection(Report):
     def tables(self) -> list[Table]:
         n_tokens = len(self.tokens)
         kinds = [(kind, n, 100 * n / n_tokens) for kind, n in self.kinds.most_common()]
-        sizes = {token_id: len(token) for token_id, token in self.tokens.items()}
-        longest = Counter(sizes)
+        longest = Counter({token_id: len(token) for token_id, token in self.tokens.items()})
         lost = []
         for token_id, ids in self.unreachable.items():
-            names = "|".join(map(self._name_of, ids))
-            lost.append((token_id, names))
+            lost.append((token_id, "|".join(map(self._name_of, ids))))
         tables = [
             Table("Tokens by kind", ("kind", "tokens", "%"), kinds),
             self._list("Longest tokens", longest.most_common(), "bytes"),
@@ -14388,17 +14374,17 @@ class Inspection(Report):
         ]
         if self.measures:
             tables.append(Table("Measures", ("measure", "value"), [*self.measures.items()]))
-        title = "Candidates for glitch tokens: known only with the training of a BPE, and a corpus"
-        if self.glitches is not None:
-            title = f"Candidates for glitch tokens: {len(self.glitches):,}"
-        rows = [(*glitch[:3], glitch.now_in()) for glitch in self.glitches or ()]
+        glitches = self.glitches or ()
+        number = f"{len(glitches):,}"
+        if self.glitches is None:
+            number = "known only with the training of a BPE, and a corpus"
+        rows = [(*glitch[:3], glitch.now_in()) for glitch in glitches]
+        title = f"Candidates for glitch tokens: {number}"
         return [*tables, self._list(title, rows, "made", "used", "now in")]
 
     def _list(self, title, rows, *header):
         """Tabulate the first of some rows, which begin with an id, with the tokens of the ids."""
-        named = []
-        for token_id, *cells in rows[:ROWS]:
-            named.append((token_id, self._name_of(token_id), *cells))
+        named = [(row[0], self._name_of(row[0]), *row[1:]) for row in rows[:ROWS]]
         return Table(title, ("id", "token", *header), named)
 
     def _name_of(self, token_id):
@@ -14497,19 +14483,23 @@ class Curve(Report):
         suffix = Path(path or "curve.png").suffix
         require(suffix in (".png", ".svg", ".pdf"), f"{path}: name a .png, .svg or .pdf file")
         pyplot = import_optional("matplotlib.pyplot")
+        panels = {2: "bytes per token"}  # column -> label
+        if any(len(sizes) > 1000 for sizes, *_ in self.columns.values()):
+            panels[3] = "tokens that 1,000 more save"
         with pyplot.rc_context({"font.size": 9}):
-            figure, (left, right) = pyplot.subplots(1, 2, figsize=(7, 3), layout="constrained")
+            size = (3.5 * len(panels), 3)
+            figure, _ = pyplot.subplots(1, len(panels), figsize=size, layout="constrained")
             pyplot.close(figure)  # else a notebook shows it twice
-            left.set(xlabel="vocabulary", ylabel="bytes per token")
-            saving = "tokens that 1,000 more save"
-            right.set(yscale="log", xlabel="vocabulary", ylabel=saving)
-            for name, (sizes, _, rates, saved) in self.columns.items():
-                label = name.replace("$", r"\$")  # $ begins a formula
-                left.semilogx(sizes, rates, base=2, label=label)
-                right.semilogx(sizes, saved, base=2)
-            right.yaxis.set_major_formatter("{x:g} %")
+            for axis, (column, label) in zip(figure.axes, panels.items(), strict=True):
+                axis.set(xlabel="vocabulary", ylabel=label)
+                for name, columns in self.columns.items():
+                    label = name.replace("$", r"\$")  # $ begins a formula
+                    axis.semilogx(columns[0], columns[column], base=2, label=label)
+            for axis in figure.axes[1:]:
+                axis.set_yscale("log")
+                axis.yaxis.set_major_formatter("{x:g} %")
             if len(self.columns) > 1:
-                left.legend()
+                figure.axes[0].legend()
             if path:
                 with atomic_write(Path(path)) as file:
                     figure.savefig(file, format=suffix[1:], dpi=200)
@@ -14557,7 +14547,7 @@ def curve(
     """Compute the tokens of a corpus for every size of the vocabulary of a BPE.
 
     models  the result of `train`, the folder in which it was saved, or several; or {name: one of
-            these, or the result of `load_learned`}. With a corpus: models as for `compare`
+            these}. With a corpus: models as for `compare`
     corpus  files, folders or globs; by default the corpus of the training
     plot    draw the curves to a .png, .svg or .pdf file
 
@@ -14566,37 +14556,30 @@ def curve(
     $ curve model
     $ curve english code --plot curve.png --corpus held-out.txt
 
-    >>> counts = {b"aaab": 3, b"ab": 1}
-    >>> report = curve({"a": (learn(Words.from_counts(counts), 258), 14)})
+    >>> training = train(counts={b"aaab": 3, b"ab": 1}, vocab_size=258)
+    >>> report = curve({"a": training})
     >>> [column.round(2).tolist() for column in report.columns["a"][:3]]
     [[256, 257, 258], [14, 11, 7], [1.0, 1.27, 2.0]]
     """
     columns = {}
     options = {"text_field": text_field, "engine": Engine(workers, progress)}
     for name, given in _by_name(models).items():
-        history = given
-        if corpus or type(given) is not tuple:
-            tokenizer = open_model(given)
-            n_last = len(tokenizer.model.ordinary)
-            history = _find_history(given, tokenizer.model)
+        tokenizer = open_model(given)
+        model = tokenizer.model
         if corpus:
             encoded = encode_corpus(tokenizer, corpus, has_words=False, **options)
-            n_tokens = tokens_by_size(tokenizer.model, encoded.frequencies(tokenizer.vocab_size))
+            n_tokens = tokens_by_size(model, encoded.frequencies(tokenizer.vocab_size))
             n_bytes = encoded.n_kept
         else:
-            require(
-                history,
-                f"{name}: no merge counts: name a BPE that `train` wrote, or also a `corpus`",
-            )
-            learned, n_bytes = history
-            n_tokens = learned.n_tokens
-            if history is given:
-                n_last = len(learned.tokens)
+            history = _find_history(given, model)
+            message = f"{name}: no merge counts: name a BPE that `train` wrote, or also a `corpus`"
+            require(history, message)
+            n_tokens = history[0].n_tokens
+            n_bytes = history[1]
         n_sizes = len(n_tokens)
-        sizes = n_last - n_sizes + 1 + np.arange(n_sizes)
+        sizes = len(model.ordinary) - n_sizes + 1 + np.arange(n_sizes)
         saved = np.full(n_sizes, np.nan)
-        remaining = 100 * n_tokens[1000:] / n_tokens[:-1000]
-        saved[:-1000] = 100 - remaining
+        saved[:-1000] = 100 - 100 * n_tokens[1000:] / n_tokens[:-1000]
         columns[name] = sizes, n_tokens, n_bytes / n_tokens, saved
     report = Curve(columns=columns)
     if plot:

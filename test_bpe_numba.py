@@ -6946,7 +6946,7 @@ def test_a_note_before_the_training_says_that_a_model_is_replaced(command, tmp_p
     (tmp_path / "a.txt").write_text("the cat")
     line = "train a.txt --vocab-size=257 --quiet --out m"
     assert b"replaced" not in command(line, cwd=tmp_path).stderr
-    monkeypatch.setattr(bpe, "_compile_training", lambda *_: bpe.require(False, "later"))
+    monkeypatch.setattr(bpe, "compile_counting", lambda _: bpe.require(False, "later"))
     done = command(line, cwd=tmp_path)
     assert re.search("m: the model in this folder will be replaced.*later", str(done.stderr))
 
