@@ -13066,11 +13066,11 @@ class Start(NamedTuple):
     metaspace: Metaspace | None = None  # the step of the model that marks these words
 
     @property
-    def byte_tokens(self) -> tuple[str, ...]:
+    def byte_tokens(self):
         """The tokens of single bytes in a new vocabulary of characters."""
         return BYTE_TOKENS * (self.model.byte_fallback and self.places is not None)
 
-    def source(self, files: Files | None, text_field: str | None, skip_bad_lines: bool) -> Source:
+    def source(self, files, text_field, skip_bad_lines):
         """Make the Source of the text."""
         model = self.model
         # The names of byte tokens end documents, since they must not be learnt.
@@ -13085,7 +13085,7 @@ class Start(NamedTuple):
             skip_bad_lines=skip_bad_lines,
         )
 
-    def check(self, vocab_size: int, coverage: float | None, required_chars: str = "") -> None:
+    def check(self, vocab_size, coverage, required_chars):
         """Raise InputError for a size that is too small or too large, or for a wrong coverage."""
         is_of_bytes = self.model.alphabet == "bytes"
         require(coverage in (None, 1) or not is_of_bytes, "`coverage` goes with characters")
@@ -13093,8 +13093,7 @@ class Start(NamedTuple):
         is_share = coverage is None or 0 < coverage <= 1
         require(is_share, f"`coverage` is more than 0, and at most 1, not {coverage}")
         n_least = len(self.model.vocab) + 1
-        if self.places is not None and is_of_bytes:
-            n_least += 255
+        n_least += 255 * (is_of_bytes and self.places is not None)
         require(
             isinstance(vocab_size, numbers.Integral) and n_least <= vocab_size <= MAX_ID,
             f"`vocab_size` is {vocab_size}: with this alphabet, these special tokens or this model "
@@ -13106,17 +13105,10 @@ class Start(NamedTuple):
         learner = FAMILIES[self.family].learn
         return learner(words, n_symbols, **options, **_take(more, learner))
 
-    def learn(
-        self,
-        words: Words,
-        vocab_size: int,
-        options: Mapping[str, object] = MappingProxyType({}),
-        coverage: float = 1.0,
-        required_chars: str = "",
-        **more: object,
-    ) -> Learned:
+    def learn(self, words, vocab_size, options=None, coverage=1.0, required_chars="", **more):
         """Learn from words over bytes; `options` and `more` are those of `learn_symbols`."""
         model = self.model
+        options = options or {}
         n_symbols = vocab_size - len(model.vocab)
         if self.places is None:
             words, n_old, old = _words_to_go_on(model, words, coverage, required_chars)
@@ -13126,36 +13118,40 @@ class Start(NamedTuple):
             more["required_chars"] = required_chars
         return self.learn_symbols(words, n_symbols, options, **more)
 
-    def build(self, learned: Learned) -> Model:
+    def build(self, learned):
         """Make the model with the learnt tokens."""
         model = self.model
         if self.places is None:
             return extend_model(model, learned)
         vocab = build_vocabulary(learned, self.places, self.byte_tokens)
-        fields = {"vocab": vocab, "special_tokens": [*model.special_tokens]}
-        fields["max_word_chars"] = max(model.max_word_chars, learned.longest_word)
+        scores = None
         if learned.scores is not None:
             score_of = dict(zip(learned.tokens, learned.scores.tolist(), strict=True))
-            fields["scores"] = np.array([score_of.get(token, 0.0) for token in vocab.values()])
-        if model.kind == "bpe":
-            fields["merges"] = learned.merges
+            scores = np.array([score_of.get(token, 0.0) for token in vocab.values()])
         ids = {token: token_id for token_id, token in vocab.items()}
-        fields["post_processor"] = _with_ids(model.post_processor, ids)
-        return dataclasses.replace(model, **fields)
+        return dataclasses.replace(
+            model,
+            vocab=vocab,
+            merges=learned.merges if model.kind == "bpe" else None,
+            special_tokens=[*model.special_tokens],
+            scores=scores,
+            max_word_chars=max(model.max_word_chars, learned.longest_word),
+            post_processor=_with_ids(model.post_processor, ids),
+        )
 
 
 def untrained(
-    model: str = "bpe",
-    special_tokens: Sequence[str] = (),
+    model="bpe",
+    special_tokens=(),
     *,
-    special_tokens_at: str = "first",
-    alphabet: str | None = None,
-    pattern: PatternSource | None = None,
-    mark: str | None = None,
-    normalizer: Sequence[str] = (),
-    byte_fallback: bool = False,
-    unk_token: str | None = None,
-) -> Start:
+    special_tokens_at="first",
+    alphabet=None,
+    pattern=None,
+    mark=None,
+    normalizer=(),
+    byte_fallback=False,
+    unk_token=None,
+):
     """Start with a model without tokens; the options are those of `train`.
 
     Raises InputError for options that cannot be combined.
@@ -13178,14 +13174,14 @@ def untrained(
     metaspace = None
     if alphabet == "bytes":
         require(not byte_fallback and not mark, "`byte_fallback` and `mark` go with characters")
-        if defaults.alphabet != "bytes":
-            raise InputError(f"a model of the family {model} is made of characters")
+        is_of_bytes = defaults.alphabet == "bytes"
+        require(is_of_bytes, f"a model of the family {model} is made of characters")
         unk_token = None
         mark = ""
     else:
         mark = defaults.mark if mark is None else mark
-        if len(mark) > 1 or mark.isspace():
-            raise InputError(f"a mark is one character, not white space: {mark!r}")
+        is_mark = len(mark) < 2 and not mark.isspace()
+        require(is_mark, f"a mark is one character, not white space: {mark!r}")
         if mark:  # ▁ replaces a space, and any other mark begins each word
             metaspace = Metaspace(mark, "never" if mark == MARK else "always")
         if defaults.kind == "unigram" or not byte_fallback:
@@ -13268,7 +13264,7 @@ def _word_pattern(model):
     return Split(MARK, "merged_with_next") if is_whole and has_marks else model.pattern
 
 
-def start_like(like: AnyModel, special_tokens: Sequence[str] = ()) -> Start:
+def start_like(like, special_tokens=()):
     """Start with a model without its learnt tokens.
 
     Its special tokens stay, and `special_tokens` are added to the first ones. They get the ids
@@ -13282,31 +13278,25 @@ def start_like(like: AnyModel, special_tokens: Sequence[str] = ()) -> Start:
     model = open_model(like).model
     family = _family_of(model)
     half = len(model.vocab) / 2
-    places = {"first": [], "last": []}
-    for text, token_id in sorted(model.special_tokens.items(), key=lambda item: item[1]):
-        places["first" if token_id < half else "last"].append(text)
-    known = {*model.special_tokens}
-    places["first"] += [text for text in _check_learnt_texts(special_tokens) if text not in known]
-    if model.unk_token and model.unk_token not in model.special_tokens:
-        places["first"].append(model.unk_token)
-    byte_tokens = BYTE_TOKENS * model.byte_fallback
-    names = [*places["first"], *byte_tokens, *places["last"]]
-    fields = {"scores": np.zeros(len(names)) if model.kind == "unigram" else None}
+    ids = model.special_tokens
+    in_order = sorted(ids, key=ids.get)
+    last = [text for text in in_order if ids[text] >= half]
+    texts = [*in_order, *_check_learnt_texts(special_tokens), model.unk_token]
+    first = [text for text in dict.fromkeys(texts) if text and text not in last]
+    names = [*first, *BYTE_TOKENS * model.byte_fallback, *last]
     base = dataclasses.replace(
         model,
         vocab=dict(enumerate(map(str.encode, names))),
         merges=[] if model.kind == "bpe" else None,
-        special_tokens=[*places["first"], *places["last"]],
+        special_tokens=[*first, *last],
+        scores=np.zeros(len(names)) if model.kind == "unigram" else None,
         added_from=MAX_ID,
         unused=(),
-        **fields,
     )
-    return Start(base, family, places, _word_pattern(base))
+    return Start(base, family, {"first": first, "last": last}, _word_pattern(base))
 
 
-def start_from(
-    from_: AnyModel, special_tokens: Sequence[str] = (), pattern: PatternSource | None = None
-) -> Start:
+def start_from(from_, special_tokens=(), pattern=None):
     """Start with a model whose tokens stay.
 
     >>> start_from(Tokenizer.from_merges([(b"a", b"b")])).places is None
@@ -13320,25 +13310,26 @@ def start_from(
         fields |= {"merges": merges, "scores": None, "ignore_merges": False}
     if pattern and Pattern(pattern).steps != Pattern(model.pattern).steps:
         fields["pattern"] = pattern
-    if not set(special_tokens) <= model.special_tokens.keys():
-        names = dict.fromkeys([*model.special_tokens, *_check_learnt_texts(special_tokens)])
-        fields["special_tokens"] = [*names]
+    new = [text for text in special_tokens if text not in model.special_tokens]
+    if new:
+        fields["special_tokens"] = [*model.special_tokens, *_check_learnt_texts(new)]
     base = dataclasses.replace(model, **fields)
     return Start(base, family, None, _word_pattern(base))
 
 
 def _with_ids(part, ids):
     """Copy a part of a tokenizer.json, and replace the ids of the tokens that it names."""
-    match part:
-        case [str(name), int()] if name.encode() in ids:  # as in RobertaProcessing
-            return [name, ids[name.encode()]]
-        case {"id": str(), "ids": [*_], "tokens": [*names]}:  # as in TemplateProcessing
-            return part | {"ids": [ids[name.encode()] for name in names]}
-        case [*items]:
-            return [_with_ids(item, ids) for item in items]
-        case {**fields}:
-            return {key: _with_ids(item, ids) for key, item in fields.items()}
-    return part
+
+    def renew(fields):
+        for role in ("cls", "sep"):  # as in RobertaProcessing
+            match fields.get(role):
+                case [name, int()] if name.encode() in ids:
+                    fields[role] = [name, ids[name.encode()]]
+        if "tokens" in fields:  # as in TemplateProcessing
+            fields["ids"] = [ids[name.encode()] for name in fields["tokens"]]
+        return fields
+
+    return json.loads(json.dumps(part), object_hook=renew)
 
 
 def _words_to_go_on(model, words, coverage, required_chars):
@@ -13353,12 +13344,11 @@ def _words_to_go_on(model, words, coverage, required_chars):
     if model.alphabet == "characters":
         required = [*map(chr, model.letters), *required_chars]
         characters = words.as_characters(coverage, required=required)
-        letters = characters.alphabet
+        letters = [letter for letter in characters.alphabet if letter not in known]
     if model.kind == "unigram":
         scores = {token: float(model.scores[token_id]) for token, token_id in known.items()}
         return characters, len(scores), {"old_scores": scores}
-    both = dict.fromkeys([*letters, *map(prefix.__add__, letters)])
-    new = [letter for letter in both if letter not in known]
+    new = [*dict.fromkeys([*letters, *map(prefix.__add__, letters)])]
     words = words_of_model(model, words, new)
     more = {}
     if prefix:
@@ -13366,16 +13356,16 @@ def _words_to_go_on(model, words, coverage, required_chars):
     return words, len(words.alphabet) - len(new), more
 
 
-_UNKNOWN = "\ufdd0?"  # for letters that a model lacks; no text has this character
+_NO_LETTER = "\ufdd0?"  # for letters that a model lacks; no text has this character
 
 
 def with_unknown(model, letters=(), **fields):
     """Copy a model that shall have these letters, and a token for others that it lacks."""
-    new = [*letters, _UNKNOWN.encode()]
+    new = [*letters, _NO_LETTER.encode()]
     vocab = model.vocab | dict(enumerate(new, max(model.vocab, default=-1) + 1))
-    special_tokens = model.special_tokens | {_UNKNOWN: max(vocab)}
+    special_tokens = model.special_tokens | {_NO_LETTER: max(vocab)}
     fields |= {"vocab": vocab, "special_tokens": special_tokens}
-    return dataclasses.replace(model, unk_token=model.unk_token or _UNKNOWN, **fields)
+    return dataclasses.replace(model, unk_token=model.unk_token or _NO_LETTER, **fields)
 
 
 def words_of_model(model: Model, words: Words, letters: Sequence[bytes] = ()) -> Words:
@@ -13565,6 +13555,7 @@ class Training:
         """Tabulate the measurements; the text of most models is encoded first, see `n_tokens`."""
         learned = self.learned
         model = self.tokenizer.model
+        special_tokens = model.special_tokens
         table = tabulate_counts(self.counted, "Training")
         rows = table.rows
         for name, (before, after) in self.shares.items():
@@ -13576,12 +13567,10 @@ class Training:
         rows.append(("lost", number_of(self._n_text - self.n_bytes, "byte")))
         if model.alphabet == "characters":
             rows.append(("characters", f"{len(learned.alphabet):,} are tokens"))
-        n_special = len(model.special_tokens)
-        rows.append(("tokens", f"{len(model.vocab):,}, {n_special} of them special"))
-        seen = {model.unk_token, *self.counted.special_tokens}
-        unseen = sorted(model.special_tokens.keys() - seen)
+        rows.append(("tokens", f"{len(model.vocab):,}, {len(special_tokens)} of them special"))
+        unseen = special_tokens.keys() - self.counted.special_tokens - {model.unk_token}
         if unseen:
-            rows.append(("not in text", ", ".join(unseen)))
+            rows.append(("not in text", ", ".join(sorted(unseen))))
         rows += [(name, f"{spent.seconds:.2f} s") for name, spent in self.timings.items()]
         peak = max(spent.memory for spent in self.timings.values())
         rows.append(("peak memory", f"{peak / 1e6:,.0f} MB in the largest process"))
@@ -14297,7 +14286,7 @@ def _find_lost(tokenizer, texts):
         encoded = tokenizer.encode_texts([*texts.values()], "none")
     except InputError:  # there is such a letter
         model = with_unknown(tokenizer.model)
-        unknown_id = model.special_tokens[_UNKNOWN]
+        unknown_id = model.special_tokens[_NO_LETTER]
         encoded = Tokenizer.from_model(model).encode_texts([*texts.values()], "none")
     lost = {}
     for token_id, ids in zip(texts, split_ids(*encoded), strict=True):
