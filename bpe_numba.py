@@ -6,7 +6,7 @@
     python bpe_numba.py convert model --to tiktoken --out model.tiktoken
 
     >>> counts = {b"low": 5, b" lower": 2, b" newest": 6, b" widest": 3}
-    >>> tokenizer = Tokenizer(*train_bpe_from_counts(counts, 262))
+    >>> tokenizer = train(counts=counts, vocab_size=262).tokenizer
     >>> tokenizer.encode("lowest")
     [259, 257]
     >>> [tokenizer.id_to_token(id) for id in tokenizer.encode("lowest")]
@@ -213,7 +213,6 @@ __all__ = [
     "tokens_by_size",
     "train",
     "train_bpe",
-    "train_bpe_from_counts",
     "trie_child",
     "view",
     "vocab_names",
@@ -13004,8 +13003,10 @@ def train(
         note(f"the text gives {len(tokenizer):,} tokens, fewer than the {vocab_size:,} asked for")
     options |= {"vocab_size": vocab_size, "coverage": coverage, "max_words": max_words}
     options |= {"required_chars": required_chars, "balance": balance, "weights": [*weights]}
-    training = Training(tokenizer, counted, learned, timings, source, start, options, shares)
-    count_lost("training", training._n_text, training.n_bytes)
+    sizes = _sizes(tokenizer, counted, learned, start.metaspace)
+    training = Training(
+        tokenizer, counted, learned, timings, source, start, options, shares, *sizes
+    )
     if out is not None:
         with stage("save") as timings["save"]:
             training.save(out)
@@ -13426,6 +13427,27 @@ def extend_model(model: Model, learned: Learned) -> Model:
     return dataclasses.replace(model, **fields)
 
 
+def _sizes(tokenizer, counted, learned, metaspace):
+    """Count the tokens of a training, the bytes of its text in them, and the lost ones.
+
+    A BPE over bytes has counted its tokens. With other models each word is encoded, since
+    characters may be unknown, and longest tokens do not follow the merges.
+    """
+    model = tokenizer.model
+    words = counted.words
+    n_text = counted.n_bytes - counted.n_dropped_bytes
+    if model.kind == "bpe" and model.alphabet == "bytes":
+        n_tokens = int(learned.n_tokens[-1])
+        n_kept = min(n_text, words.n_tokens)
+    else:
+        steps = [step for step in (metaspace, "none") if step]
+        model = dataclasses.replace(model, pattern=steps, normalizer=(), drops_unknown=True)
+        encoded = encode_words(Tokenizer.from_model(model), words, n_text)
+        n_tokens = encoded.n_tokens
+        n_kept = encoded.n_kept
+    return n_tokens, n_kept, count_lost("training", n_text, n_kept)
+
+
 @dataclasses.dataclass(eq=False, repr=False)
 class Training:
     """The result of a training: a tokenizer and all measurements. See `summary`.
@@ -13443,28 +13465,10 @@ class Training:
     start: Start
     options: Mapping[str, object]  # of the learner, and its limits
     # of each language in the bytes of words, before and after it was weighted
-    shares: Mapping[str, Sequence[float]] = dataclasses.field(default_factory=dict)
-
-    @functools.cached_property
-    def _sizes(self):
-        """The numbers of the tokens of the corpus, and of its bytes that are in tokens.
-
-        A BPE over bytes has counted them. With other models each word is encoded, since characters
-        may be unknown, and longest tokens do not follow the merges.
-        """
-        model = self.tokenizer.model
-        words = self.counted.words
-        if model.kind == "bpe" and model.alphabet == "bytes":
-            return int(self.learned.n_tokens[-1]), min(self._n_text, words.n_tokens)
-        steps = [step for step in (self.start.metaspace, "none") if step]
-        model = dataclasses.replace(model, pattern=steps, normalizer=(), drops_unknown=True)
-        encoded = encode_words(Tokenizer.from_model(model), words, self._n_text)
-        return encoded.n_tokens, encoded.n_kept
-
-    @property
-    def n_tokens(self) -> int:
-        """The number of tokens of the corpus."""
-        return self._sizes[0]
+    shares: Mapping[str, Sequence[float]]
+    n_tokens: int  # of the corpus
+    n_bytes: int  # of the corpus, in tokens
+    lost: int  # its other bytes
 
     @property
     def history(self) -> tuple[Learned, int] | None:
@@ -13474,15 +13478,6 @@ class Training:
             return None
         unknown = self.n_tokens - learned.n_tokens[-1]  # tokens of unknown characters
         return learned._replace(n_tokens=learned.n_tokens + unknown), self.n_bytes
-
-    @property
-    def n_bytes(self) -> int:
-        """The number of bytes of the corpus that are in tokens."""
-        return self._sizes[1]
-
-    @property
-    def _n_text(self):
-        return self.counted.n_bytes - self.counted.n_dropped_bytes
 
     def save(self, folder: PathName) -> None:
         """Write the folder of a model as the command `train` does.
@@ -13552,7 +13547,7 @@ class Training:
         return self.summary()._repr_html_()
 
     def summary(self) -> Table:
-        """Tabulate the measurements; the text of most models is encoded first, see `n_tokens`."""
+        """Tabulate the measurements."""
         learned = self.learned
         model = self.tokenizer.model
         special_tokens = model.special_tokens
@@ -13564,7 +13559,7 @@ class Training:
             last = number_of(int(learned.counts[-1:].sum()), "time")
             rows.append(("merges", f"{len(learned.counts):,}; the last pair occurred {last}"))
         rows.append(("bytes/token", self.n_bytes / self.n_tokens))
-        rows.append(("lost", number_of(self._n_text - self.n_bytes, "byte")))
+        rows.append(("lost", number_of(self.lost, "byte")))
         if model.alphabet == "characters":
             rows.append(("characters", f"{len(learned.alphabet):,} are tokens"))
         rows.append(("tokens", f"{len(model.vocab):,}, {len(special_tokens)} of them special"))
@@ -13575,9 +13570,6 @@ class Training:
         peak = max(spent.memory for spent in self.timings.values())
         rows.append(("peak memory", f"{peak / 1e6:,.0f} MB in the largest process"))
         return table
-
-    def tables(self) -> list[Table]:
-        return [self.summary()]
 
 
 AnyModel = Tokenizer | Training | Model | PathName  # the last is loaded
@@ -13744,14 +13736,10 @@ def _open_settings(settings):
     if not settings:
         return {}
     first, *_ = settings
+    classes = {"Split": Split, "Metaspace": Metaspace}
     steps = []
     for step in first["pattern"]:
-        match step:
-            case ["Split", *fields]:
-                step = Split(*fields)
-            case ["Metaspace", *fields]:
-                step = Metaspace(*fields)
-        steps.append(step)
+        steps.append(step if isinstance(step, str) else classes[step[0]](*step[1:]))
     names = [name for name in first["special_tokens"] if name not in BYTE_TOKENS]
     pattern = PATTERN_NAMES.get(tuple(steps), steps)
     return {"pattern": pattern, "special_tokens": names, "normalizer": first["normalizer"]}
@@ -13794,20 +13782,6 @@ def train_bpe(
     """
     tokenizer = train(input_path, vocab_size, special_tokens, **options).tokenizer
     return tokenizer.vocab, tokenizer.merges
-
-
-def train_bpe_from_counts(
-    counts: Counts, vocab_size: int, special_tokens: Sequence[str] = (), **options: object
-) -> tuple[dict[int, bytes], list[Merge]]:
-    """Train a BPE on pretokens that were counted elsewhere; the options are those of `train`.
-
-    >>> vocab, merges = train_bpe_from_counts({b"hug": 10, b"pug": 5, b"hugs": 5}, 258)
-    >>> merges, vocab[257]
-    ([(b'u', b'g'), (b'h', b'ug')], b'hug')
-    """
-    is_bpe = options.get("model", "bpe") == "bpe"
-    require(is_bpe, "only a BPE has merges: `train` takes `counts` for all families")
-    return train_bpe(vocab_size=vocab_size, special_tokens=special_tokens, counts=counts, **options)
 
 
 @interruptible
@@ -14404,7 +14378,7 @@ def inspect_model(
     $ inspect model
     $ inspect model corpus.txt
 
-    >>> tokenizer = Tokenizer(*train_bpe_from_counts({b"low": 5, b" lower": 2}, 260))
+    >>> tokenizer = train(counts={b"low": 5, b" lower": 2}, vocab_size=260).tokenizer
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     _ = Path(folder, "a.txt").write_text("low lower low")
     ...     inspection = inspect_model(tokenizer, folder)
@@ -14472,23 +14446,21 @@ class Curve(Report):
         suffix = Path(path or "curve.png").suffix
         require(suffix in (".png", ".svg", ".pdf"), f"{path}: name a .png, .svg or .pdf file")
         pyplot = import_optional("matplotlib.pyplot")
-        panels = {2: "bytes per token"}  # column -> label
-        if any(len(sizes) > 1000 for sizes, *_ in self.columns.values()):
-            panels[3] = "tokens that 1,000 more save"
         with pyplot.rc_context({"font.size": 9}):
-            size = (3.5 * len(panels), 3)
-            figure, _ = pyplot.subplots(1, len(panels), figsize=size, layout="constrained")
+            figure, (left, right) = pyplot.subplots(1, 2, figsize=(7, 3), layout="constrained")
             pyplot.close(figure)  # else a notebook shows it twice
-            for axis, (column, label) in zip(figure.axes, panels.items(), strict=True):
-                axis.set(xlabel="vocabulary", ylabel=label)
-                for name, columns in self.columns.items():
-                    label = name.replace("$", r"\$")  # $ begins a formula
-                    axis.semilogx(columns[0], columns[column], base=2, label=label)
-            for axis in figure.axes[1:]:
-                axis.set_yscale("log")
-                axis.yaxis.set_major_formatter("{x:g} %")
+            left.set(xlabel="vocabulary", ylabel="bytes per token")
+            saving = "tokens that 1,000 more save"
+            right.set(yscale="log", xlabel="vocabulary", ylabel=saving)
+            for name, (sizes, _, rates, saved) in self.columns.items():
+                label = name.replace("$", r"\$")  # $ begins a formula
+                left.semilogx(sizes, rates, base=2, label=label)
+                right.semilogx(sizes[:-1000], saved[:-1000], base=2)
+            right.yaxis.set_major_formatter("{x:g} %")
+            if not any(line.get_xdata().size for line in right.lines):
+                right.remove()  # there are not 1,000 more
             if len(self.columns) > 1:
-                figure.axes[0].legend()
+                left.legend()
             if path:
                 with atomic_write(Path(path)) as file:
                     figure.savefig(file, format=suffix[1:], dpi=200)
@@ -14639,8 +14611,8 @@ def compare(
     $ compare model cl100k_base.tiktoken
     $ compare model other-model --corpus english.txt --corpus code.txt
 
-    >>> small = Tokenizer(*train_bpe_from_counts({b"low": 5, b" lower": 2}, 258))
-    >>> large = Tokenizer(*train_bpe_from_counts({b"low": 5, b" lower": 2}, 260))
+    >>> small = train(counts={b"low": 5, b" lower": 2}, vocab_size=258).tokenizer
+    >>> large = train(counts={b"low": 5, b" lower": 2}, vocab_size=260).tokenizer
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     _ = Path(folder, "a.txt").write_text("low lower low")
     ...     report = compare({"small": small, "large": large}, {"text": folder})
@@ -14653,37 +14625,31 @@ def compare(
         corpora = _by_name(corpus)
     engine = Engine(workers, progress)
     require(tokenizers and corpora, "a comparison needs at least one model and one corpus")
-    special_tokens = set()
-    for tokenizer in tokenizers.values():
-        special_tokens.update(tokenizer.special_tokens)
-    files = []
-    for inputs in corpora.values():
-        files += find_files(inputs)
+    special_tokens = {text for model in tokenizers.values() for text in model.special_tokens}
+    files = [file for inputs in corpora.values() for file in find_files(inputs)]
     source = Source(files, r"\s?\S+", sorted(special_tokens), text_field)
     with stage("words"):
         counts = count(source, engine).words.to_counts()
         in_order = sorted(sorted(counts), key=counts.get, reverse=True)
         words = [word for word in in_order if word.decode("utf-8", "replace").strip()]
         words = words[:COMPARED_WORDS]
-    options = {"text_field": text_field, "engine": engine}
     sizes = np.zeros((3, len(tokenizers), len(corpora)), i64)
     n_tokens, n_bytes, n_kept = sizes
+    options = {"text_field": text_field, "engine": engine, "has_words": False}
     splits = []  # for each model, the pieces of each word
-    for row, tokenizer in enumerate(tokenizers.values()):
+    for row, (name, tokenizer) in enumerate(tokenizers.items()):
         for column, inputs in enumerate(corpora.values()):
-            encoded = encode_corpus(tokenizer, inputs, has_words=False, **options)
+            encoded = encode_corpus(tokenizer, inputs, **options)
             sizes[:, row, column] = encoded.n_tokens, encoded.n_bytes, encoded.n_kept
-        count_lost([*tokenizers][row], n_bytes[row].sum(), n_kept[row].sum())
+        count_lost(name, n_bytes[row].sum(), n_kept[row].sum())
         ids_of_words = tokenizer.encode_batch(words, "none")
         splits.append([_pieces(tokenizer, ids) for ids in ids_of_words])
     differences = []
-    n_different = 0
     for word, *pieces in zip(words, *splits, strict=True):
         cuts = {tuple(map(len, tokens)) for tokens in pieces}
         if len(cuts) > 1:
-            n = counts[word]
-            differences.append((word, n, pieces))
-            n_different += n
+            differences.append((word, counts[word], pieces))
+    n_different = sum(n for _, n, _ in differences)
     report = Comparison(
         models=[*tokenizers],
         corpora=[*corpora],
@@ -14774,7 +14740,7 @@ def view(
     $ view model "Hello, world"
     $ view model --beside other-model --html view.html < corpus.txt
 
-    >>> tokenizer = Tokenizer(*train_bpe_from_counts({b"low": 5, b" lower": 2}, 260))
+    >>> tokenizer = train(counts={b"low": 5, b" lower": 2}, vocab_size=260).tokenizer
     >>> print(view(tokenizer, "low lower\n").text(40))
     low|␣  |lower|↵  |
     257 220 259   198

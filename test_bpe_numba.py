@@ -2750,7 +2750,8 @@ def test_letters_that_a_model_lacks_split_words():
 
 
 def test_vocabulary_has_special_tokens_first_then_bytes_then_merges():
-    vocab, merges = bpe.train_bpe_from_counts({b"aab": 2, b"ab": 1}, 260, ["<s>", "</s>"])
+    counts = {b"aab": 2, b"ab": 1}
+    vocab, merges = bpe.train_bpe(counts=counts, vocab_size=260, special_tokens=["<s>", "</s>"])
     assert list(vocab) == list(range(260)) and vocab[0] == b"<s>" and vocab[1] == b"</s>"
     assert [in_chars(vocab[i]) for i in range(2, 258)] == sorted(map(in_chars, BYTES))
     assert merges == [(b"a", b"b"), (b"a", b"ab")] and [vocab[258], vocab[259]] == [b"ab", b"aab"]
@@ -2762,7 +2763,7 @@ def test_vocabulary_has_special_tokens_first_then_bytes_then_merges():
 
 def test_a_text_that_is_too_small_gives_a_warning():
     with note("258 tokens, fewer than the 1,000"):
-        vocab, _ = bpe.train_bpe_from_counts({b"abc": 1}, 1000)
+        vocab, _ = bpe.train_bpe(counts={b"abc": 1}, vocab_size=1000)
     assert len(vocab) == 258
 
 
@@ -6109,7 +6110,7 @@ def test_counts_do_not_depend_on_workers_and_blocks(pattern, workers, corpus):
 @pytest.mark.filterwarnings("ignore:.*is not UTF-8", "ignore:.*no text")
 def test_trainings_do_not_depend_on_workers_blocks_and_shards(workers, corpus, tmp_path):
     words, n_documents = counted_naively(corpus, "gpt2")
-    expected = bpe.train_bpe_from_counts(words, 500, [END])
+    expected = bpe.train_bpe(counts=words, vocab_size=500, special_tokens=[END])
     files = bpe.find_files(corpus[0])
     assert bpe.train_bpe(files[::-1], 500, [END], workers=workers) == expected
     from_texts = bpe.train(texts=iter(corpus[1]), vocab_size=499, workers=workers)
@@ -6584,7 +6585,7 @@ def test_warnings_point_to_the_call(tmp_path):
         lambda: bpe.train(tmp_path / "a.csv", 258),
         lambda: bpe.Model({0: b"a", 1: b"b", 2: b"ab"}, [(b"a", b"b")], {"ab": 2}),
         lambda: bpe.count_files(tmp_path, tmp_path / "words.npz"),
-        lambda: bpe.train_bpe_from_counts({b"ab": 1}, 999),
+        lambda: bpe.train_bpe(counts={b"ab": 1}, vocab_size=999),
     ):
         with pytest.warns(UserWarning) as caught:
             call()
@@ -6644,7 +6645,7 @@ def test_a_file_of_counts_is_learnt_from_on_the_command_line(command, tmp_path):
     (tmp_path / "more.tsv").write_text("low\t5\nlow\n")
     command("train --counts words.tsv --vocab-size 259 --quiet --out model", cwd=tmp_path)
     counts = {"low": 5, " lower": 2, " a b": 3, " é": 1}
-    _, merges = bpe.train_bpe_from_counts(counts, 259)
+    _, merges = bpe.train_bpe(counts=counts, vocab_size=259)
     assert bpe.Tokenizer.load(tmp_path / "model").merges == merges
     with refusal("line 2 has no word, tab and count: b'low'"):
         bpe.train(counts=tmp_path / "more.tsv")
@@ -8141,7 +8142,7 @@ REFUSED_ARGUMENTS = {
         ({"a\ud800": 1}, r"surrogates not allowed"),
         ({b"ab": 2**62}, r"add up to 2\*\*63 bytes"),
     ],
-    lambda special: bpe.train_bpe_from_counts(HELLO, 257, special): [
+    lambda special: bpe.train(counts=HELLO, vocab_size=257, special_tokens=special): [
         (["<a>", "<b>"], "`vocab_size` is 257: .* 258"),
         (["x"], "single byte"),
         ("<a>", "list"),
@@ -8213,7 +8214,6 @@ REFUSED_CALLS = [
     ),
     (lambda: bpe.Pattern(bpe.Split(5)), "a Split has an expression, not 5"),
     (lambda: bpe.train("ends.txt", 300, [END]), "no text to learn from in ends.txt"),
-    (lambda: bpe.train_bpe_from_counts(HELLO, 9, model="unigram"), "only a BPE has merges"),
     (lambda: WORDS.as_characters(coverage=1.5), "from 0 to 1"),
     (lambda: WORDS.as_characters().as_characters(), "not over the 256 bytes"),
     (
