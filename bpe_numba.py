@@ -14371,7 +14371,8 @@ def inspect_model(
     model   a file or a folder of any format, or a Tokenizer. The result of `train` and the folder
             of a BPE that it wrote have counts of merges, too, which tell candidates for glitch
             tokens
-    inputs  files, folders or globs. None: the vocabulary alone
+    inputs  files, folders or globs. None: the vocabulary alone. Of several, the measures have the
+            fewest bytes per token, too
 
     Also text_field, as in a Source; workers and progress, as in an Engine.
 
@@ -14385,10 +14386,9 @@ def inspect_model(
     >>> inspection.measures["tokens"], inspection.kinds["letters"], inspection.unreachable
     (5, 57, {})
     """
-    given = model
-    tokenizer = open_model(given)
+    tokenizer = open_model(model)
+    history = _find_history(model, tokenizer.model)
     model = tokenizer.model
-    history = _find_history(given, model)
     _, decoded = tokenizer._decoded
     tokens = {token_id: decoded[token_id] for token_id in model.ordinary if decoded[token_id]}
     require(tokens, "the model has only special tokens: there is nothing to inspect")
@@ -14400,14 +14400,23 @@ def inspect_model(
     )
     with stage("search"):
         report.unreachable = unreachable_tokens(tokenizer)
-    if inputs is not None:
-        engine = Engine(workers, progress)
-        encoded = encode_corpus(tokenizer, inputs, text_field=text_field, engine=engine)
-        count_lost(report.title, encoded.n_bytes, encoded.n_kept)
-        report.measures = measure(model, encoded)
-        report.frequencies = encoded.frequencies(tokenizer.vocab_size)
-        if history:
-            report.glitches = find_glitches(history[0], model.ids, report.frequencies)
+    if inputs is None:
+        return report
+    inputs = [inputs] if isinstance(inputs, PathName) else [*inputs]
+    options = {"text_field": text_field, "engine": Engine(workers, progress)}
+    encoded = encode_corpus(tokenizer, inputs, **options)
+    count_lost(report.title, encoded.n_bytes, encoded.n_kept)
+    report.measures = measure(model, encoded)
+    report.frequencies = encoded.frequencies(tokenizer.vocab_size)
+    if history:
+        report.glitches = find_glitches(history[0], model.ids, report.frequencies)
+    if len(inputs) > 1 and encoded.n_words is not None:  # they can be read again
+        rates = []
+        for path in inputs:
+            with contextlib.suppress(InputError):  # it has no text
+                part = encode_corpus(tokenizer, path, has_words=False, **options)
+                rates.append(part.n_kept / part.n_tokens)
+        report.measures["fewest bytes per token"] = min(rates)
     return report
 
 
