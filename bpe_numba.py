@@ -13929,11 +13929,10 @@ def tabulate_timings(seconds):
     timings = TIMINGS | {"other": Timing(other, 0, peak_memory())}
     rows = []
     for name, spent in timings.items():
-        duration = spent.seconds
-        share = round(100 * duration / seconds, 1)
-        rate = spent.n_bytes / duration / 1e6 or None
+        share = round(100 * spent.seconds / seconds, 1)
+        rate = spent.n_bytes / spent.seconds / 1e6 or None
         peak = round(spent.memory / 1e6) or None
-        rows.append((name, round(duration, 3), rate, share, peak))
+        rows.append((name, round(spent.seconds, 3), rate, share, peak))
     header = ("stage", "seconds", "MB/s", "% of time", "peak MB")
     return Table(f"{seconds:.2f} seconds", header, rows)
 
@@ -14174,23 +14173,24 @@ def measure(model: Model, encoded: EncodedWords) -> dict[str, float]:
         ids.add(model.ids[model.unk_token.encode()])
     p = np.sort(encoded.frequencies())[::-1] / n
     p = p[p > 0]
-    power_sum = np.sum(p**RENYI_ORDER)
-    renyi_entropy = float(np.log2(power_sum) / (1 - RENYI_ORDER))
-    n_ids = len(ids)
+    renyi_entropy = float(np.log2(np.sum(p**RENYI_ORDER)) / (1 - RENYI_ORDER))
     n_used = len(p)
-    measures = {"tokens": n, "bytes per token": encoded.n_kept / n}
     sizes = [len(word.replace(MARK.encode(), b" ")) for word in encoded.words]
     in_words = min(encoded.n_bytes, int(encoded.counts @ sizes))
-    measures["lost bytes"] = encoded.n_bytes - encoded.n_kept
-    measures["unknown bytes"] = max(in_words - encoded.n_kept, 0)
+    measures = {
+        "tokens": n,
+        "bytes per token": encoded.n_kept / n,
+        "lost bytes": encoded.n_bytes - encoded.n_kept,
+        "unknown bytes": max(in_words - encoded.n_kept, 0),
+    }
     if encoded.n_words:
         measures["fertility"] = n / encoded.n_words
     return measures | {
         "average rank": float(np.dot(p, np.arange(n_used))),
         "Shannon entropy": float(-np.sum(p * np.log2(p))),
-        "Rényi efficiency": renyi_entropy / math.log2(max(n_ids, 2)),
+        "Rényi efficiency": renyi_entropy / math.log2(max(len(ids), 2)),
         "Rényi, of used ids": renyi_entropy / math.log2(max(n_used, 2)),
-        "vocabulary utilisation": n_used / n_ids,
+        "vocabulary utilisation": n_used / len(ids),
     }
 
 
@@ -14237,13 +14237,11 @@ def unreachable_tokens(tokenizer):
     model = tokenizer.model
     as_text, _ = tokenizer._decoded
     prefix = model.subword_prefix.encode()
-    bytes_of_unknown = _FALLBACK_TOKENS[128:] * model.byte_fallback
-    texts = {}
-    for token_id in model.ordinary:
-        token = model.vocab[token_id]
-        continues_word = prefix and token.startswith(prefix)
-        if not continues_word and token not in bytes_of_unknown:
-            texts[token_id] = as_text[token_id]
+    omitted = {*_FALLBACK_TOKENS[128:] * model.byte_fallback}
+    if prefix:
+        omitted.update(token for token in model.ordinary_ids if token.startswith(prefix))
+    ids = (token_id for token_id in model.ordinary if model.vocab[token_id] not in omitted)
+    texts = {token_id: as_text[token_id] for token_id in ids}
     lost = _find_lost(tokenizer, texts)
     words = {token_id: model.vocab[token_id] for token_id in lost}
     lost_as_words = _find_lost(tokenizer._by_word, words)
@@ -14272,19 +14270,13 @@ def _find_lost(tokenizer, texts):
 class Glitch(NamedTuple):
     """A candidate for a "glitch token": training made it from many pairs, and no text uses it.
 
-    Land and Bartolo, "Fishing for Magikarp" (2024), find such tokens in models. Here the counts of
-    merges show which later tokens contain them.
+    Land and Bartolo, "Fishing for Magikarp" (2024), find such tokens in models. Later merges have
+    made other tokens from it.
     """
 
     id: int
     made: int  # the number of pairs that became this token when it was merged
     used: int  # the number of its occurrences in the corpus
-    taken: Counter[bytes]  # the tokens that later merges made from it, and how often
-
-    def now_in(self):
-        """Write the tokens that have taken most of it."""
-        shares = [(token, 100 * n // self.made) for token, n in self.taken.most_common(3)]
-        return ", ".join(f"{readable(token)} {share} %" for token, share in shares)
 
 
 def find_glitches(learned, ids, frequencies):
@@ -14295,16 +14287,14 @@ def find_glitches(learned, ids, frequencies):
                  size, so the numbers of the training are scaled to it
     """
     share = frequencies.sum() / learned.n_tokens[-1]
-    glitches = {}
     made = -np.diff(learned.n_tokens)
+    glitches = {}
     for pair, n in zip(learned.merges, made.tolist(), strict=True):
-        token = b"".join(pair)
-        for part in glitches.keys() & pair:
-            glitches[part].taken[token] += n * pair.count(part)
-        if token in ids:
-            used = int(frequencies[ids[token]])
+        token_id = ids.get(b"".join(pair))
+        if token_id is not None:
+            used = int(frequencies[token_id])
             if max(used, 1) * RARE <= n * share:
-                glitches[token] = Glitch(ids[token], n, used, Counter())
+                glitches[token_id] = Glitch(token_id, n, used)
     return sorted(glitches.values(), key=lambda glitch: -glitch.made)
 
 
@@ -14341,9 +14331,8 @@ class Inspection(Report):
         number = f"{len(glitches):,}"
         if self.glitches is None:
             number = "known only with the training of a BPE, and a corpus"
-        rows = [(*glitch[:3], glitch.now_in()) for glitch in glitches]
         title = f"Candidates for glitch tokens: {number}"
-        return [*tables, self._list(title, rows, "made", "used", "now in")]
+        return [*tables, self._list(title, glitches, "made", "used")]
 
     def _list(self, title, rows, *header):
         """Tabulate the first of some rows, which begin with an id, with the tokens of the ids."""
@@ -14352,9 +14341,7 @@ class Inspection(Report):
 
     def _name_of(self, token_id):
         """Write a token, or the id of a special token."""
-        if token_id not in self.tokens:
-            return f"<id {token_id}>"
-        return readable(self.tokens[token_id])
+        return readable(self.tokens.get(token_id, f"<id {token_id}>".encode()))
 
 
 @interruptible

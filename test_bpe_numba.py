@@ -7373,24 +7373,13 @@ def test_a_token_that_becomes_the_unknown_token_is_listed_with_its_id():
     assert "<id 0>" in str(bpe.inspect_model(bpe.Tokenizer.from_model(model)))
 
 
-def test_counts_of_merges_add_up_to_the_uses_in_the_training_text(some_prose, monkeypatch):
-    tokenizer, training, files = some_prose
-    monkeypatch.setattr(bpe, "RARE", 0)  # all are listed
-    counts = bpe.encode_corpus(tokenizer, files, engine=bpe.Engine(1)).frequencies(len(tokenizer))
-    glitches = bpe.find_glitches(training.learned, tokenizer.model.ids, counts)
-    assert len(glitches) == len(training.learned.pairs)
-    for glitch in glitches:
-        assert glitch.used == counts[glitch.id] == glitch.made - glitch.taken.total()
-
-
-def test_glitch_candidates_tell_where_their_count_went():
+def test_glitch_candidates_were_made_often_and_are_used_rarely():
     counts = {b"abc": 5000, b"abd": 3000, b"ab": 2, b"xy": 9}
     learned = bpe.learn(bpe.Words.from_counts(counts), 260)
     ids = {token: id for id, token in enumerate(learned.tokens)}
     uses = np.full(260, 9)
     uses[ids[b"ab"]] = 2
-    (glitch,) = bpe.find_glitches(learned, ids, uses)
-    assert glitch == (ids[b"ab"], 8002, 2, {b"abc": 5000, b"abd": 3000})
+    assert bpe.find_glitches(learned, ids, uses) == [(ids[b"ab"], 8002, 2)]
     assert bpe.find_glitches(learned, ids, np.full(260, 9)) == []
 
 
