@@ -14341,7 +14341,9 @@ class Inspection(Report):
 
     def _name_of(self, token_id):
         """Write a token, or the id of a special token."""
-        return readable(self.tokens.get(token_id, f"<id {token_id}>".encode()))
+        if token_id not in self.tokens:
+            return f"<id {token_id}>"
+        return readable(self.tokens[token_id])
 
 
 @interruptible

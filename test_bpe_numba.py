@@ -7560,12 +7560,11 @@ def test_measures_equal_their_definitions(library, tmp_path, model, pattern):
     assert inspection.measures["Rényi efficiency"] < 1
     ids = tokenizer.encode(text)
     assert {id: n for id, n in enumerate(inspection.frequencies.tolist()) if n} == Counter(ids)
-    (tmp_path / "b.txt").write_text("中文")
+    few = "中文 def return"
+    (tmp_path / "b.txt").write_text(few)
     (tmp_path / "c.txt").write_text("")
     of_three = bpe.inspect_model(tokenizer, [tmp_path / f"{name}.txt" for name in "abc"])
-    rates = [
-        naive_measures(tokenizer, [text.encode()])["bytes per token"] for text in (text, "中文")
-    ]
+    rates = [naive_measures(tokenizer, [each.encode()])["bytes per token"] for each in (text, few)]
     assert of_three.measures["fewest bytes per token"] == pytest.approx(min(rates))
     assert model == "bytes" or tokenizer.token_to_id(tokenizer.model.unk_token) in ids
 
