@@ -1070,16 +1070,6 @@ def test_a_signal_finishes_the_renaming_of_every_thread(tmp_path, monkeypatch):
     assert sorted(map(sorted, names)) == [["a", "b"]] * 2 and not files_in(tmp_path)
 
 
-def test_a_log_has_lines_in_place_of_bars(capsys):
-    with bpe.Engine(progress=True).progress_bar("scan", 10, "B") as bar:
-        bar.update(4)
-        bar.refresh()
-        bar.update(6)
-    *lines, end = capsys.readouterr().err.split("\n")
-    assert len({*lines}) == len(lines) and not end and "\r" not in "".join(lines)
-    assert "40%" in lines[1] and "100%" in lines[-1]
-
-
 # ─── Patterns ─────────────────────────────────────────────────────────────────────────────────────
 
 # Regular expressions that are compiled.
@@ -1167,10 +1157,10 @@ def test_random_patterns_are_exact_or_left_to_regex(earlier, pattern, inputs, se
 
 
 NOT_COMPILED = {r"(?<=a)b": r"'\(\?<'", r"(a)\1": r"'\\\\1'", r"\bword": r"'\\\\bw'"}
-NOT_COMPILED |= {r"^a": r"'\^a'", r"a$": r"'\$'", r"(?:ab)++a|b": "possessive", r"\pA|.": "pA"}
+NOT_COMPILED |= {r"^a": r"'\^a'", r"a$": r"'\$'", r"(?:ab)++a|b": r"'\+a", r"\pA|.": "pA"}
 NOT_COMPILED |= {r"(?=ab)a": "lookahead", r"(?:a?)+b": "empty", r"\s+?$|[\s\S]": r"'\$\|"}
-NOT_COMPILED |= {r"\s+$*|[\s\S]": r"'\$\*", r"[ab]*a[ab]{14}": "20,00. states"}
-NOT_COMPILED |= {r"(?:[ab]{1,50}c?){1,50}d": "3,000,000 steps"}
+NOT_COMPILED |= {r"\s+$*|[\s\S]": r"'\$\*", r"[ab]*a[ab]{14}": "32,... states"}
+NOT_COMPILED |= {r"(?:[ab]{1,50}c?){1,50}d": "2,... states"}
 NOT_COMPILED |= {"|".join(map(chr, range(0x4E00, 0x4E00 + 61))): "60"}
 
 
@@ -8090,7 +8080,6 @@ REFUSED_ARGUMENTS = {
         (bpe.Split("(?!x)[a-z]+", "merged_with_previous"), "is not supported"),
         (bpe.Split("a", "dropped"), "no behavior is named 'dropped'; there are isolated, removed"),
         (bpe.Metaspace("ab"), "one character for a space, not 'ab'"),
-        ([1], "not int"),
     ],
     bpe.Normalizer: [
         ([{"no": "type"}], "a step without a type, .*not supported"),
@@ -8206,7 +8195,6 @@ REFUSED_CALLS = [
         lambda: bpe.encode_files(plain(), ["text.txt"] * 2, "train.bin", val_fraction=0.1),
         "of 2 documents .* holds out 0: choose another, or note that documents are files",
     ),
-    (lambda: bpe.Pattern(bpe.Split(5)), "a Split has an expression, not 5"),
     (lambda: bpe.train("ends.txt", 300, [END]), "no text to learn from in ends.txt"),
     (lambda: WORDS.as_characters(coverage=1.5), "from 0 to 1"),
     (lambda: WORDS.as_characters().as_characters(), "not over the 256 bytes"),
