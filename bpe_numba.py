@@ -5668,8 +5668,6 @@ class Learned(NamedTuple):
     pairs: np.ndarray | None = None  # int32[M, 2]   the two symbols that merged
     counts: np.ndarray | None = None  # int64[M]  occurrences of the pair when it was merged
     n_tokens: np.ndarray | None = None  # int64[M + 1]  of the corpus, at first and after each merge
-    # the log probability of the corpus in each round of a Unigram, before tokens were removed
-    likelihoods: Sequence[float] = ()
     longest_word: int = 0  # its characters, in the corpus of a WordPiece
 
     __repr__ = brief_repr
@@ -8515,8 +8513,9 @@ def _mark_continuing(words, required_chars=""):
     Required characters do both. Returns words, and the number of symbols that begin words.
     """
     a = len(words.alphabet)
+    words = _select_words(words, np.flatnonzero(words.counts * words.sizes))
     marked = words.symbols + a
-    marked[words.offsets[:-1][words.sizes > 0]] -= a
+    marked[words.offsets[:-1]] -= a
     present = np.zeros(2 * a, bool)
     present[marked] = present[marked % a] = True
     required = np.isin(words.alphabet, [*map(str.encode, required_chars)])
@@ -8633,26 +8632,29 @@ class _Lattice(NamedTuple):
     counts: np.ndarray  # int64[W]       as in Words
 
 
+_SUBSTRING = _record(
+    right="int32",  # its last symbol
+    left="int32",  # the number of the substring without it
+)
+
+
 @kernel
-def _number_keys(keys):
-    """Number keys, int64[N] from 0 on, in the order of their first occurrences: int64[N]."""
-    n_slots = 1
+def _number_pairs(pairs):
+    """Number pairs, _SUBSTRING[N], from 0 on in the order of their first occurrences: int64[N]."""
+    n_slots = 2
     n = 0
-    while 3 * n_slots <= 4 * len(keys):
+    while 3 * n_slots <= 4 * len(pairs):
         n_slots *= 2
-    table = np.full((n_slots, 2), -1)
-    mask = u64(n_slots - 1)
-    numbers = np.empty(len(keys), i64)
-    for k in range(len(keys)):
-        key = keys[k]
-        slot = _mix(u64(key), u64(0)) & mask
-        while table[slot, 0] >= 0 and table[slot, 0] != key:
-            slot = (slot + ONE) & mask
-        if table[slot, 0] < 0:
-            table[slot, 0] = key
-            table[slot, 1] = n
+    slots = np.full(n_slots, -1, np.int32)
+    numbers = np.empty(len(pairs), i64)
+    for k in range(len(pairs)):
+        slot = _find_pair(i64(pairs[k].left), i64(pairs[k].right), slots, pairs)
+        if slots[slot] < 0:
+            slots[slot] = k
+            numbers[k] = n
             n += 1
-        numbers[k] = table[slot, 1]
+        else:
+            numbers[k] = numbers[slots[slot]]
     return numbers
 
 
@@ -8678,7 +8680,7 @@ def _list_substrings(words, longest):
         starts = starts[starts + size < ends[starts]]
         next_symbols = symbols[starts + size]
         keys = longest_at[starts].astype(i64) << 32 | next_symbols
-        numbers = _number_keys(keys)
+        numbers = _number_pairs(keys.view(_SUBSTRING))
         totals = np.bincount(numbers, counts[starts])
         is_token = totals > 1
         new_ids = np.cumsum(is_token) - 1
@@ -8701,11 +8703,11 @@ def _list_substrings(words, longest):
 
 
 @kernel
-def _expect(lattice, first, stop, probabilities):
-    """Compute the expected counts of tokens, float64[V], and the log probability of some words.
+def _expect(lattice, probabilities, words):
+    """Compute the expected counts of tokens in some words, float64[V].
 
-    first, stop     the numbers of the words
     probabilities   float64[V], of the tokens
+    words           the number of the first word, and the number after the last one
 
     This is the forward-backward algorithm. `backward` includes the count of the word divided by its
     probability, so an edge adds forward * probability * backward. If a value is below TINY, all
@@ -8716,31 +8718,25 @@ def _expect(lattice, first, stop, probabilities):
     table = np.zeros((len(sizes), 2))
     table[:, 0] = probabilities
     reach = sizes.max()
-    likelihood = 0.0
     n_nodes = (offsets[1:] - offsets[:-1]).max() + 1 + reach  # room to scale after the last node
     forward = np.empty(n_nodes)
     backward = np.empty(n_nodes)
     scaled = np.empty(n_nodes, np.bool_)
-    for w in range(first, stop):
+    for w in range(words[0], words[1]):
         start = offsets[w]
         n = offsets[w + 1] - offsets[w]
-        count = counts[w]
-        n_scaled = 0
         forward[: n + 1] = 0.0
         forward[0] = 1.0
         for k in range(n):
             scaled[k] = forward[k] < TINY
             if scaled[k]:
-                n_scaled += 1
                 for i in range(k, k + reach):
                     forward[i] *= HUGE
             token = longest[start + k]
             while token >= 0:
                 forward[k + sizes[token]] += forward[k] * table[token, 0]
                 token = shorter[token]
-        log_probability = np.log(forward[n]) - n_scaled * np.log(HUGE)
-        likelihood += count * log_probability
-        backward[n] = count / forward[n]
+        backward[n] = counts[w] / forward[n]
         for k in range(n - 1, -1, -1):
             token = longest[start + k]
             backward[k] = 0.0
@@ -8752,7 +8748,7 @@ def _expect(lattice, first, stop, probabilities):
             if scaled[k]:
                 for i in range(k, k + reach):
                     backward[i] *= HUGE
-    return table[:, 1].copy(), likelihood
+    return table[:, 1].copy()
 
 
 @kernel
@@ -8858,7 +8854,7 @@ class _UnigramLearner:
             self.fixed[numbers[occurs]] = np.exp([*scores.values()])[occurs]
         self.n_fixed = np.count_nonzero(self.fixed >= 0)
         self.probabilities = np.maximum(weights, 0.0)
-        self.keep(self.best(weights, a + self.n_fixed + seed_size))
+        self.keep(weights, a + self.n_fixed + seed_size)
         self.probabilities /= self.probabilities.sum()
         self.probabilities = np.where(self.fixed >= 0, self.fixed, self.probabilities)
 
@@ -8871,14 +8867,11 @@ class _UnigramLearner:
         with np.errstate(divide="ignore"):
             return np.log(self.probabilities)
 
-    def best(self, values, n):
-        """List n tokens in ascending order: those that stay, and those of the greatest values."""
+    def keep(self, values, n):
+        """Keep n tokens: the alphabet, those that stay, and those of the greatest values."""
         values = np.where(self.fixed >= 0, np.inf, values)
         values[: self.n_alphabet] = np.inf
-        return np.sort(_best_first(values)[:n])
-
-    def keep(self, ids):
-        """Forget all tokens except these, which are in ascending order and include the alphabet."""
+        ids = np.sort(_best_first(values)[:n])
         lattice = self.lattice
         shorter = lattice.shorter
         new_ids = np.full(len(shorter) + 1, -1, np.int32)  # the last is that of no token, -1
@@ -8897,24 +8890,20 @@ class _UnigramLearner:
         self.fixed = self.fixed[ids]
 
     def expect(self):
-        """Compute the expected count of each token, and the log probability of the corpus."""
-
-        def work(part):
-            return _expect(self.lattice, *part, self.probabilities)
-
+        """Compute the expected count of each token."""
         bounds = np.linspace(0, len(self.words.counts), LATTICE_PARTS + 1).astype(i64)
         parts = itertools.pairwise(bounds.tolist())
-        expected, likelihoods = zip(*self.engine.map(work, parts, threads=True), strict=True)
-        return sum(expected), sum(likelihoods)
+        work = functools.partial(_expect, self.lattice, self.probabilities)
+        return sum(self.engine.map(work, parts, threads=True))
 
     def maximize(self):
-        """Make a step of expectation maximization: returns the log probability of before.
+        """Make a step of expectation maximization.
 
         As in SentencePiece, the digamma function replaces the logarithm, which favours fewer tokens
         (Liang and Klein 2007, "Structured Bayesian Nonparametric Models with Variational
         Inference").
         """
-        expected, likelihood = self.expect()
+        expected = self.expect()
         letters = expected[: self.n_alphabet]
         np.maximum(letters, LEAST_EXPECTED, out=letters)
         expected[expected < LEAST_EXPECTED] = 0.0  # digamma(0) is -inf
@@ -8922,7 +8911,6 @@ class _UnigramLearner:
             logs = _digamma(expected) - _digamma(expected.sum())
         self.expected = expected
         self.probabilities = np.where(self.fixed >= 0, self.fixed, np.exp(logs))
-        return likelihood
 
     def spell(self, token):
         """Return the bytes of a token."""
@@ -8958,8 +8946,8 @@ def learn_unigram(
 
     >>> words = Words.from_counts({b"low": 5, b"lower": 2, b"newest": 6, b"widest": 3})
     >>> learned = learn_unigram(words, 260)
-    >>> sorted(learned.tokens, key=len)[-4:], len(learned.likelihoods)
-    ([b'low', b'lower', b'newest', b'widest'], 1)
+    >>> sorted(learned.tokens, key=len)[-4:]
+    [b'low', b'lower', b'newest', b'widest']
     >>> learned = learn_unigram(Words.from_counts({b"abab": 9, b"ab": 5, b"ba": 1}), 258)
     >>> learned.tokens[:2], learned.scores[:2].round(2).tolist(), learned.merges
     ([b'abab', b'ab'], [-2.88, -3.27], None)
@@ -8970,28 +8958,21 @@ def learn_unigram(
     learner = _UnigramLearner(words, SEED_SIZE, longest_token, engine, scores)
     n_symbols -= len(scores) - learner.n_fixed  # without those that do not occur
     goal = learner.n_fixed + (n_symbols - learner.n_fixed) * 11 // 10
-    likelihoods = []
     n = max(learner.n_tokens, goal)
     with engine.progress_bar("prune", n - goal, " tokens") as bar:
         while True:
             for _ in range(SUB_ITERATIONS):
-                likelihood = learner.maximize()
-            likelihoods.append(likelihood)
+                learner.maximize()
             bar.update(n - max(learner.n_tokens, goal))
             n = learner.n_tokens
             if n <= goal:
                 break
             losses = _losses(learner.lattice, learner.n_alphabet, learner.scores, learner.expected)
-            learner.keep(learner.best(losses, max(goal, int(SHRINKING_FACTOR * n))))
-    scores = learner.scores
-    chosen = learner.best(scores, n_symbols)
-    chosen = chosen[_best_first(scores[chosen])]
-    return Learned(
-        [*map(learner.spell, chosen.tolist())],
-        words.alphabet,
-        scores=scores[chosen],
-        likelihoods=likelihoods,
-    )
+            learner.keep(losses, max(goal, int(SHRINKING_FACTOR * n)))
+    learner.keep(learner.scores, n_symbols)
+    order = _best_first(learner.scores)
+    tokens = [*map(learner.spell, order.tolist())]
+    return Learned(tokens, words.alphabet, scores=learner.scores[order])
 
 
 # Segmenting. Scores of float64 are summed in float64, as in Hugging Face, and scores of float32 in
