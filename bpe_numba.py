@@ -4141,8 +4141,7 @@ class Pretokenizer:
                 cut = window.find(b"\n", first) + 1
                 opening = BOUNDARY
             else:
-                window = window.replace(BYTES[END], BYTES[INVALID_BYTE])
-                text = _with_padding(window)
+                text = _with_padding(window.replace(BYTES[END], BYTES[INVALID_BYTE]))
                 cut, opening = _find_cut(text, first, last, *arguments)
             if cut > 0:
                 return window_start + cut, opening
@@ -4285,9 +4284,7 @@ def find_files(inputs: Files | Iterable[TextStream]) -> list[Path | str | TextSt
     ['a.txt']
     """
     files = []
-    if isinstance(inputs, PathName) or not isinstance(inputs, Iterable):
-        inputs = [inputs]
-    for path in inputs:
+    for path in [inputs] if isinstance(inputs, PathName) else inputs:
         if isinstance(path, TextStream):
             files.append(path)
         elif "://" in str(path):
@@ -4300,10 +4297,6 @@ def find_files(inputs: Files | Iterable[TextStream]) -> list[Path | str | TextSt
 
 def as_path(name):
     """Make a Path; raises InputError for an empty name, which Python takes for this folder."""
-    require(
-        isinstance(name, PathName),
-        f"a file is named by a string or a path, not {reprlib.repr(name)}",
-    )
     require(os.fspath(name), "the name of a file or folder is empty: is a variable not set?")
     require("://" not in str(name), f"{name}: only text to read may have a URL")
     return Path(name)
@@ -4319,10 +4312,11 @@ def _local_files(path):
     if path == STANDARD_STREAM or os.path.exists(name):  # False for a text that cannot be a path
         return [path]
     files = sorted(filter(Path.is_file, map(Path, glob.glob(name, recursive=True))))
-    hint = ""
-    if " " in name or not path.suffix:
-        hint = "; a text goes into a file, or in Python into `train` as texts=[…]"
-    require(files, f"{name[:80]}: no such file or folder, and no file matches it{hint}")
+    require(
+        files,
+        f"{name[:80]}: no such file or folder, and no file matches it; a text goes into a file, "
+        "or in Python into `train` as texts=[…]",
+    )
     return files
 
 
@@ -4492,13 +4486,20 @@ def _check_column(text_field, names):
     require(text_field in names, f"no column {text_field!r} (`text_field` names one of {names})")
 
 
-def _read_column(block, text_field):
-    """Read the texts of a row group of a Parquet file."""
+@contextlib.contextmanager
+def _parquet(path):
+    """Open a Parquet file; yields it and its size in bytes."""
     with (
-        expecting_whole("Parquet file", block.path),
-        _open_raw(block.path) as raw,
+        expecting_whole("Parquet file", path),
+        _open_raw(path) as raw,
         import_optional("pyarrow.parquet").ParquetFile(raw) as file,
     ):
+        yield file, raw.seek(0, io.SEEK_END)
+
+
+def _read_column(block, text_field):
+    """Read the texts of a row group of a Parquet file."""
+    with _parquet(block.path) as (file, _):
         _check_column(text_field, file.schema_arrow.names)
         table = file.read_row_group(block.row_group, [text_field], use_threads=False)
         return table[text_field].to_pylist()
@@ -4607,7 +4608,7 @@ class Source:
     def texts(self, block: Block) -> list[bytes]:
         """Read the texts of a block: a single one, or one from each line or row.
 
-        What has no text is skipped if the source says so, and then stands in `block.items.bad`.
+        What has no text is left out, and stands in `block.items.bad`.
         """
         if not block.unit:
             return [block.read()]
@@ -4624,7 +4625,6 @@ class Source:
             try:
                 texts.append(text_of(item))
             except InputError as error:
-                require(self.skip_bad_lines, f"{block.path}: {error}")
                 bad.append((number, str(error) if len(bad) < MAX_NAMED_LINES else ""))
         block.items.n = len(items)
         return [text for text in texts if text is not None]
@@ -4662,14 +4662,13 @@ class Source:
             file_type is None,
             f"{path}: {file_type} is not text: unpack it, or convert it to text, first",
         )
+        doubt = _recognize(head, _DOUBTS)
         if head.count(0) > len(head) / 100:
             doubt = "its beginning has NUL bytes, as UTF-16 has (iconv converts text to UTF-8)"
         elif head.decode("utf-8", "replace").count("\ufffd") > len(head) / 100:
             doubt = "its beginning is not UTF-8, so its bytes are read (iconv converts it to UTF-8)"
         elif _separator(path):
             doubt = _AS_TABLE
-        else:
-            doubt = _recognize(head, _DOUBTS)
         is_read = self.text_field or self.is_json(path)
         if doubt and not self._has_doubt and not is_read:
             self._has_doubt = True
@@ -4696,7 +4695,7 @@ class Source:
         def size_of(block):
             return max(len(block.data or b""), block.n_bytes)
 
-        own = dataclasses.replace(self, files=None, skip_bad_lines=True)
+        own = dataclasses.replace(self, files=None)
         work = functools.partial(_run_task, work, own)
         tasks = _batched_by_size(self.blocks(), size_of, task_bytes or self.block_bytes)
         self.n_bad_lines = Counter()
@@ -4705,8 +4704,7 @@ class Source:
             for result, blocks in results:
                 for block in blocks:
                     n_before *= block.start > 0
-                    for number, reason in block.items.bad:
-                        self._note_bad(block, f"{block.unit} {n_before + number}: {reason}")
+                    self._note_bad(block, n_before)
                     n_before += block.items.n
                 yield result
         for path, n in self.n_bad_lines.items():
@@ -4714,15 +4712,16 @@ class Source:
                 note(f"skipped in all: {n:,} lines of {path}")
         self._check_unchanged()
 
-    def _note_bad(self, block, reason):
-        """Warn of an item without a text, or raise InputError."""
-        require(
-            self.skip_bad_lines,
-            f"{block.path}, {reason}; with `skip_bad_lines`, train, count and encode skip this",
-        )
-        self.n_bad_lines[block.path] += 1
-        if self.n_bad_lines[block.path] <= MAX_NAMED_LINES:
-            note(f"skipped: {block.path}, {reason}")
+    def _note_bad(self, block, n_before):
+        """Warn of the items of a block without a text, or raise InputError."""
+        path = block.path
+        for number, reason in block.items.bad:
+            named = f"{path}, {block.unit} {n_before + number}: {reason}"
+            remedy = "with `skip_bad_lines`, train, count and encode skip this"
+            require(self.skip_bad_lines, f"{named}; {remedy}")
+            self.n_bad_lines[path] += 1
+            if self.n_bad_lines[path] <= MAX_NAMED_LINES:
+                note(f"skipped: {named}")
 
     def _text_blocks(self, stream):
         """Gather texts in memory, or batches of them, into blocks."""
@@ -4790,11 +4789,12 @@ def _run_task(work, source, blocks):
 
 def _row_groups(path):
     """Make a block of each row group of a Parquet file, with an equal share of its bytes."""
-    with expecting_whole("Parquet file", path), _open_raw(path) as raw:
-        n = import_optional("pyarrow.parquet").read_metadata(raw).num_row_groups
-        size = raw.seek(0, io.SEEK_END)
+    with _parquet(path) as (file, size):
+        n = file.num_row_groups
+        bounds = [size * k // n for k in range(n + 1)]
     return [
-        Block(path, size * k // n, size * (k + 1) // n, unit="row", row_group=k) for k in range(n)
+        Block(path, start, stop, unit="row", row_group=k)
+        for k, (start, stop) in enumerate(itertools.pairwise(bounds))
     ]
 
 
@@ -5598,9 +5598,8 @@ def load_counts(path: Path) -> tuple[CorpusCounts, dict]:
         described = header["counted"]
         words = Words(saved["symbols"].astype(np.int32), saved["offsets"], saved["counts"])
         is_whole = words.offsets[-1] == len(words.symbols) and (words.sizes > 0).all()
-        require(
-            is_whole and words.digest == described["words"], "its words do not match their hash"
-        )
+        if not is_whole or words.digest != described["words"]:
+            raise ValueError("its words do not match their hash")
         return CorpusCounts(**described | {"words": words}), header["settings"]
 
 
