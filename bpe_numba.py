@@ -3335,8 +3335,7 @@ def _cut_at_special(text, scanned, meanings, special):
 def _count_parts(scanned):
     """Count the texts between ENDs that are not empty."""
     ends = np.flatnonzero(scanned == END)
-    distances = np.diff(ends, prepend=-1)
-    return int(np.count_nonzero(distances > 1))
+    return int(np.count_nonzero(np.diff(ends, prepend=-1) > 1))
 
 
 @kernel
@@ -3478,8 +3477,8 @@ def _find_joined(text, table):
     """Find runs of joined characters, each with the character before it and the one after it.
 
     Returns the start and the end of each run, int64[J, 2], and their texts, uint8[…], with END
-    after each. A byte 0xFE ends a run even if it is not END, since an invalid byte does not change
-    its neighbours.
+    after each. The last run is empty, and lies at the end of the text. A byte 0xFE ends a run even
+    if it is not END, since an invalid byte does not change its neighbours.
     """
     runs = np.empty((16, 2), i64)
     n = 0
@@ -3502,7 +3501,7 @@ def _find_joined(text, table):
         if start > last:
             if text[start - 1] != END:
                 start -= _character_before(text, last, start) & 7
-            if n == len(runs):
+            if n + 1 == len(runs):
                 runs = np.concatenate((runs, runs))
             runs[n, 0] = start
             n += 1
@@ -3510,6 +3509,8 @@ def _find_joined(text, table):
         if text[position] != END:
             last += _decode_character(text, position, stop) & 7
         runs[n - 1, 1] = last
+    runs[n] = stop
+    n += 1
     joined = np.empty(len(text) + n, u8)
     size = ZERO
     for k in range(n):
@@ -3535,40 +3536,35 @@ def _map_characters(text, runs, changed, changed_ends, table):
     texts = table.texts
     offsets = table.offsets
     out = _on_huge_pages(np.empty(len(text) + 64, u8))
-    q = 0
     n = position = written = ZERO
-    stop = len(text) - PADDING
-    while position < stop:
-        run = runs[q, 0] if q < len(runs) else stop
-        if position == run:
-            end = changed_ends[q]
-            out = _reserve(out, n + end - written + 2 * PADDING)
-            n = _copy_bytes(changed, written, end, out, n)
-            written = end + 1
-            position = runs[q, 1]
-            q = q + 1
-            continue
-        limit = min(run, position + MAPPED_BYTES)
-        most = (limit - position) * table.longest
-        out = _reserve(out, n + most + 2 * PADDING)
-        if len(offsets) == 2:  # no character has a replacement
-            n = _copy_bytes(text, position, limit, out, n)
-            position = limit
-        while position < limit:
-            ascii_byte = ascii_bytes[text[position]]
-            if ascii_byte >= 0:
-                out[n] = ascii_byte
-                position = position + 1
-                n = n + 1
-                continue
-            character = _decode_character(text, position, stop)
-            number = entries[character >> 3]
-            size = character & 7
-            if number:
-                n = _copy_bytes(texts, offsets[number], offsets[number + 1], out, n)
-            else:
-                n = _copy_bytes(text, position, position + size, out, n)
-            position += size
+    for q in range(len(runs)):
+        while position < runs[q, 0]:
+            limit = min(runs[q, 0], position + MAPPED_BYTES)
+            most = (limit - position) * table.longest
+            out = _reserve(out, n + most + 2 * PADDING)
+            if len(offsets) == 2:  # no character has a replacement
+                n = _copy_bytes(text, position, limit, out, n)
+                position = limit
+            while position < limit:
+                ascii_byte = ascii_bytes[text[position]]
+                if ascii_byte >= 0:
+                    out[n] = ascii_byte
+                    position = position + 1
+                    n = n + 1
+                    continue
+                character = _decode_character(text, position, position + 4)
+                number = entries[character >> 3]
+                size = character & 7
+                if number:
+                    n = _copy_bytes(texts, offsets[number], offsets[number + 1], out, n)
+                else:
+                    n = _copy_bytes(text, position, position + size, out, n)
+                position += size
+        end = changed_ends[q]
+        out = _reserve(out, n + end - written + 2 * PADDING)
+        n = _copy_bytes(changed, written, end, out, n)
+        written = end + 1
+        position = runs[q, 1]
     return _add_padding(_reserve(out, n + PADDING), n)
 
 
@@ -3597,7 +3593,7 @@ class _MapPass:
     def _write(self, text, scanned, meanings):
         """Write the fields of a flat text anew, as a kernel does for FlatText.rewritten."""
         runs, joined = _find_joined(text, self.table)
-        if not self.maps and not len(runs):
+        if not self.maps and len(runs) == 1:
             return text, meanings
         changed = joined.tobytes().decode("utf-8", "surrogateescape")
         for step in self.steps:
@@ -3983,10 +3979,9 @@ class Normalizer:
         splits = np.pad(np.zeros_like(must_split), (0, 3))
         for k, char in enumerate("\n ", n + 1):
             classes[ord(char)] = k
-            for step in self.passes:
-                char = char.translate(step.changes)
-            if len(char) == 1:
-                splits[:n, k] = must_split[:, class_of[ord(char)]]
+            changed = functools.reduce(str.translate, changes, char)
+            if len(changed) == 1:
+                splits[:n, k] = must_split[:, class_of[ord(changed)]]
         return classes, splits
 
 
@@ -4058,17 +4053,12 @@ class Pretokenizer:
         }
         if not self.normalizer and not first:  # one search is enough
             first, second = second, first
-        self.special = _special_table(first, added_tokens)
-        self._has_special = bool(first)
-        self.normalized = None
-        if second:
-            self.normalized = _special_table(second, added_tokens, self.normalizer)
+        self.special = first and _special_table(first, added_tokens)
+        self.normalized = second and _special_table(second, added_tokens, self.normalizer)
         # The steps before the search for `last_special`, which a kernel of encoding can do.
-        first_passes = pattern.passes[:-1]
-        self._steps = (*self.normalizer.passes, *first_passes)
-        self.last_special = self.special
-        if self._steps:
-            self.last_special = self.normalized or _special_table({}, {})
+        self._steps = (*self.normalizer.passes, *pattern.passes[:-1])
+        last_special = self.normalized if self._steps else self.special
+        self.last_special = last_special or _special_table({}, {})
         self._is_simple = not second or (self.normalizer and len(pattern.passes) == 1)
         self._first_special = _any_of(first)
 
@@ -4097,7 +4087,7 @@ class Pretokenizer:
         Returns the flat text, and the flat text before normalization.
         """
         original = FlatText.join(texts, [BOUNDARY] * len(texts))
-        if self._has_special:  # or the kernel need not be compiled
+        if self.special:  # or the kernel need not be compiled
             original = original.rewritten(_cut_at_special, self.special)
         flat = self.normalizer.apply(original, opening)
         if self.normalized:
@@ -4111,7 +4101,7 @@ class Pretokenizer:
         if self.normalizer and self.normalized:
             # some special tokens are found only in normalized text: it is never cut
             arrays = Pattern("none").cut_arrays
-        sizes = [len(token.encode()) for token in self.special_tokens]
+        sizes = map(len, map(str.encode, self.special_tokens))
         margin = PAIR_BYTES + max(sizes, default=0)
         special = _special_table(self.special_tokens, self._added_tokens)
         return margin, (*arrays, special)
@@ -4260,15 +4250,11 @@ def standard_library():
     # bom.py is a test that begins with a byte order mark
     of_tests = {"encoded_modules", "tokenizedata", "bom.py"}
     omitted = {"site-packages", "dist-packages", "__pycache__", *of_tests}
-    files = sorted(
+    return sorted(
         path
         for path in STANDARD_LIBRARY.rglob("*.py")
         if omitted.isdisjoint(path.relative_to(STANDARD_LIBRARY).parts)
     )
-    require(
-        files, f"this Python has no source files in {STANDARD_LIBRARY}: name a file to train on"
-    )
-    return files
 
 
 def find_files(inputs: Files | Iterable[TextStream]) -> list[Path | str | TextStream]:
@@ -4348,7 +4334,7 @@ def _corpus_files(folder):
 
 def _plain_name(path):
     """Return the name of a file in lower case and without the suffix of a packed file."""
-    name = os.path.basename(path).lower()
+    name = os.path.basename(str(path)).lower()
     stem, suffix = os.path.splitext(name)
     return stem if suffix in PACKED_SUFFIXES else name
 
@@ -4416,17 +4402,6 @@ def _opened(path):
         file_type = _recognize(raw.peek(HEAD_BYTES))
         with expecting_whole(f"{file_type or 'text'} file", path):
             yield _UNPACKERS[file_type](raw) if file_type in _UNPACKERS else raw, raw
-
-
-def _read_chunks(path, size):
-    """Read and unpack a file: yields chunks of up to `size` bytes, and the position after each."""
-    position = 0
-    with _opened(path) as (file, raw):
-        while chunk := file.read(size):
-            position += len(chunk)
-            if raw.seekable():
-                position = raw.tell()
-            yield chunk, position
 
 
 def _read_part(path, start, n_bytes):
@@ -4585,8 +4560,6 @@ class Source:
 
     def is_json(self, path: Path | str | TextStream) -> bool:
         """Whether each line of a file is JSON: with a text field, or by its name."""
-        if isinstance(path, TextStream):
-            return False
         name = _plain_name(path)
         if self.text_field:
             return not name.endswith((".csv", ".tsv", ".parquet"))
@@ -4771,11 +4744,12 @@ class Source:
 
         def read():
             nonlocal stop
-            for chunk, position in _read_chunks(path, self.block_bytes):
-                if not stop:
-                    self._check_head(path, chunk[:HEAD_BYTES])
-                stop = position
-                yield chunk
+            with _opened(path) as (file, raw):
+                while chunk := file.read(self.block_bytes):
+                    if not stop:
+                        self._check_head(path, chunk[:HEAD_BYTES])
+                    stop = raw.tell() if raw.seekable() else stop + len(chunk)
+                    yield chunk
 
         for data, *openings in self.pretokenizer.cut(read(), self.block_bytes, is_json, path):
             yield Block(path, start, stop, *openings, data, unit="line" * is_json)
@@ -4887,14 +4861,14 @@ class Words(NamedTuple):
 
     @staticmethod
     def add_up(corpora: Sequence[Words], weights: Sequence[float] = ()) -> Words:
-        """Add up the words of several corpora, over the single bytes; `a + b` does so for two.
+        """Add up the words of several corpora, over the single bytes.
 
         weights  each count is multiplied by the weight of its corpus. A hash of the word decides
                  whether it is rounded up or down, so the sum of many is nearly the product, even if
                  most words occur once. A word whose count is 0 then is left out
 
         >>> a, b = Words.from_counts({b"a": 5, b"b": 1}), Words.from_counts({b"b": 1})
-        >>> sorted((a + b).to_counts().items())
+        >>> sorted(Words.add_up([a, b]).to_counts().items())
         [(b'a', 5), (b'b', 2)]
         >>> sorted(Words.add_up([a, b], [0.3, 2]).to_counts().items())
         [(b'a', 2), (b'b', 2)]
@@ -4908,9 +4882,6 @@ class Words(NamedTuple):
             counts += products - counts > words.hashes / 2.0**64
             counter.add_words(words._replace(counts=counts))
         return counter.words()
-
-    def __add__(self, other: Words) -> Words:
-        return self.add_up([self, other])
 
     def to_counts(self) -> dict[bytes, int]:
         """Make a dict of the words, as bytes, and their counts."""
@@ -5115,7 +5086,6 @@ _NUMBERS = ("n_documents", "n_bytes", "n_bad_lines", *_DROPPED)  # fields that a
 # count, the id of a token, or the ids of a pretoken.
 INLINE_BYTES = 15
 LONG = u64(0xFF) << u64(56)
-END_KEY = ONE << u64(56)  # the second half of the key of a word of one byte, as END is
 IN_LONG_WORDS = u64(2**48 - 1)  # the place of a long word; the encoder uses the upper bits of more
 # columns of the entries
 VALUE = 2
@@ -5292,7 +5262,7 @@ def _add_words(table, text, start, ends, n, weights, keys):
     """Add the weights of n words that lie end to end in a text, as for `_word_keys`.
 
     `weights` is int64[n], or int64[1], one for all. END is a word, too, with the same key as a real
-    byte 0xFE; see `_export_words`.
+    byte 0xFE.
     """
     for first in range(0, n, KEYS):
         last = min(first + KEYS, n)
@@ -5312,8 +5282,8 @@ def _add_words(table, text, start, ends, n, weights, keys):
 
 
 @kernel
-def _count_text(table, text, scanned, scan_table, lanes, marks, keys):
-    """Scan and count a flat text; its arrays, `lanes` and `marks` are as in "Scanning"."""
+def _count_text(table, text, scanned, n_ends, scan_table, lanes, marks, keys):
+    """Scan and count a flat text with so many ENDs; arguments are as in "Scanning"."""
     once = np.empty(1, i64)
     once[0] = 1  # np.ones takes longer to compile
     stop = _begin_scan(text, lanes)
@@ -5322,14 +5292,15 @@ def _count_text(table, text, scanned, scan_table, lanes, marks, keys):
         first = lanes[0, FIRST]
         ends = lanes[0, ENDS:]
         _add_words(table, text, first, ends, lanes[0, N_ENDS], once, keys)
+    once[0] = -n_ends  # they are no words: the first END of the padding takes them back
+    ends = lanes[0, ENDS:]
+    ends[0] = stop
+    _add_words(table, text, stop - 1, ends, 1, once, keys)
 
 
 @kernel
-def _export_words(table, n_ends, class_of, dropped):
-    """Copy the words of a table, in its order, except those that the pattern drops.
-
-    n_ends             how often END was counted, which is a word of the table
-    class_of, dropped  as in a ScanTable
+def _export_words(table, class_of, dropped):
+    """Copy the words of a table, in its order, except those that a ScanTable drops.
 
     Returns their bytes, uint8[N], offsets, int64[W + 1], and counts, int64[W].
     """
@@ -5342,11 +5313,8 @@ def _export_words(table, n_ends, class_of, dropped):
     offsets[0] = 0
     w = end = ZERO
     for k in range(len(entries)):
-        low = entries[k, 0]
         high = entries[k, 1]
         count = i64(entries[k, VALUE])
-        if low == u64(END) and high == END_KEY:
-            count -= n_ends
         if not count:  # a free slot, or END
             continue
         if high >= LONG:
@@ -5355,7 +5323,7 @@ def _export_words(table, n_ends, class_of, dropped):
             _copy_bytes(long_words, first, first + size, text, end)
         else:
             size = i64(high >> u64(56))
-            store_u64(text, end, low)
+            store_u64(text, end, entries[k, 0])
             store_u64(text, end + 8, high)
         if _is_dropped(text, end, end + size, class_of, dropped):
             continue
@@ -5381,7 +5349,6 @@ class WordCounter:
         self.table = _new_word_table(1 << 16, 1 << 16)
         self._scan = _new_scan()
         self._keys = np.empty(4 * KEYS, u64)  # for _word_keys
-        self._n_ends = 0
         self._dropped = np.zeros(0, np.uint16), np.zeros(0, bool)  # for _export_words
         self.special_ids = Counter()
 
@@ -5392,10 +5359,10 @@ class WordCounter:
         """
         flat, original = pretokenizer.apply(self._scan, texts, opening)
         table = pretokenizer.pattern.table
-        _count_text(self.table, flat.text, flat.scanned, table, *self._scan, self._keys)
-        self._n_ends += len(flat.meanings)
-        if len(table.dropped):
-            self._dropped = table.class_of, table.dropped
+        n_ends = len(flat.meanings)
+        arrays = flat.text, flat.scanned
+        _count_text(self.table, *arrays, n_ends, table, *self._scan, self._keys)
+        self._dropped = table.class_of, table.dropped
         meanings = original.meanings
         self.special_ids.update(meanings[meanings >= 0].tolist())
         n_bytes = len(original.text) - PADDING - len(meanings)
@@ -5416,7 +5383,7 @@ class WordCounter:
 
     def words(self, dtype=np.int32):
         """Return the words so far, in no particular order; those of uint8 are for `add_words`."""
-        text, offsets, counts = _export_words(self.table, self._n_ends, *self._dropped)
+        text, offsets, counts = _export_words(self.table, *self._dropped)
         return Words(text.astype(dtype, copy=False), offsets, counts)
 
 
@@ -5494,7 +5461,7 @@ def count(
         engine.progress_bar("scan", source.total_bytes, "B") as bar,
         contextlib.closing(source.map(engine, _count_task, task_bytes)) as parts,
     ):
-        for part, n_bytes in itertools.chain(((part, 0) for part in before), parts):
+        for part, n_bytes in itertools.chain(zip(before, itertools.repeat(0)), parts):
             counter.add_words(part.words)
             special_tokens.update(part.special_tokens)
             totals.update({name: getattr(part, name) for name in _NUMBERS})
@@ -5525,8 +5492,9 @@ def read_counts(path):
     ...     list(read_counts(path))
     [(b'low', 5), (b' lower', 2)]
     """
-    data = b"".join(chunk for chunk, _ in _read_chunks(path, BLOCK_BYTES))
-    for number, line in enumerate(data.splitlines(), 1):
+    with _opened(path) as (file, _):
+        lines = file.read().splitlines()
+    for number, line in enumerate(lines, 1):
         match = re.fullmatch(rb"(.*)[\t ](\d+)", line)
         if match is None:
             raise InputError(f"{path}: line {number} has no word, tab and count: {line!r:.80}")
