@@ -3332,23 +3332,6 @@ def _cut_at_special(text, scanned, meanings, special):
     return _add_padding(out, n_out), new_meanings[:n_new]
 
 
-def _count_parts(scanned):
-    """Count the texts between ENDs that are not empty."""
-    ends = np.flatnonzero(scanned == END)
-    return int(np.count_nonzero(np.diff(ends, prepend=-1) > 1))
-
-
-@kernel
-def _last_special_end(text, position, special):
-    """Find the last position where a special token that begins before a position may end; or 0."""
-    end = ZERO
-    for start in range(max(0, position - special.longest), position):
-        number = _special_at(text, start, special)
-        if number >= 0:
-            end = max(end, start + special.sizes[number])
-    return end
-
-
 @kernel
 def _find_cut(text, start, stop, class_of, must_split, special):
     """Find the first position, at or after `start`, where a cut changes no token and no pretoken.
@@ -3359,18 +3342,20 @@ def _find_cut(text, start, stop, class_of, must_split, special):
     """
     spaces = special.spaces
     split = _next_split(text, start, stop, class_of, must_split)
-    for position in range(start, stop):
+    token_end = ZERO  # of the tokens that begin before the position
+    for position in range(max(0, start - special.longest), stop):
         number = _special_at(text, position, special)
-        if number >= 0 and special.cuts and _last_special_end(text, position, special) <= position:
+        if position >= start and number >= 0 and special.cuts and token_end <= position:
             return position + special.sizes[number], INSIDE
         if position == split:
             may_strip = len(spaces) > 0 and (
                 _space_before(text, split, spaces) > 0 or _space_after(text, split, spaces) > 0
             )
-            overlaps = number >= 0 or _last_special_end(text, split, special) >= split
-            if not overlaps and not may_strip:
+            if number < 0 and token_end < split and not may_strip:
                 return split, CONTINUES
             split = _next_split(text, split, stop, class_of, must_split)
+        if number >= 0:
+            token_end = max(token_end, position + special.sizes[number])
     return -1, CONTINUES
 
 
@@ -4380,7 +4365,9 @@ def expecting_whole(kind, where):
 
 
 def _open_raw(path):
-    """Open a file or, with fsspec, a URL."""
+    """Open a file, standard input or, with fsspec, a URL."""
+    if path == STANDARD_STREAM:
+        return contextlib.nullcontext(sys.stdin.buffer)
     if "://" not in str(path):
         return open(path, "rb")
     package = import_optional("fsspec.core")
@@ -4395,13 +4382,10 @@ def _open_raw(path):
 @contextlib.contextmanager
 def _opened(path):
     """Open a file that is read from its beginning; yields it unpacked, and as it is."""
-    with contextlib.ExitStack() as stack:
-        raw = sys.stdin.buffer
-        if path != STANDARD_STREAM:
-            raw = stack.enter_context(_open_raw(path))
+    with _open_raw(path) as raw:
         file_type = _recognize(raw.peek(HEAD_BYTES))
         with expecting_whole(f"{file_type or 'text'} file", path):
-            yield _UNPACKERS[file_type](raw) if file_type in _UNPACKERS else raw, raw
+            yield _UNPACKERS.get(file_type, lambda raw: raw)(raw), raw
 
 
 def _read_part(path, start, n_bytes):
@@ -5365,8 +5349,8 @@ class WordCounter:
         self._dropped = table.class_of, table.dropped
         meanings = original.meanings
         self.special_ids.update(meanings[meanings >= 0].tolist())
-        n_bytes = len(original.text) - PADDING - len(meanings)
-        return _count_parts(original.scanned), n_bytes
+        n_documents = np.count_nonzero(np.diff(original.ends(), prepend=-1) > 1)
+        return int(n_documents), len(original.text) - PADDING - len(meanings)
 
     def add_words(self, words):
         """Add words over the single bytes that were counted elsewhere."""
