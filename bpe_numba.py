@@ -135,7 +135,7 @@ from concurrent.futures import (
     ThreadPoolExecutor,
     wait,
 )
-from operator import attrgetter
+from operator import attrgetter, methodcaller
 from pathlib import Path
 from types import MappingProxyType, SimpleNamespace
 from typing import NamedTuple, TypeVar
@@ -3286,7 +3286,7 @@ def _cut_at_special(text, scanned, meanings, special):
 
     The text is searched from left to right, for the longest token first. The flags of a token
     extend it over the white space around it, as `find_matches` in the `tokenizers` package does. No
-    token has the byte END, and none extends over it, so texts need not be told apart.
+    token contains the byte END or extends over it, so each lies within one text.
     """
     n_text = len(text) - PADDING
     position = _next_special(text, ZERO, special)
@@ -3394,8 +3394,8 @@ def _composed(steps):
     The steps are added from the last to the first. Then `changes` are the replacements by all
     later steps, and `joined` are the characters that one of them joins. A character is also joined
     if its replacement contains a joined one, or if it is removed, so that later steps see its
-    neighbours side by side. A decomposition only reorders the characters that it joins. So they
-    count only if no later step removes them.
+    neighbours side by side. A decomposition only reorders the characters that it joins. So these
+    are joined only if no later step removes them.
     """
     changes = {}
     joined = set()
@@ -3505,7 +3505,7 @@ def _find_joined(text, table):
     return runs[:n], joined[:size]
 
 
-MAPPED_BYTES = 1 << 12  # there is space for their replacements, which costs little for so many
+MAPPED_BYTES = 1 << 12  # bytes that are mapped before there must be room for more replacements
 
 
 @kernel
@@ -3611,7 +3611,7 @@ class _TextPass(NamedTuple):
         for k, data in enumerate(flat.parts()):
             goes_on = k == 0 and opening == CONTINUES  # a block may begin inside a text
             if self.change:
-                before = "." * goes_on  # keeps the start from being changed as that of a text
+                before = "." * goes_on  # so no step takes the start for that of a text
                 text = self.change(before + data.decode("utf-8", "surrogateescape"))
                 data = text[len(before) :].encode("utf-8", "surrogateescape")
             if data and not goes_on:
@@ -3843,17 +3843,17 @@ def _replace_passes(pattern, content):
         return [_CharacterStep({ord(source): content})]
     if kind == "String":
         changes = str.maketrans(source, source) | {ord(source[0]): ""}
-        return [_TextPass(lambda text: text.replace(source, content), changes=changes)]
+        return [_TextPass(methodcaller("replace", source, content), changes=changes)]
     if source == _STRIP["pattern"]["Regex"] and not content:
-        return [_TextPass(lambda text: text.strip(" "), changes={0x20: " "})]
+        return [_TextPass(methodcaller("strip", " "), changes={0x20: " "})]
     run = re.fullmatch(r"(\\s| )(\+|\{2,\})", source)
     if run:  # `re` is several times as fast as `regex`
         characters = "".join(_matching(run[1]))
-        runs = re.compile(_write_set(characters) + run[2])
-        change = functools.partial(runs.sub, content.replace("\\", r"\\"))
         is_certain = run[2] == "+" or content == characters
         changes = dict.fromkeys(map(ord, characters), content * is_certain)
-        return [_TextPass(change, changes=changes)]
+        runs = re.compile(_write_set(characters) + run[2])
+        escaped = content.replace("\\", r"\\")
+        return [_TextPass(functools.partial(runs.sub, escaped), changes=changes)]
     expression = _compile_regex(_read_regex(source))
     if _is_one_character(expression.pattern):
         codes = map(ord, _matching(expression.pattern))
@@ -4212,7 +4212,7 @@ _SIGNS = {
 _AS_TABLE = (
     "a table is read as text, with its separators; `text_field` reads a column of .csv or .tsv"
 )
-# a remark on text -> the first bytes of a file
+# a note on a file that may not be plain text -> an expression for its first bytes
 _DOUBTS = {
     "looks like JSON, and is read as text: `text_field` reads lines of JSON; an array has to "
     "become such lines": rb'(?:\xef\xbb\xbf)?\s*\[?\s*\{\s*"',
@@ -4411,8 +4411,8 @@ class Block(NamedTuple):
     data: bytes | list | None = None  # a text, or several texts; None: a worker reads the file
     unit: str = ""  # "line" of JSON, "row", or "text", if the block has several texts
     row_group: int = 0  # of a Parquet file
-    # what `Source.texts` has found: `n` items, and `bad` ones as (number from 1, reason). Only the
-    # first MAX_NAMED_LINES have a reason
+    # from `Source.texts`: `n`, the number of items; and `bad`, the items without a text as (number
+    # from 1, reason). Only the first MAX_NAMED_LINES have a reason
     items: SimpleNamespace | None = None
     number: int = 0  # of all blocks before it
 
@@ -4512,7 +4512,7 @@ class Source:
         if not isinstance(self.pattern, Pattern):
             self.pattern = Pattern(self.pattern)
         self._states = {}  # of the files before they are read
-        self._has_doubt = False  # whether a file that may not be text was named
+        self._has_doubt = False  # whether such a note was given
 
     @functools.cached_property
     def pretokenizer(self) -> Pretokenizer:
@@ -4552,9 +4552,9 @@ class Source:
     def suits_threads(self, engine: Engine) -> bool:
         """Return whether threads are better than processes.
 
-        Threads send nothing through pipes: two count 1.5 to 1.9 times as fast as two processes.
-        But JSON and patterns of the `regex` package hold Python's lock, and so does the rest of the
-        work if there are many threads. And a slow pattern can be stopped only with its process.
+        Threads count faster than processes, since they send nothing through pipes. But JSON and
+        patterns of the `regex` package hold Python's lock. With many threads, the rest of the work
+        holds it too long, too. And a slow pattern can be stopped only with its process.
         """
         return (
             engine.n_workers <= 8
@@ -5066,7 +5066,7 @@ _NUMBERS = ("n_documents", "n_bytes", "n_bad_lines", *_DROPPED)  # fields that a
 #     6       its hash            LONG | 20                   1       0: its place in long_words
 #
 # So a word of up to INLINE_BYTES is equal to another if their keys are equal. Only longer words,
-# which are rare, need a look at their bytes; `more` of other words does not matter. The value is a
+# which are rare, are compared by their bytes; `more` of other words has no meaning. The value is a
 # count, the id of a token, or the ids of a pretoken.
 INLINE_BYTES = 15
 LONG = u64(0xFF) << u64(56)
@@ -5360,8 +5360,8 @@ class WordCounter:
         )
         text = _with_padding(words.symbols.astype(u8, copy=False))
         n = len(words.counts)
-        # Words in the order of their hashes would fill a table that grows from its beginning, with
-        # long probes: 500,000 took 6.7 s instead of 0.13. So reserve the space first.
+        # Words may come in the order of their hashes. They would fill the beginning of a table that
+        # grows meanwhile, with long probes. So there is room for all of them first.
         _reserve_words(self.table, n, 0)
         _add_words(self.table, text, 0, words.offsets[1:], n, words.counts, self._keys)
 
@@ -5439,7 +5439,7 @@ def count(
     counter = WordCounter()
     special_tokens = Counter()
     totals = Counter(dict.fromkeys(_NUMBERS, 0))
-    # few and large, since the parent adds up alone; but several for each worker
+    # few large tasks, since one process adds up their counts; but several for each worker
     task_bytes = max(min((source.total_bytes or 0) // 16, TASK_BYTES), source.block_bytes)
     with (
         engine.progress_bar("scan", source.total_bytes, "B") as bar,
@@ -5490,7 +5490,7 @@ def read_counts(path):
 
 @kernel
 def _hash_words(symbols, offsets, hashes):
-    """Hash each word, as in Words, into its number in `hashes`, uint64[W]; returns the hashes."""
+    """Hash each word, from the number in `hashes` on, uint64[W]; returns `hashes`."""
     for w in range(len(hashes)):
         for k in range(offsets[w], offsets[w + 1]):
             hashes[w] = _mix(hashes[w], u64(symbols[k]))
