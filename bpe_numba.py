@@ -11127,8 +11127,8 @@ class _Encoder:
     def encode_short(self, data, special, convert):
         """Encode one text of up to SHORT_BYTES after Pretokenizer.apply_to_text, in one call.
 
-        The array of the ids is used again, so `convert`, a method of arrays, makes the result. It
-        is None for a letter without a token.
+        The next call uses the array of ids again, so `convert`, a method of arrays, makes the
+        result. Returns None for a letter without a token.
         """
         if special is not self._special:
             _take_text(self.workspace, special, *self._short)
@@ -11308,7 +11308,7 @@ class Tokenizer:
 
     @interruptible
     def _compile(self, model, is_checked=False):
-        """Make all that the tokenizer computes from its model; but see `from_model`."""
+        """Compute what the tokenizer needs from its model."""
         require_known("kind of model", model.kind, KINDS)
         self.model = model
         self.pattern = _working_pattern(model)
@@ -11463,7 +11463,7 @@ class Tokenizer:
 
     @functools.cached_property
     def _pickled(self):
-        """The model without `config`, which may change, and a class.
+        """The model without its `config`, which may change, and the class of its tables.
 
         Reading the class imports its file, which may add the kind of the model to KINDS.
         """
@@ -11592,10 +11592,11 @@ class Tokenizer:
     def as_hf(self):
         """Make a tokenizer of transformers that encodes plain texts here, with the same results.
 
-        It is the one that AutoTokenizer gives for the folder from which this tokenizer was loaded,
-        or a copy of the tokenizer of transformers that it was loaded from; without these, it is as
-        saved. One text, or a list of texts, is encoded here, with the options add_special_tokens,
-        padding, truncation, max_length and return_tensors. All else is the library's.
+        A tokenizer that was loaded from a folder becomes the one that AutoTokenizer loads from
+        there. One that was loaded from a tokenizer of transformers becomes a copy of that. Any
+        other becomes the one that `save` would write. A text or a list of texts is encoded here,
+        with the options add_special_tokens, padding, truncation, max_length and return_tensors. The
+        library does everything else.
 
         >>> vocab = {b: bytes([b]) for b in range(256)}
         >>> tokenizer = Tokenizer(vocab, [], ["<pad>"])
@@ -11976,14 +11977,6 @@ class Tokenizer:
             skip_bad_lines=skip_bad_lines,
         )
 
-    def compile_kernels(self, alpha: float | None = None) -> None:
-        """Compile the kernels of encoding or, with an alpha, of sampling; or load them.
-
-        Processes that are forked later have them, too.
-        """
-        with contextlib.suppress(InputError):  # a small vocabulary may not have these letters
-            self.encode_texts([b"one two", b"\xff"], alpha=alpha)
-
     def _prepare(self, allowed_special):
         """Make the Pretokenizer that finds the allowed special tokens, or take it from before.
 
@@ -12215,9 +12208,9 @@ class _FastTexts(_Swapped):
         return self._tokenizer
 
     def _current(self):
-        """Return the Tokenizer of the library's tokenizer, of which any part may be new.
+        """Make a Tokenizer of the library's tokenizer as it is now, or take it from before.
 
-        Returns None if it gives tokens a type other than 0, or cannot be followed.
+        Returns None if this module cannot read it, or if it gives tokens a type other than 0.
         """
         backend = self._tokenizer
         # Three references are those of this object, of `backend` and of the call.
@@ -12230,7 +12223,7 @@ class _FastTexts(_Swapped):
             self._ours = None
             one = super()._encode_plus("a", return_token_type_ids=True)
             if not any(one["token_type_ids"]):
-                # notes tell what is obeyed here
+                # a note on a setting of the library is for `load`
                 with warnings.catch_warnings(action="ignore"), contextlib.suppress(InputError):
                     self._ours = Tokenizer.from_model(_model_of(backend))
         return self._ours
@@ -12481,7 +12474,7 @@ def _end_documents(blocks, end_id):
         if block.begins:
             last_id = None
         lacks_end = np.append(ids, 0)[ends - 1] != end_id
-        lacks_end |= np.diff(ends, prepend=0) == 0  # the id before an empty text is another's
+        lacks_end |= np.diff(ends, prepend=0) == 0  # the id before an empty text belongs to another
         lacks_end[:1] &= (ends[:1] > 0) | (last_id != end_id)  # or it began in an earlier block
         ids = np.insert(ids, ends[lacks_end], end_id)
         if len(ids):
@@ -12596,7 +12589,8 @@ def encode_files(
     if append is not None:
         require_known("special token", append, model.special_tokens)
     added_ids = model.added_ids if add_special_tokens else ([], [])
-    tokenizer.compile_kernels(alpha)
+    with contextlib.suppress(InputError):  # a small vocabulary may not have these letters
+        tokenizer.encode_texts([b"one two", b"\xff"], alpha=alpha)  # compiles for all workers
     options = {"allowed_special": allowed_special, "alpha": alpha}
     work = functools.partial(_encode_blocks, tokenizer, options, seed, added_ids, id_type)
     totals = np.zeros((2, 2), i64)  # the numbers of tokens and documents of each file

@@ -69,7 +69,7 @@ def _train_tokenizers(training, documents):
 
 def _encode_bpe_numba(training, documents):
     tokenizer = bpe.Tokenizer.from_model(training.tokenizer.model)
-    tokenizer.compile_kernels()
+    tokenizer.encode_texts([b"one two", b"\xff"])
     return lambda: [tokenizer.encode_texts(documents, "none")[0]]
 
 
