@@ -12098,18 +12098,18 @@ class DecodeStream:
 
     def _decode_runs(self, ids):
         """Decode runs of tokens like <0xE4> apart from others; each byte may become U+FFFD."""
-        tokenizer = self._tokenizer
-        vocab = tokenizer.vocab
-        parts = []
+        vocab = self._tokenizer.vocab
+        text = ""
         runs = itertools.groupby(ids.tolist(), lambda key: vocab[key] in self._byte_names)
         for is_byte, run in runs:
             run_ids = list(run)
-            data = tokenizer.decode_bytes(run_ids, continues=self._continues or parts != [])
+            data = self._tokenizer.decode_bytes(run_ids, continues=self._continues)
             part = data.decode("utf-8", "replace")
             if is_byte and part.encode() != data:
                 part = "\ufffd" * len(run_ids)
-            parts.append(part)
-        return "".join(parts)
+            text += part
+            self._continues = True
+        return text
 
 
 @functools.lru_cache(maxsize=4)
@@ -12231,9 +12231,9 @@ class _FastTexts(_Swapped):
     def _encode_plus(self, text, text_pair=None, **options):
         """Encode a text or a list of texts here; all else is left to the library."""
         library = functools.partial(super()._encode_plus, text, text_pair, **options)
-        with contextlib.suppress(InputError):
-            require(text_pair is None, _LEFT)
-            return self._encode_here(text, library, **options)
+        if text_pair is None:
+            with contextlib.suppress(InputError):
+                return self._encode_here(text, library, **options)
         return library()
 
     def _encode_here(
