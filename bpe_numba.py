@@ -1645,6 +1645,7 @@ _PRE_TOKENIZERS = {
     "Punctuation": lambda behavior="Isolated": (Split(PUNCTUATION, _BEHAVIORS[behavior]),),
     "Digits": lambda individual_digits: (r"\p{N}" if individual_digits else r"\p{N}+",),
     "CharDelimiterSplit": lambda delimiter: (Split(regex.escape(delimiter), "removed"),),
+    "FixedLength": lambda length=5: (rf"[\s\S]{{1,{length}}}",),
     "Split": _split_steps,
     "Metaspace": _metaspace_steps,
     "ByteLevel": _byte_level_steps,

@@ -3640,6 +3640,8 @@ PRE_TOKENIZERS += [
     in_sequence(split_by(r"\p{N}{1,3}"), split_by(r"[一-龥]+|[a-e]+"), BYTE_LEVEL),
     in_sequence({"type": "Digits", "individual_digits": True}, BYTE_LEVEL),
     in_sequence(split_by("th.", "String"), BYTE_LEVEL),
+    in_sequence({"type": "FixedLength", "length": 4}, BYTE_LEVEL),
+    in_sequence(split_by(r"\s+"), {"type": "FixedLength", "length": 30}, NO_REGEX),
     in_sequence(split_by("gpt2"), split_by("none", "String"), NO_REGEX),
     in_sequence(DIGITS, NO_REGEX | {"trim_offsets": False}, split_by("[0-9][0-9][0-9]")),
 ]
