@@ -7471,6 +7471,9 @@ def _bpe_tables_and_merges(model, samples=False):
         text = np.frombuffer(b"\xff".join(model.ids), u8).astype(np.uint16)
         is_inside = np.bincount(text[:-1] << 8 | text[1:], minlength=1 << 16) > 0
         _fill_byte_pairs(is_inside, tables)
+    if len(parts) and model.word_suffix:
+        last_first = rows[np.argsort(-rows[:, 3])]  # so that the first merge of a token stays
+        pairs[last_first[:, 2]] = last_first[:, :2]
     is_joined = np.zeros(len(pairs), bool)
     is_joined[[*model.ordinary_ids.values()]] = True
     is_joined[[*model.letters.values()]] = False
@@ -9521,19 +9524,77 @@ def _makings(model):
 # GPT-2's vocab.json and merges.txt
 
 
-def read_gpt2(vocab_path, merges_path, special_tokens, pattern):
-    """Read GPT-2's two files.
+def read_codes(codes, vocabulary="", threshold=0):
+    """Read the codes of subword-nmt, which are merges of letters in words between spaces.
+
+    vocabulary  lines of a token and its count, as `subword-nmt get-vocab` writes them: tokens that
+                are not there fall into their parts again
+    threshold   the least count of a token in it that is used
+    """
+    lines = codes.rstrip("\r\n ").split("\n")[1:]
+    merges = dict.fromkeys(_read_merges((line.strip("\r ") for line in lines), "characters"))
+    rows = [line.rsplit(" ", 1) for line in vocabulary.splitlines()]
+    used = {token.encode() for token, count in rows if int(count) >= threshold}
+    text = b"".join(itertools.chain(*merges, used)).decode()
+    letters = [letter.encode() for letter in dict.fromkeys(text)]
+    ends = [letter + b"</w>" for letter in letters]
+    made = dict.fromkeys(map(b"".join, merges))
+    vocab = dict(enumerate(dict.fromkeys([b"<unk>", *letters, *ends, *made])))
+    names = {token: (token + b"@@").removesuffix(b"</w>@@") for token in made}
+    unused = [k for k, token in vocab.items() if token in names and names[token] not in used]
+    return Model(
+        vocab,
+        [*merges],
+        pattern=Split("[ \r\n]", "removed"),
+        kind="trimmed" if vocabulary else "bpe",
+        alphabet="characters",
+        decoder=[{"type": "BPEDecoder", "suffix": "</w>"}],
+        unk_token="<unk>",
+        word_suffix="</w>",
+        unused=unused if vocabulary else (),
+    )
+
+
+def _read_clip(names, merges):
+    """Make the model of CLIP's vocabulary and merges, in which words end in </w>."""
+    ids = {"<|startoftext|>": names["<|startoftext|>"], "<|endoftext|>": names["<|endoftext|>"]}
+    first, last = ids.items()
+    special = r"<\|startoftext\|>|<\|endoftext\|>"
+    expression = special + r"|'s|'t|'re|'ve|'m|'ll|'d|[\p{L}]+|[\p{N}]|[^\s\p{L}\p{N}]+"
+    blank = {"type": "Replace", "pattern": {"Regex": r"\s+"}, "content": " "}
+    normalizers = [{"type": "NFC"}, blank, {"type": "Lowercase"}]
+    content = {
+        "model": {"type": "BPE", "vocab": names, "merges": merges, "unk_token": last[0]},
+        "added_tokens": [{"content": text, "id": token_id} for text, token_id in ids.items()],
+        "normalizer": {"type": "Sequence", "normalizers": normalizers},
+        "pre_tokenizer": [
+            _pre_tokenizer(Split(expression, "removed", invert=True)),
+            _BYTE_LEVEL | {"add_prefix_space": False},
+        ],
+        "post_processor": {"type": "RobertaProcessing", "sep": last, "cls": first},
+        "decoder": _BYTE_LEVEL,
+    }
+    content["model"]["end_of_word_suffix"] = "</w>"
+    return read_huggingface(content)
+
+
+def read_gpt2(vocab_path, merges_path, special_tokens, pattern, threshold=0):
+    """Read the two files of GPT-2, CLIP or subword-nmt.
 
     By default the special tokens are the names that no merge makes. Exceptions are single bytes,
     and names such as Ġhi, which stand for other text.
     """
-    names = read_json(_read_limited(vocab_path), vocab_path)
     text = _read_text(merges_path).rstrip()
+    vocabulary = _read_text(vocab_path)
     lines = re.sub(r"\A#version.*\s*", "", text).splitlines()
     n_ends = sum(line.endswith("</w>") for line in lines)
-    require(n_ends <= len(lines) // 9, f"{vocab_path}: words end in </w>, as CLIP's{_ELSEWHERE}")
     where = f"{vocab_path}, {merges_path.name}"
     with naming_file(where):
+        if not vocabulary.lstrip().startswith("{"):
+            return read_codes(text, vocabulary, threshold)
+        names = read_json(vocabulary.encode(), vocab_path)
+        if n_ends > len(lines) // 9:
+            return _read_clip(names, lines)
         model = _gpt2_model(names, lines, special_tokens, pattern)
     n = len(model.special_tokens)
     if special_tokens is None and n > len(names) // 8:
@@ -9565,7 +9626,7 @@ def _names_text(name):
     return is_text and token != name.encode()
 
 
-def _read_gpt2_pair(file, special_tokens, pattern, config):
+def _read_gpt2_pair(data, file, special_tokens, pattern, config):
     """Read one of GPT-2's two files, and the other one in the same folder."""
     cut = _BYTE_LEVEL if config.get("add_prefix_space") else "gpt2"
     for vocab, merges in (("vocab.json", "merges.txt"), ("encoder.json", "vocab.bpe")):
@@ -9573,9 +9634,11 @@ def _read_gpt2_pair(file, special_tokens, pattern, config):
         files = [file.with_name(start + vocab), file.with_name(start + merges)]
         if file in files and all(map(Path.is_file, files)):
             return read_gpt2(*files, special_tokens, pattern or cut)
+    if re.match(rb"(?s)#version: 0\.2.*</w>", data):
+        return read_codes(data.decode())
     raise InputError(
         f"{file}: GPT-2 has two files, a vocabulary and merges, with names that end in vocab.json "
-        f"and merges.txt: one is missing, as in folders of Marian and subword-nmt{_ELSEWHERE}"
+        f"and merges.txt: one is missing, as in folders of Marian{_ELSEWHERE}"
     )
 
 
@@ -11478,14 +11541,16 @@ class Tokenizer:
         vocab_filepath: PathName,
         merges_filepath: PathName,
         special_tokens: SpecialTokens = None,
+        threshold: int = 0,
     ) -> Tokenizer:
-        """Load GPT-2's two files, vocab.json and merges.txt.
+        """Load two files: GPT-2's or CLIP's vocab.json and merges.txt; or subword-nmt's.
 
-        By default the special tokens are the names that no merge makes, except single bytes.
+        By default the special tokens are the names that no merge makes, except single bytes. The
+        vocabulary of subword-nmt has a token and its count on each line, and its codes are the
+        merges. Tokens with a smaller count than `threshold` fall into their parts.
         """
-        return cls.from_model(
-            read_gpt2(Path(vocab_filepath), Path(merges_filepath), special_tokens, "gpt2")
-        )
+        files = Path(vocab_filepath), Path(merges_filepath)
+        return cls.from_model(read_gpt2(*files, special_tokens, "gpt2", threshold))
 
     @classmethod
     def load(
@@ -11502,12 +11567,12 @@ class Tokenizer:
               cache of huggingface_hub or on the network; or a tokenizers.Tokenizer, a fast
               tokenizer of transformers, a tiktoken.Encoding
 
-        A file is a tokenizer.json of Hugging Face; GPT-2's vocab.json and merges.txt, or
-        encoder.json and vocab.bpe; a rank file of tiktoken; a model of SentencePiece; or BERT's
-        vocab.txt. A rank file lacks a pattern and special tokens: `encoding` is a name in
-        ENCODINGS, or `pattern` and `special_tokens` give them. Published rank files, and those that
-        were saved here, need neither. Files beside it add tokens, roles and settings, as in
-        transformers: tokenizer_config.json, special_tokens_map.json, added_tokens.json and chat
+        A file is a tokenizer.json of Hugging Face; GPT-2's or CLIP's vocab.json and merges.txt, or
+        encoder.json and vocab.bpe; a rank file of tiktoken; a model of SentencePiece; the codes of
+        subword-nmt; or BERT's vocab.txt. A rank file lacks a pattern and special tokens: `encoding`
+        is a name in ENCODINGS, or `pattern` and `special_tokens` give them. Published rank files,
+        and those that were saved here, need neither. Files beside it add tokens, roles and settings,
+        as in transformers: tokenizer_config.json, special_tokens_map.json, added_tokens.json and chat
         templates; all of them are written again by `save`. Raises ValueError for other files, and
         for features that would give other ids here.
         """

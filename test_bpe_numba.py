@@ -4777,7 +4777,6 @@ def test_a_role_makes_an_added_token_special(tokenizer, tmp_path):
 
 UNREAD = [
     ("tekken.json", '{"config": {}, "vocab": []}', "it has no model.*AutoTokenizer"),
-    ("codes.txt", "#version: 0.2\ni n\nin g</w>\n", "subword-nmt.*AutoTokenizer"),
     ("vocab.json", '{"a": 0, "b</w>": 1}', "Marian.*AutoTokenizer"),
     ("nothing.bin", "", "no tokenizer.json here.*AutoTokenizer"),
 ]
@@ -4789,10 +4788,77 @@ def test_folders_of_others_are_refused_with_a_way_to_load_them(name, content, me
     path = tmp_path if name in ("vocab.json", "nothing.bin") else tmp_path / name
     with refused_in_one_line(message):
         bpe.Tokenizer.load(path)
-    if name == "vocab.json":
-        (tmp_path / "merges.txt").write_text("#version: 0.2\na b</w>\n")
-        with refused_in_one_line("words end in </w>, as CLIP's"):
-            bpe.Tokenizer.load(path)
+
+
+def by_subword_nmt(word, merges, used=None):
+    """The tokens of a word as subword-nmt makes them: "@@" ends all but the last."""
+    symbols = [*word[:-1], word[-1] + "</w>"]
+    ranks = {pair: rank for rank, pair in reversed([*enumerate(merges)])}
+    parts = {left + right: (left, right) for left, right in reversed(merges)}
+    while pairs := ranks.keys() & set(pairwise(symbols)):
+        pair = min(pairs, key=ranks.get)
+        symbols = merged(symbols, pair, "".join(pair))
+
+    def split(token):
+        name = f"{token}@@".removesuffix("</w>@@")
+        if used is None or name in used or token not in parts:
+            return [name]
+        return [name for part in parts[token] for name in split(part)]
+
+    return [name for token in symbols for name in split(token)]
+
+
+@pytest.mark.parametrize("threshold", [None, 1, 5, 40])
+def test_codes_of_subword_nmt_have_its_tokens(threshold, prose, tmp_path):
+    model = json.loads(famous("suffix", prose).to_str())["model"]
+    merges = [tuple(pair) for pair in model["merges"]]
+    lines = ["#version: 0.2", *map(" ".join, merges), " ".join(merges[0])]
+    (tmp_path / "codes").write_text("\n".join(lines) + "\n")
+    words = Counter(" ".join(prose).split())
+    counts = Counter()
+    for word, n in words.items():
+        counts.update(dict.fromkeys(by_subword_nmt(word, merges), n))
+    used = None
+    ours = bpe.Tokenizer.load(tmp_path / "codes")
+    if threshold:
+        used = {token for token, n in counts.items() if n >= threshold}
+        (tmp_path / "v").write_text("".join(f"{token} {n}\n" for token, n in counts.items()))
+        ours = bpe.Tokenizer.from_files(tmp_path / "v", tmp_path / "codes", threshold=threshold)
+    ours.save(tmp_path / "saved", "huggingface")
+    again = bpe.Tokenizer.load(tmp_path / "saved")
+    names = {
+        id: (token + b"@@").decode().removesuffix("</w>@@") for id, token in ours.vocab.items()
+    }
+    names[0] = "<unk>"
+    for word in words:
+        ids = ours.encode(f" {word}\n")
+        expected = by_subword_nmt(word, merges, used)
+        assert ids == again.encode(word)
+        assert [names[id] for id in ids] == [
+            token if token in names.values() else "<unk>" for token in expected
+        ]
+    assert ours.decode(ours.encode("self  the")) == "self the"
+
+
+def test_a_folder_of_clip_has_the_ids_of_transformers(prose, tmp_path):
+    letters = sorted(ByteLevel.alphabet())
+    options = {"end_of_word_suffix": "</w>", "vocab_size": 900, "initial_alphabet": letters}
+    cut = Sequence([Split(Regex(r"\p{L}+|\p{N}|[^\s\p{L}\p{N}]+"), "isolated"), NO_CUT])
+    lower = [text.lower() for text in prose]
+    model = {"end_of_word_suffix": "</w>"}
+    theirs = trained_by_hugging_face("BPE", lower, cut, model, **options)
+    merges = [tuple(pair) for pair in json.loads(theirs.to_str())["model"]["merges"]]
+    names = [*letters, *(letter + "</w>" for letter in letters), *map("".join, merges)]
+    names = [*dict.fromkeys(names), "<|startoftext|>", END]
+    vocab = {name: id for id, name in enumerate(names)}
+    lines = ["#version: 0.2", *map(" ".join, merges), ""]
+    settings = {"tokenizer_class": "CLIPTokenizer"}
+    files = {"vocab.json": vocab, "merges.txt": "\n".join(lines), "tokenizer_config.json": settings}
+    write_folder(tmp_path, files)
+    theirs = transformers.AutoTokenizer.from_pretrained(tmp_path)
+    ours = bpe.Tokenizer.load(tmp_path)
+    for text in [*prose[:300], f"A  photo\n of{END}É e\u0301 ﬁ <|startoftext|>a</w>", "", " "]:
+        assert ours.encode(text, add_special_tokens=True) == theirs(text)["input_ids"]
 
 
 @pytest.mark.parametrize("text", ["\nA text.\n", "\n\n", "\na\nb\n", "\n}\n}\n"])
