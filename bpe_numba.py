@@ -11571,10 +11571,10 @@ class Tokenizer:
         encoder.json and vocab.bpe; a rank file of tiktoken; a model of SentencePiece; the codes of
         subword-nmt; or BERT's vocab.txt. A rank file lacks a pattern and special tokens: `encoding`
         is a name in ENCODINGS, or `pattern` and `special_tokens` give them. Published rank files,
-        and those that were saved here, need neither. Files beside it add tokens, roles and settings,
-        as in transformers: tokenizer_config.json, special_tokens_map.json, added_tokens.json and chat
-        templates; all of them are written again by `save`. Raises ValueError for other files, and
-        for features that would give other ids here.
+        and those that were saved here, need neither. Files beside it add tokens, roles and
+        settings, as in transformers: tokenizer_config.json, special_tokens_map.json,
+        added_tokens.json and chat templates; all of them are written again by `save`. Raises
+        ValueError for other files, and for features that would give other ids here.
         """
         origin = find_model(path)
         tokenizer = cls.from_model(
