@@ -3067,9 +3067,6 @@ def test_a_trimmed_model_is_a_model_like_others(library, tmp_path):
     for format in ("gpt2", "tiktoken"):
         with refusal("cannot hold this tokenizer|cannot represent this tokenizer"):
             ours.save(tmp_path / format, format)
-    edited(tmp_path / "model", model__unused=[-1])
-    with refusal("a list of the ids of unused tokens"):
-        bpe.Tokenizer.load(tmp_path / "model")
 
 
 def test_tokens_that_cannot_fall_are_named():
