@@ -248,11 +248,11 @@ if not COMPILES:
 #
 # A kernel is a function that Numba compiles at its first call and caches on the disk. The cache
 # does not notice changes in other files, which is one reason why there is only one module. There
-# are four decorators:
+# are five decorators:
 #
 #     @kernel               # called from Python and from kernels; compiled for its arguments' types
-#     @inline_kernel        # copied into each kernel that calls it; a call from Python would end
-#                           # the process
+#     @inner_kernel         # called from kernels; a call from Python would end the process
+#     @inline_kernel        # the same, and copied into each kernel that calls it
 #     @struct               # a class of arrays and numbers: one argument, which can be changed
 #     @_intrinsic(plain)    # emits one instruction; `plain` does the same in Python
 #
@@ -272,7 +272,7 @@ def _compiler(cache, **options):
            types at the same time, what they write could be lost or mixed up. So a kernel that
            several others call with different types is not kept
     """
-    # A cfunc wrapper is for kernels in variables. Wrappers take a sixth of the time of compiling.
+    # A cfunc wrapper is for kernels in variables. A wrapper takes a tenth of the time of compiling.
     options.update(nogil=True, no_cfunc_wrapper=True)
 
     def compile_lazily(function):
@@ -290,6 +290,7 @@ def _compiler(cache, **options):
 
 
 _cached_kernel = _compiler(cache=True)
+inner_kernel = _compiler(cache=True, no_cpython_wrapper=True)
 inline_kernel = _compiler(cache=False, no_cpython_wrapper=True, forceinline=True)
 
 
@@ -1077,7 +1078,7 @@ def _with_padding(data):
     return text
 
 
-@kernel
+@inner_kernel
 def _decode_character(text, position, stop):
     """Decode the character at a position: code point << 3 | number of bytes.
 
@@ -1103,7 +1104,7 @@ def _decode_character(text, position, stop):
     return code_point << 3 | size
 
 
-@kernel
+@inner_kernel
 def _character_before(text, start, stop):
     """Decode the last character of text[start : stop], as `_decode_character` does."""
     begin = stop - 1
@@ -2669,7 +2670,7 @@ class FlatText(NamedTuple):
         return FlatText(text, scanned, meanings)
 
 
-@kernel
+@inner_kernel
 def _add_padding(text, n):
     """Write END over the PADDING after n bytes; returns the text."""
     for k in range(n, n + PADDING):
@@ -2677,7 +2678,7 @@ def _add_padding(text, n):
     return text[: n + PADDING]
 
 
-@kernel
+@inner_kernel
 def _mark_invalid(text, start, stop):
     """Write INVALID_BYTE over each invalid byte of text[start : stop], except END."""
     position = start
@@ -3000,7 +3001,7 @@ def _begin_scan(text, lanes):
     return len(text) - PADDING + 1
 
 
-@kernel
+@inner_kernel
 def _scan_batch(text, stop, table, lanes, marks):
     """Scan the next batch, and leave its ends in lane 0; returns the text.
 
@@ -3220,7 +3221,7 @@ def _special_table(ids, added_tokens, normalizer=None):
     )
 
 
-@kernel
+@inner_kernel
 def _special_at(text, position, special):
     """Find the longest special token at a position; returns its number, or -1."""
     edges = special.edges
@@ -3236,7 +3237,7 @@ def _special_at(text, position, special):
     return number
 
 
-@kernel
+@inner_kernel
 def _find_byte(text, position, stop, byte):
     """Find the first such byte at or after a position, or `stop`: compare 64 bytes together."""
     while position + 64 <= stop:
@@ -3250,7 +3251,7 @@ def _find_byte(text, position, stop, byte):
     return position
 
 
-@kernel
+@inner_kernel
 def _next_special(text, position, special):
     """Find the first special token at or after a position; returns its start, or the text's end."""
     leads = special.leads
@@ -3267,14 +3268,14 @@ def _next_special(text, position, special):
     return stop
 
 
-@kernel
+@inner_kernel
 def _space_before(text, position, spaces):
     """Find the size of the white space that ends at a position; 0 if there is none."""
     character = _character_before(text, ZERO, position)
     return character & 7 if position > 0 and spaces[character >> 3] else 0
 
 
-@kernel
+@inner_kernel
 def _space_after(text, position, spaces):
     """Find the size of the white space that begins at a position; 0 if there is none."""
     character = _decode_character(text, position, position + 4)
@@ -5087,7 +5088,7 @@ class _WordTable:
     n_long_bytes: int = 0
 
 
-@kernel
+@inner_kernel
 def _new_entries(n):
     entries = _on_huge_pages(np.empty((n, 4), u64))
     entries[:] = 0
@@ -5098,14 +5099,14 @@ def _new_word_table(n_entries, n_long_bytes):
     return _WordTable(np.zeros((n_entries, 4), u64), np.empty(n_long_bytes + PADDING, u8))
 
 
-@kernel
+@inner_kernel
 def _mix(low, high):
     """Hash two numbers of 64 bits; the upper bits of the hash are the good ones."""
     x = (low ^ (high * u64(0x9E3779B97F4A7C15))) * u64(0xD6E8FEB86659FD93)
     return (x ^ (x >> u64(32))) * u64(0xD6E8FEB86659FD93)
 
 
-@kernel
+@inner_kernel
 def _hash_key(low, high):
     """Hash two numbers of 64 bits with a seed; the upper bits of the hash are the good ones.
 
@@ -5116,13 +5117,13 @@ def _hash_key(low, high):
     return (low ^ (high * seed)) * seed
 
 
-@kernel
+@inner_kernel
 def _home_slot(low, high, n_entries):
     """Return the slot in which the search for a key begins."""
     return _hash_key(low, high) >> (u64(64) - count_bits(u64(n_entries - 1)))
 
 
-@kernel
+@inner_kernel
 def _hash_long(text, start, size):
     """Hash the bytes of a long word."""
     hashed = u64(size)
@@ -5149,7 +5150,7 @@ def _word_key(text, start, size):
 KEYS = 128  # keys made at once, before any is looked up: they fit into the L1 cache
 
 
-@kernel
+@inner_kernel
 def _word_keys(text, start, ends, n, entries, keys):
     """Write the keys and the home slots of up to KEYS words that lie end to end.
 
@@ -5208,7 +5209,7 @@ def _store_key(table, entries, long_words, slot, low, high, text, start):
     table.n_long_bytes = _copy_bytes(text, start, start + size, long_words, first)
 
 
-@kernel
+@inner_kernel
 def _resize(table, n_entries):
     """Move all words into a table of `n_entries` entries."""
     entries = table.entries
@@ -5720,7 +5721,7 @@ class _Learner:
     n_linked: int = 0  # the number of pairs that are in the lists; these are the first ones
 
 
-@kernel
+@inner_kernel
 def _precedes(pair, other, learner):
     """Tell whether `pair` goes before `other`, of equal count: compare the left symbols first.
 
@@ -5778,7 +5779,7 @@ def _goes_first(score, count, pair, other, learner):
     return _precedes(pair, other.pair, learner)
 
 
-@kernel
+@inner_kernel
 def _push(pair, score, learner):
     """Push a pair onto the heap: it moves up from the end while it goes before its parent."""
     child = learner.heap_size
@@ -5806,7 +5807,7 @@ def _push_if_due(number, pair, learner):
         _push(number, score, learner)
 
 
-@kernel
+@inner_kernel
 def _sift_down(pair, score, count, learner):
     """Put a pair at the free root of the heap, and move it down while a child goes before it."""
     heap = learner.heap
@@ -5828,7 +5829,7 @@ def _sift_down(pair, score, count, learner):
     entry.pair = pair
 
 
-@kernel
+@inner_kernel
 def _push_due_pairs(first, learner):
     """Push the pairs from number `first` on, unless their scores are below the threshold."""
     pairs = learner.pairs
@@ -5840,7 +5841,7 @@ def _push_due_pairs(first, learner):
             _push_if_due(number, pairs[number], learner)
 
 
-@kernel
+@inner_kernel
 def _refill_heap(learner):
     """Set the threshold to half of the greatest score, and make the heap of the pairs above it."""
     pairs = learner.pairs
@@ -5872,7 +5873,7 @@ def _find_pair(left, right, slots, pairs):
     return slot
 
 
-@kernel
+@inner_kernel
 def _reserve_pairs(n, learner):
     """Make room for n more pairs."""
     learner.pairs = pairs = _reserve(learner.pairs, learner.n_pairs + n)
@@ -5903,7 +5904,7 @@ def _pair_number(left, right, learner):
     return i64(slots[slot])
 
 
-@kernel
+@inner_kernel
 def _list_occurrences(pair, learner):
     """List the positions of a pair, ascending, with stale ones."""
     cells = learner.cells
@@ -5926,7 +5927,7 @@ def _count_neighbour(x, count, neighbours, distinct, n_distinct):
     return n_distinct
 
 
-@kernel
+@inner_kernel
 def _merge_places(pair, c, occurrences, learner):
     """Write c over a pair, and count the neighbours: returns the distinct ones, left and right.
 
@@ -5997,7 +5998,7 @@ def _left_to_right(x, side, symbol):
     return (x, symbol) if side == LEFT else (symbol, x)
 
 
-@kernel
+@inner_kernel
 def _add_new_pairs(side, c, n_distinct, positions, learner):
     """Add the pairs of symbol c, at these positions, and its counted neighbours on one side."""
     _reserve_pairs(n_distinct, learner)
@@ -6059,7 +6060,7 @@ def _reserve_memory(learner):
     _reserve_pairs(i64(1 << 16), learner)
 
 
-@kernel
+@inner_kernel
 def _is_too_long(left, right, learner):
     """Check whether the token that joins two symbols would be too long."""
     symbols = learner.symbols
@@ -6107,7 +6108,7 @@ def _add_first_pairs(learner):
     learner.n_occurrences = stop
 
 
-@kernel
+@inner_kernel
 def _new_symbol(a, b, learner):
     """Add the symbol that joins a and b; returns its number."""
     symbols = learner.symbols
@@ -6130,7 +6131,7 @@ def _new_symbol(a, b, learner):
     return c
 
 
-@kernel
+@inner_kernel
 def _link_pairs(learner):
     """Put new pairs into the lists of their two symbols."""
     learner.links = _reserve(learner.links, 2 * learner.n_pairs)
@@ -6145,7 +6146,7 @@ def _link_pairs(learner):
     learner.n_linked = learner.n_pairs
 
 
-@kernel
+@inner_kernel
 def _push_again(symbol, learner):
     """Push the pairs of a symbol whose total has changed, as scores may rise; unlink rare ones."""
     pairs = learner.pairs
@@ -6258,7 +6259,7 @@ def _score_pairs(pairs, learner):
     return scores
 
 
-@kernel
+@inner_kernel
 def _change_count(left, right, change, learner):
     """Change the count of a pair at the place of a split."""
     if left == WORD_END or right == WORD_END:
@@ -7598,7 +7599,7 @@ def _find_merge(left, right, merges):
     return min(merges[slot] ^ key_part, merges[other] ^ key_part ^ OTHER_SLOT)
 
 
-@kernel
+@inner_kernel
 def _enter_merge(left, right, entry, merges):
     """Add the entry of two ids that are not in `BpeTables.merges`; returns whether there was room.
 
@@ -7701,7 +7702,7 @@ def _merge_short(n, text, start, byte_pairs, merges, scratch, ids, at):
     return min(n, i64(last) + 1)
 
 
-@kernel
+@inner_kernel
 def _heap_push(heap, size, item):
     """Add an item, uint64, to a heap of `size` items, uint64[…], which has the least on top."""
     child = size
@@ -7711,7 +7712,7 @@ def _heap_push(heap, size, item):
     heap[child] = item
 
 
-@kernel
+@inner_kernel
 def _heap_pop(heap, size):
     """Remove the least of `size` items from such a heap, and return it."""
     size -= 1
@@ -7745,7 +7746,7 @@ def _queue_merge(left, right, merges, symbols, entries, heap, size):
     return size + 1
 
 
-@kernel
+@inner_kernel
 def _merge_long(n, tables, alpha, state, ids, at):
     """Merge as `_merge_short` does, but in n log n steps for a word of n letters.
 
@@ -7809,7 +7810,7 @@ def _merge_long(n, tables, alpha, state, ids, at):
     return n_left
 
 
-@kernel
+@inner_kernel
 def _random(state):
     """Draw a float64 in [0, 1): the upper 53 bits of SplitMix64 (Steele, Lea and Flood 2014).
 
@@ -8119,7 +8120,7 @@ class _Workspace:
     id_stops: np.ndarray  # int64[T]   where the ids of each text end
 
 
-@kernel
+@inner_kernel
 def _renew_cache(workspace):
     """Make the cache up to four times as large; at its limit, or with a full pool, empty it."""
     words = workspace.words
@@ -8223,7 +8224,7 @@ def _end_text(workspace, meanings, ids, at):
     return at
 
 
-@kernel
+@inner_kernel
 def _encode_words(workspace, text, scanned, meanings, at):
     """Write the ids of a batch of words, from word number `n_encoded` on, until the cache is full.
 
@@ -9047,7 +9048,7 @@ def _next_edge(child, byte, is_character, edges, values, unknown):
     return child, token_id
 
 
-@kernel
+@inner_kernel
 def _best_path(word, tables, total):
     """Find the best path of a word, uint8[N] (Viterbi); `total` is the sum before the word.
 
@@ -9108,7 +9109,7 @@ def _best_path(word, tables, total):
     return path, sums[size], is_sure or not through_text
 
 
-@kernel
+@inner_kernel
 def _write_path(word, tables, path, ids, at):
     """Write the ids of a word from the path of `_best_path`; returns their number.
 
