@@ -4716,9 +4716,11 @@ class Source:
         size = self._states[path].st_size
         is_json = self.is_json(path)
         read = functools.partial(_read_part, path)
-        parts = self.pretokenizer.find_parts(read, self.block_bytes, BOUNDARY, is_json, path)
+        parts = [(0, size, BOUNDARY, BOUNDARY)]
+        if size > self.block_bytes:
+            parts = self.pretokenizer.find_parts(read, self.block_bytes, BOUNDARY, is_json, path)
         for start, stop, *openings in parts:
-            if start >= size:  # the file has grown
+            if start >= size:  # the file is empty, or has grown
                 break
             yield Block(path, start, min(stop, size), *openings, unit="line" * is_json)
 
@@ -12408,43 +12410,47 @@ class Encoded(NamedTuple):
         return shown
 
 
-class _EncodedBlock(NamedTuple):
-    """The ids of a block, and its numbers of bytes."""
+class _EncodedBlocks(NamedTuple):
+    """The ids of the blocks of a task, and their numbers of bytes."""
 
     ids: np.ndarray  # uint16 or uint32[N]
     ends: np.ndarray  # int64[D]   texts, later documents, end before these positions in `ids`
     n_bytes: int  # of text
     n_kept: int  # of these bytes, in tokens
     n_read: int  # bytes on the disk
-    begins: bool  # whether the block begins with a text, not within one
+    begins: bool  # whether the first block begins with a text, not within one
 
 
 def _encode_blocks(tokenizer, options, seed, added_ids, dtype, source, blocks):
     """Encode blocks as ids of this dtype, since uint16 halves the data that workers send.
 
+    Only the first block may begin within a text, and only the last may end there: a block that does
+    is a task by itself, or ends one. So all are encoded in one call, since files may be small.
+
     options    of `encode_texts`
-    seed       the first one; each block has a seed of its own
+    seed       the first one; each task has a seed of its own
     added_ids  the ids before and after each text
     """
-    encoded = []
     model = tokenizer.model
     losing = model.normalizer, model.unk_token, model.drops_unknown
     may_lose = any(losing) or not tokenizer.pattern.matches_everything  # else it would cost 6 %
     before, after = added_ids
-    for block in blocks:
-        texts = source.texts(block)
-        begins = block.opening == BOUNDARY
-        ends_there = block.next_opening == BOUNDARY  # or the text goes on in the next block
-        own = {"opening": block.opening, "seed": seed + (block.number << 32)}
-        ids, offsets = tokenizer.encode_texts(texts, **options | own)
-        n_bytes = n_kept = sum(map(len, texts))
-        if may_lose:
-            n_kept = int(tokenizer.text_sizes[ids].sum())
-        ids, offsets = surround(ids, offsets, before * begins, after * ends_there)
-        ids = ids.astype(dtype, copy=False)
-        ends = offsets[1:] if ends_there else offsets[:0]
-        encoded.append(_EncodedBlock(ids, ends, n_bytes, n_kept, block.n_bytes, begins))
-    return encoded
+    first = blocks[0]
+    begins = first.opening == BOUNDARY
+    goes_on = blocks[-1].next_opening != BOUNDARY
+    texts = [text for block in blocks for text in source.texts(block)]
+    own = {"opening": first.opening, "seed": seed + (first.number << 32)}
+    ids, offsets = tokenizer.encode_texts(texts, **options | own)
+    n_bytes = n_kept = sum(map(len, texts))
+    if may_lose:
+        n_kept = int(tokenizer.text_sizes[ids].sum())
+    ids, offsets = surround(ids, offsets, before, after)
+    start = len(before) * (not begins)
+    stop = len(ids) - len(after) * goes_on
+    ids = ids[start:stop].astype(dtype, copy=False)
+    ends = offsets[1 : len(offsets) - goes_on] - start
+    n_read = sum(block.n_bytes for block in blocks)
+    return _EncodedBlocks(ids, ends, n_bytes, n_kept, n_read, begins)
 
 
 def _open_output(path):
@@ -12525,11 +12531,13 @@ def _hold_out(block, first, fraction):
 
 def _check_outputs(outputs, inputs):
     """Raise InputError if a file would be both read and written, or written twice."""
-    taken = {path.resolve() for path in inputs if not _is_stream(path)}  # a pipe may be both
+    inputs = [path for path in inputs if not _is_stream(path)]  # a pipe may be both
+    taken = set()
     for path in outputs:
-        if path.resolve() in taken:
-            raise InputError(f"{path}: is an input, or would be written twice; choose another")
-        taken.add(path.resolve())
+        name = path.resolve()
+        is_taken = name in taken or (path.exists() and any(map(path.samefile, inputs)))
+        require(not is_taken, f"{path}: is an input, or would be written twice; choose another")
+        taken.add(name)
 
 
 def _end_documents(blocks, end_id):
@@ -12666,8 +12674,7 @@ def encode_files(
         writers = [stack.enter_context(_array_writer(path, id_type)) for path in paths]
         write_index(np.zeros(1, i64))
         bar = stack.enter_context(engine.progress_bar("encode", source.total_bytes, "B"))
-        tasks = stack.enter_context(contextlib.closing(source.map(engine, work)))
-        blocks = itertools.chain.from_iterable(tasks)
+        blocks = stack.enter_context(contextlib.closing(source.map(engine, work)))
         if append is not None:
             blocks = _end_documents(blocks, model.special_tokens[append])
         for block in blocks:
