@@ -12813,7 +12813,7 @@ def train(
     vocab_size: int = 8192,
     special_tokens: Sequence[str] = (),
     *,
-    special_tokens_at: str = "first",
+    special_tokens_at: str | None = None,
     texts: Iterable[Text | Sequence[Text]] | None = None,
     counts: PathName | Counts | None = None,
     like: AnyModel | None = None,
@@ -12848,7 +12848,8 @@ def train(
                        `count`, which contain the pattern, the normalizer and the special tokens
     vocab_size         number of tokens in all
     special_tokens     strings that end documents and are not learnt from
-    special_tokens_at  the ids of special tokens: first, after-bytes, or last (as in GPT-2)
+    special_tokens_at  the ids of special tokens: first, the default, after-bytes, or last (as in
+                       GPT-2)
     texts              texts to learn from instead of inputs, or lists of them; they are read once,
                        in bounded memory
     counts             words and their counts to learn from instead of inputs: a file with a word,
@@ -12917,65 +12918,43 @@ def train(
     """
     engine = Engine(workers, progress)
     files, words_files, settings = _find_texts(inputs, texts, counts)
-    given = {"special_tokens": special_tokens, "pattern": pattern, "normalizer": normalizer}
+    given = {"special_tokens": special_tokens, "special_tokens_at": special_tokens_at}
     given |= {"like": like, "from_": from_, "model": model, "alphabet": alphabet, "mark": mark}
-    given |= {"byte_fallback": byte_fallback, "unk_token": unk_token}
+    given |= {"pattern": pattern, "normalizer": normalizer, "byte_fallback": byte_fallback}
+    given["unk_token"] = unk_token
     given = {name: value for name, value in given.items() if value or value == ""}
-    if from_ is not None:
-        start = start_from(**given)
-    elif like is not None:
-        start = start_like(**given)
-    else:
-        start = untrained(**_open_settings(settings) | given, special_tokens_at=special_tokens_at)
+    roles = _take(options, transformers_config) | {"unk_token": unk_token}
+    start = _begin(given, settings, template, roles)
     start.check(vocab_size, coverage, required_chars)
     coverage = coverage or COVERAGE
-    base = start.model
-    roles = _take(options, transformers_config) | {"unk_token": unk_token}
-    base.config |= transformers_config(base.special_tokens, **roles)
-    if template is not None:
-        base.post_processor = template_processing(template, base.special_tokens)
     source = start.source(None if words_files else files, text_field, skip_bad_lines)
     _check_settings(files, words_files, settings, source)
     if out is not None:
-        check_writable(as_path(out))
-        if Path(out, "tokenizer.json").exists():
-            note(f"{out}: the model in this folder will be replaced when the new one is complete")
-    timings = {}
+        _check_folder(out)
     workers = engine.n_workers
-    with stage("compile") as timings["compile"]:
-        if source.files:
-            _warn_of_source(source)
-        compile_counting(source)
-        # a small training compiles the kernels, and reveals bad options
-        word = Words.from_counts({b"aa": 1})
-        start.learn_symbols(word, 257, options, workers=workers)
-    with stage("scan") as timings["scan"]:
-        shares = {}
-        if balance is None and not weights:
-            counted = count(source, engine, words_files, max_words)
-        else:
-            inputs = files if words_files else inputs
-            counted, shares = _count_languages(
-                source, inputs, words_files, balance, weights, engine, max_words
-            )
-        timings["scan"].n_bytes = counted.n_bytes * bool(source.files)
-    require(len(counted.words.counts), f"no text to learn from in {_name_some(files)}")
-    with stage("learn") as timings["learn"]:
+    with stage("compile"):
+        start.compile(source, options, workers)
+    with stage("scan") as spent:
+        inputs = files if words_files else inputs
+        counted, shares = _count_inputs(
+            source, inputs, words_files, balance, weights, engine, max_words
+        )
+        spent.n_bytes = counted.n_bytes * bool(source.files)
+    words = counted.words
+    require(len(words.counts), f"no text to learn from in {_name_some(files)}")
+    with stage("learn"):
         more = {"workers": workers, "progress": progress}
-        words = counted.words
         learned = start.learn(words, vocab_size, options, coverage, required_chars, **more)
-    with stage("vocabulary") as timings["vocabulary"]:
+    with stage("vocabulary"):
         tokenizer = Tokenizer.from_model(start.build(learned), is_checked=True)
     if len(tokenizer) < vocab_size:
         note(f"the text gives {len(tokenizer):,} tokens, fewer than the {vocab_size:,} asked for")
     options |= {"vocab_size": vocab_size, "coverage": coverage, "max_words": max_words}
     options |= {"required_chars": required_chars, "balance": balance, "weights": [*weights]}
     sizes = _sizes(tokenizer, counted, learned, start.metaspace)
-    training = Training(
-        tokenizer, counted, learned, timings, source, start, options, shares, *sizes
-    )
+    training = Training(tokenizer, counted, learned, source, start, options, shares, *sizes)
     if out is not None:
-        with stage("save") as timings["save"]:
+        with stage("save"):
             training.save(out)
     return training
 
@@ -12984,6 +12963,28 @@ def _take(options, function):
     """Take those options out that are parameters of a function."""
     names = inspect.signature(function).parameters.keys() & options.keys()
     return {name: options.pop(name) for name in names}
+
+
+def _begin(given, settings, template, roles):
+    """Make the Start with the options that are given, a template and roles of special tokens."""
+    if "from_" in given:
+        start = start_from(**given)
+    elif "like" in given:
+        start = start_like(**given)
+    else:
+        start = untrained(**_open_settings(settings) | given)
+    model = start.model
+    model.config |= transformers_config(model.special_tokens, **roles)
+    if template is not None:
+        model.post_processor = template_processing(template, model.special_tokens)
+    return start
+
+
+def _check_folder(out):
+    """Check a folder for a model before the work; a note says if it has one."""
+    check_writable(as_path(out))
+    if Path(out, "tokenizer.json").exists():
+        note(f"{out}: the model in this folder will be replaced when the new one is complete")
 
 
 class Family(NamedTuple):
@@ -13067,6 +13068,14 @@ class Start(NamedTuple):
             f"`vocab_size` is {vocab_size}: with this alphabet, these special tokens or this model "
             f"it must be a whole number from {n_least} to {MAX_ID:,}",
         )
+
+    def compile(self, source, options, workers):
+        """Compile the kernels of counting and, by a small training, of learning."""
+        if source.files:
+            _warn_of_source(source)
+        compile_counting(source)
+        word = Words.from_counts({b"aa": 1})
+        self.learn_symbols(word, 257, options, workers=workers)  # bad options raise an error
 
     def learn_symbols(self, words, n_symbols, options, **more):
         """Call the learner of the family with its options, and with those of `more` it takes."""
@@ -13427,7 +13436,6 @@ class Training:
     tokenizer: Tokenizer
     counted: CorpusCounts
     learned: Learned
-    timings: dict[str, Timing]  # by stage: its seconds, and the peak memory until its end
     source: Source  # of the text
     start: Start
     options: Mapping[str, object]  # of the learner, and its limits
@@ -13533,9 +13541,6 @@ class Training:
         unseen = special_tokens.keys() - self.counted.special_tokens - {model.unk_token}
         if unseen:
             rows.append(("not in text", ", ".join(sorted(unseen))))
-        rows += [(name, f"{spent.seconds:.2f} s") for name, spent in self.timings.items()]
-        peak = max(spent.memory for spent in self.timings.values())
-        rows.append(("peak memory", f"{peak / 1e6:,.0f} MB in the largest process"))
         return table
 
 
@@ -13672,11 +13677,13 @@ def _find_texts(inputs, texts, counts):
     return files, *zip(*map(load_counts, files), strict=True)
 
 
-def _count_languages(source, inputs, words_files, balance, weights, engine, max_words):
-    """Count each of the inputs, and multiply its counts by its weight: see `train`.
+def _count_inputs(source, inputs, words_files, balance, weights, engine, max_words):
+    """Count the inputs, or each by itself if its counts are multiplied by a weight: see `train`.
 
-    Returns their sum, and a dict of the share of each input before and after.
+    Returns their sum, and a dict of the share of each weighted input before and after.
     """
+    if balance is None and not weights:
+        return count(source, engine, words_files, max_words), {}
     require(not isinstance(inputs, PathName), "`balance` and `weights` need a list of `inputs`")
     is_power = balance is None or 0 <= balance <= 1
     require(is_power, f"`balance` is a number from 0 to 1, not {balance}")
