@@ -13492,25 +13492,19 @@ class Training:
 
         Equal records mean equal models, if a score is not another function of the same name.
         """
-        return {
-            "bpe_numba": __version__,
-            "options": self._plain_options,
-            "corpus": self.counted.described,
-            "config": self.tokenizer.config,
-            "model": self.tokenizer.digest,
-        }
-
-    @property
-    def _plain_options(self):
-        """The options that decided the model, as JSON."""
         start = self.start
         options = {"model": start.family, **self.options, **self.source.settings}
         score = options.get("score", "count")
         options["score"] = getattr(score, "__qualname__", score)
-        # the settings have byte tokens, too
-        options["special_tokens"] = [*start.model.special_tokens]
+        options["special_tokens"] = [*start.model.special_tokens]  # without byte tokens
         options["start"] = start.model.digest
-        return options
+        return {
+            "bpe_numba": __version__,
+            "options": options,
+            "corpus": self.counted.described,
+            "config": self.tokenizer.config,
+            "model": self.tokenizer.digest,
+        }
 
     def __repr__(self) -> str:
         return f"<Training of {self.tokenizer}>"
@@ -13651,15 +13645,14 @@ def _find_texts(inputs, texts, counts):
     if counts is not None:
         words = Words.from_counts(read_counts(counts) if isinstance(counts, PathName) else counts)
         return ["`counts`"], [CorpusCounts(words, 0, words.n_tokens)], ()
-    require(
-        (texts is None or isinstance(texts, Iterable))
-        and not isinstance(texts, Text | Mapping)
-        and not hasattr(texts, "columns")
-        and not hasattr(texts, "column_names"),
-        "`texts` is a list of texts, or their iterator: not a single text, and not a table, whose "
-        'column is passed, such as table["text"]',
-    )
     if texts is not None:
+        has_columns = hasattr(texts, "columns") or hasattr(texts, "column_names")
+        is_list = isinstance(texts, Iterable) and not isinstance(texts, Text | Mapping)
+        require(
+            is_list and not has_columns,
+            "`texts` is a list of texts, or their iterator: not a single text, and not a table, "
+            'whose column is passed, such as table["text"]',
+        )
         return [TextStream(texts)], (), ()
     if inputs is STANDARD_LIBRARY:
         note("no file is named: this learns from the source of Python's standard library")
@@ -13672,8 +13665,8 @@ def _find_texts(inputs, texts, counts):
         not others,
         f"{_name_some(others)}: text and words files cannot be mixed: run `count` on these, too",
     )
-    if len(set(files)) < len(files):
-        raise InputError("a words file is named twice: its words would count twice")
+    is_once = len(set(files)) == len(files)
+    require(is_once, "a words file is named twice: its words would count twice")
     return files, *zip(*map(load_counts, files), strict=True)
 
 
@@ -14402,12 +14395,10 @@ class Curve(Report):
         tables = []
         header = ("vocabulary", "tokens", "bytes/token", "% that 1,000 more save")
         for name, columns in self.columns.items():
-            sizes, *_ = columns
-            shown_sizes = [sizes[0], sizes[-1], *_SIZES]
-            is_shown = np.isin(sizes, shown_sizes)
+            sizes = columns[0]
+            is_shown = np.isin(sizes, [sizes[0], sizes[-1], *_SIZES])
             shown = [column[is_shown].tolist() for column in columns]
-            rows = [*zip(*shown, strict=True)]
-            tables.append(Table(name, header, rows))
+            tables.append(Table(name, header, [*zip(*shown, strict=True)]))
         return tables
 
     def plot(self, path: PathName | None = None):
@@ -14453,10 +14444,10 @@ def tokens_by_size(model: Model, frequencies: np.ndarray) -> np.ndarray:
     [10, 5, 3]
     """
     merges = model.merges
-    if model.kind != "bpe" or merges is None or model.ignore_merges:
-        raise InputError("only for a BPE whose words are cut by its merges alone")
-    if len({*map(b"".join, merges)}) < len(merges):
-        raise InputError("two merges make the same token: no way back")
+    is_cut = model.kind == "bpe" and merges is not None and not model.ignore_merges
+    require(is_cut, "only for a BPE whose words are cut by its merges alone")
+    is_one_way = len({*map(b"".join, merges)}) == len(merges)
+    require(is_one_way, "two merges make the same token: no way back")
     used = {token: int(frequencies[token_id]) for token, token_id in model.ids.items()}
     n_tokens = [int(frequencies.sum())]
     for left, right in reversed(merges):
