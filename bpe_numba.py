@@ -12856,8 +12856,8 @@ def train(
                        a tab and its count in each line; in Python also a mapping, or pairs. Words
                        are pretokens as the pattern cuts them out of normalized text: one that
                        follows a space begins with it
-    like               a model whose clothes the new tokens get: kind, pattern, normalizer, decoder,
-                       special tokens, template and settings; only its vocabulary is learnt anew
+    like               a model whose kind, pattern, normalizer, decoder, special tokens, template
+                       and settings the new one gets; only its vocabulary is learnt anew
     from_              a model whose training is continued: its tokens keep their ids and scores,
                        and new ones get the last ids. A text without the new tokens keeps its ids
     model              bpe, the default; wordpiece; unigram; or longest, which learns as bpe does
@@ -12960,13 +12960,13 @@ def train(
 
 
 def _take(options, function):
-    """Take those options out that are parameters of a function."""
+    """Remove the options that are parameters of a function from a dict, and return them."""
     names = inspect.signature(function).parameters.keys() & options.keys()
     return {name: options.pop(name) for name in names}
 
 
 def _begin(given, settings, template, roles):
-    """Make the Start with the options that are given, a template and roles of special tokens."""
+    """Make the Start of a training; it gets a template and the roles of special tokens."""
     if "from_" in given:
         start = start_from(**given)
     elif "like" in given:
@@ -13337,7 +13337,7 @@ _NO_LETTER = "\ufdd0?"  # for letters that a model lacks; no text has this chara
 
 
 def with_unknown(model, letters=(), **fields):
-    """Copy a model that shall have these letters, and a token for others that it lacks."""
+    """Copy a model with these letters as tokens, and a token for all letters that it lacks."""
     new = [*letters, _NO_LETTER.encode()]
     vocab = model.vocab | dict(enumerate(new, max(model.vocab, default=-1) + 1))
     special_tokens = model.special_tokens | {_NO_LETTER: max(vocab)}
