@@ -13034,16 +13034,12 @@ class Start(NamedTuple):
     pattern: PatternSource  # cuts text into words
     metaspace: Metaspace | None = None  # the step of the model that marks these words
 
-    @property
-    def byte_tokens(self):
-        """The tokens of single bytes in a new vocabulary of characters."""
-        return BYTE_TOKENS * (self.model.byte_fallback and self.places is not None)
-
     def source(self, files, text_field, skip_bad_lines):
         """Make the Source of the text."""
         model = self.model
         # The names of byte tokens end documents, since they must not be learnt.
-        tokens = [*model.special_tokens, *self.byte_tokens]
+        is_new = self.places is not None
+        tokens = [*model.special_tokens, *BYTE_TOKENS * (is_new and model.byte_fallback)]
         return Source(
             files,
             self.pattern,
@@ -13100,7 +13096,7 @@ class Start(NamedTuple):
         model = self.model
         if self.places is None:
             return extend_model(model, learned)
-        vocab = build_vocabulary(learned, self.places, self.byte_tokens)
+        vocab = build_vocabulary(learned, self.places, BYTE_TOKENS * model.byte_fallback)
         scores = None
         if learned.scores is not None:
             score_of = dict(zip(learned.tokens, learned.scores.tolist(), strict=True))
@@ -13285,7 +13281,7 @@ def start_from(from_, special_tokens=(), pattern=None):
     if model.kind == "bpe":
         merges, _ = _as_merges(model)
         fields |= {"merges": merges, "scores": None, "ignore_merges": False}
-    if pattern and Pattern(pattern).steps != Pattern(model.pattern).steps:
+    if pattern:
         fields["pattern"] = pattern
     new = [text for text in special_tokens if text not in model.special_tokens]
     if new:
