@@ -3428,7 +3428,6 @@ class _CharacterMap:
     texts: np.ndarray  # uint8[…]           replacements, end to end, and PADDING
     offsets: np.ndarray  # int64[R + 2]     replacement r is texts[offsets[r] : offsets[r + 1]]
     leads: np.ndarray  # bool[256]          whether a joined character may begin with this byte
-    first_lead: int  # the smallest of these bytes
     longest: int  # for each byte of a text there is room for so many bytes of replacements
 
 
@@ -3454,7 +3453,6 @@ def _character_map(changes, joined):
         _with_padding(b"".join(texts)),
         np.cumsum([0, 0, *sizes]),
         leads,
-        int(leads.argmax()),
         max(sizes, default=1) + 1,
     )
 
@@ -3474,7 +3472,7 @@ def _find_joined(text, table):
     position = ZERO
     stop = len(text) - PADDING
     last = i64(-1)  # where the last run ends
-    first_lead = u8(table.first_lead)
+    first_lead = u8(np.argmax(leads))
     while position < stop:
         while position + 64 <= stop and not bytes_from(text, position, first_lead):
             position += 64
@@ -4151,14 +4149,11 @@ class Pretokenizer:
         """
         data = bytearray()  # the text that is read, and not yet yielded
         n_before = 0
-        chunks = iter(chunks)
+        chunks = filter(None, chunks)
 
         def read(position, n):
             position -= n_before
-            while len(data) < position + n:
-                chunk = next(chunks, None)
-                if chunk is None:
-                    break
+            while len(data) < position + n and (chunk := next(chunks, None)):
                 data.extend(chunk)
             return bytes(data[position : position + n])
 
@@ -5326,8 +5321,7 @@ class WordCounter:
     """Count words, and add up counts. A pattern that drops pretokens must be that of all texts.
 
     >>> counter = WordCounter()
-    >>> pretokenizer = Pretokenizer(Pattern("gpt2"))
-    >>> n_documents, n_bytes = counter.add_texts([b"to be or not to be"], pretokenizer)
+    >>> counter.add_texts([b"to be or not to be"], Pretokenizer(Pattern("gpt2")))
     >>> counter.add_words(Words.from_counts({b"to": 2, b" be": 1}))
     >>> counter.words().to_counts()[b"to"], counter.words().to_counts()[b" be"]
     (3, 3)
@@ -5339,22 +5333,23 @@ class WordCounter:
         self._keys = np.empty(4 * KEYS, u64)  # for _word_keys
         self._dropped = np.zeros(0, np.uint16), np.zeros(0, bool)  # for _export_words
         self.special_ids = Counter()
+        self.n_documents = 0
+        self.n_bytes = 0  # of texts, without special tokens
 
     def add_texts(self, texts, pretokenizer, opening=BOUNDARY):
-        """Count the pretokens of texts; returns the numbers of documents and of bytes.
+        """Count the pretokens, the documents and the bytes of texts.
 
         A special token ends a document. `opening` is as in Pretokenizer.apply.
         """
         flat, original = pretokenizer.apply(self._scan, texts, opening)
         table = pretokenizer.pattern.table
-        n_ends = len(flat.meanings)
-        arrays = flat.text, flat.scanned
-        _count_text(self.table, *arrays, n_ends, table, *self._scan, self._keys)
+        arguments = len(flat.meanings), table, *self._scan, self._keys
+        _count_text(self.table, flat.text, flat.scanned, *arguments)
         self._dropped = table.class_of, table.dropped
         meanings = original.meanings
         self.special_ids.update(meanings[meanings >= 0].tolist())
-        n_documents = np.count_nonzero(np.diff(original.ends(), prepend=-1) > 1)
-        return int(n_documents), len(original.text) - PADDING - len(meanings)
+        self.n_documents += int(np.count_nonzero(np.diff(original.ends(), prepend=-1) > 1))
+        self.n_bytes += len(original.text) - PADDING - len(meanings)
 
     def add_words(self, words):
         """Add words over the single bytes that were counted elsewhere."""
@@ -5399,17 +5394,12 @@ def _drop_rarest(words, max_words):
 def _count_task(source, blocks):
     """Count the pretokens of some blocks; returns the counts, and the bytes read from the disk."""
     counter = WordCounter()
-    n_documents = 0
-    n_bytes = 0
-    n_read = 0
     for block in blocks:
-        texts = source.texts(block)
-        n, size = counter.add_texts(texts, source.pretokenizer, block.opening)
-        n_documents += n - (block.next_opening == CONTINUES)
-        n_bytes += size
-        n_read += block.n_bytes
+        counter.add_texts(source.texts(block), source.pretokenizer, block.opening)
+        counter.n_documents -= block.next_opening == CONTINUES
     special = {source.special_tokens[number]: n for number, n in counter.special_ids.items()}
-    return CorpusCounts(counter.words(u8), n_documents, n_bytes, special), n_read
+    counted = CorpusCounts(counter.words(u8), counter.n_documents, counter.n_bytes, special)
+    return counted, sum(block.n_bytes for block in blocks)
 
 
 @interruptible
