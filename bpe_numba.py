@@ -5008,8 +5008,8 @@ class CorpusCounts(NamedTuple):
     """
 
     words: Words
-    n_documents: int
-    n_bytes: int  # of text before normalization, without special tokens
+    n_documents: int = 0
+    n_bytes: int = 0  # of text before normalization, without special tokens
     special_tokens: Mapping[str, int] = MappingProxyType({})  # the count of each
     n_dropped: int = 0  # occurrences of the rarest words, which were dropped; see `count`
     n_dropped_bytes: int = 0  # the bytes of these occurrences
@@ -5050,8 +5050,8 @@ class CorpusCounts(NamedTuple):
         }
 
 
-_DROPPED = ("n_dropped", "n_dropped_bytes", "max_error")
-_NUMBERS = ("n_documents", "n_bytes", "n_bad_lines", *_DROPPED)  # fields that are added up
+# fields that are added up
+_NUMBERS = ("n_documents", "n_bytes", "n_bad_lines", "n_dropped", "n_dropped_bytes", "max_error")
 
 # The table of words uses linear probing, and is at most half full; the cache of encoding is such a
 # table, too, up to three quarters full. An entry is four numbers of 64 bits, and a slot is its
@@ -5387,8 +5387,9 @@ def _drop_rarest(words, max_words):
     frequent, rare = (
         _select_words(words, np.flatnonzero(chosen)) for chosen in (~is_rare, is_rare)
     )
-    dropped = int(rare.counts.sum()), rare.n_tokens, int(greatest)
-    return frequent, dict(zip(_DROPPED, dropped, strict=True))
+    n_dropped = int(rare.counts.sum())
+    dropped = {"n_dropped": n_dropped, "n_dropped_bytes": rare.n_tokens}
+    return frequent, dropped | {"max_error": int(greatest)}
 
 
 def _count_task(source, blocks):
@@ -5432,7 +5433,7 @@ def count(
     require(max_words >= 0, f"`max_words` is {max_words}: 0 drops no word")
     counter = WordCounter()
     special_tokens = Counter()
-    totals = Counter(dict.fromkeys(_NUMBERS, 0))
+    totals = Counter()
     # few large tasks, since one process adds up their counts; but several for each worker
     task_bytes = max(min((source.total_bytes or 0) // 16, TASK_BYTES), source.block_bytes)
     with (
