@@ -1276,21 +1276,15 @@ class Split(NamedTuple):
         """
         if self.behavior in ("isolated", "removed"):
             return self.regex
-        character = re.sub(r"(?s)^((?:[^\\]|\\.)+)\+\Z", r"\1", self.regex)  # \+ is a plus itself
-        is_run = self.regex != character
-        # A lookahead before a run holds for its first character, and not for each.
-        looks = is_run and re.match(r"\(\?[=!]", self.regex)
-        require(
-            _is_one_character(character) and not looks,
-            f"a Split that is {self.behavior} looks for one character, or a run of it: "
-            f"{self.regex!r} is not supported",
-        )
-        match = f"(?:{character})"
-        other = rf"(?:(?!{character})[\s\S])"
         if self.behavior == "contiguous":
-            return f"{match}+"
-        if is_run:
-            match += "+"
+            return f"(?:{self.regex})+"
+        require(
+            _is_one_character(self.regex),
+            f"a Split that is {self.behavior} looks for one character: {self.regex!r} is not "
+            "supported",
+        )
+        match = f"(?:{self.regex})"
+        other = rf"(?:(?!{self.regex})[\s\S])"
         if (self.behavior == "merged_with_previous") != self.invert:
             return f"{other}*{match}|{other}+"
         return f"{match}{other}*|{other}+"
@@ -1687,7 +1681,7 @@ PATTERN_NAMES = {_plain_steps(entry): name for name, entry in PATTERNS.items()}
 #
 #     expression   "\d+|a"
 #     parts        either, repeat, class, …            `_parse`
-#     machine      states x {digit, a, other, END}     `_Machine` (classes have one size in UTF-8)
+#     machine      states x {digit, a, other, END}     `_step` (classes have one size in UTF-8)
 #     transducer   an entry for each state and class   `_streaming_transducer`: never goes back
 #     table        uint32[R * 256]                     `_utf8_table`: 256 entries for each state
 #
@@ -1833,76 +1827,76 @@ MAX_SETS = 60  # sets of characters: one bit each
 SIZE_BIT = 61  # above them, the lowest bit of the number of bytes
 
 
-class _Machine:
-    """The deterministic machine of a sequence of parts, over classes of code points.
+class _Classes(NamedTuple):
+    """The classes of code points that a machine tells apart; all of a class have one size in UTF-8.
 
-    All code points of a class have the same size in UTF-8; the last class is END, where the text
-    ends. A state is a tuple of sequences: each is a way to go on, the preferred one first. These
-    are the ordered threads of Pike's machine; see Cox, "Regular Expression Matching: the Virtual
-    Machine Approach". Ways after one that has matched are dropped, so the last match is the one
-    that Perl finds. A match is recognized one character later, when lookaheads can be decided. Only
-    in the first state, to which no text leads back, END is a match by itself.
+    The last class is END, where the text ends: it has no code point, and takes one byte.
     """
 
-    def __init__(self, sequence, sources):
-        self.first = ((("class", "END"),), sequence)
-        if len(sources) > MAX_SETS:
-            raise Unsupported(f"more than {MAX_SETS} sets of characters")
-        codes = np.arange(N_CODE_POINTS)
-        sizes = np.searchsorted([0, 0x80, 0x800, 0x10000], codes, "right").astype(u64)  # in UTF-8
-        sizes[0xD800:0xE000] = 1  # a lone surrogate means an invalid byte
-        # The bits of a code point: one for each set that contains it, and above them its size.
-        bits = sizes << u64(SIZE_BIT)
-        for bit, source in enumerate(sources):
-            bits |= _code_points_matching(source).astype(u64) << u64(bit)
-        invalid = bits[0xDC80:0xDD00]
-        if (invalid != invalid[0]).any():
-            raise Unsupported("a class that distinguishes between invalid bytes")
-        bits[0xD800:0xE000] = invalid[0]  # a text has no other surrogates
-        # There are few runs of code points with equal bits.
-        differs = bits[1:] != bits[:-1]
-        runs = np.flatnonzero(np.append(True, differs))
-        classes, first_runs = np.unique(bits[runs], return_index=True)
-        self.examples = runs[first_runs]  # a code point of each class
-        self.class_of = np.searchsorted(classes, bits).astype(np.uint16)
-        # The one-character expressions that match a class. None matches END, which is one byte.
-        self.matching = [
-            {source for bit, source in enumerate(sources) if of_class >> bit & 1}
-            for of_class in classes.tolist()
-        ]
-        self.matching.append({"END"})
-        self.sizes = [*sizes[self.examples].tolist(), 1]
+    class_of: np.ndarray  # uint16[0x110000]
+    examples: np.ndarray  # a code point of each class
+    sizes: list  # in bytes
+    matching: list  # the one-character expressions that match a class; None of them matches END
 
-    def step(self, state, matching):
-        """Read a character. `matching` has the one-character expressions that match it.
 
-        Returns whether a match ends before the character, and the next state.
-        """
-        seen = set()
-        after = {}  # the ways to go on, in their order
-        waiting = list(reversed(state))
-        while waiting:
-            way = waiting.pop()
-            if not way:
-                return True, tuple(after)
-            if way in seen:
-                continue
-            seen.add(way)
-            rest = way[1:]
-            match way[0]:
-                case ("class", source) if source in matching:
-                    after[rest] = None
-                case ("lookahead", source, wanted) if (source in matching) == wanted:
-                    waiting.append(rest)
-                case ("either", *sequences):
-                    waiting += [sequence + rest for sequence in reversed(sequences)]
-                case ("repeat", *repeat):
-                    waiting += _ways_to_repeat(*repeat, rest)
-        return False, tuple(after)
+def _find_classes(sources):
+    """Find the classes that these one-character expressions tell apart."""
+    if len(sources) > MAX_SETS:
+        raise Unsupported(f"more than {MAX_SETS} sets of characters")
+    codes = np.arange(N_CODE_POINTS)
+    sizes = np.searchsorted([0, 0x80, 0x800, 0x10000], codes, "right").astype(u64)  # in UTF-8
+    sizes[0xD800:0xE000] = 1  # a lone surrogate means an invalid byte
+    # The bits of a code point: one for each set that contains it, and above them its size.
+    bits = sizes << u64(SIZE_BIT)
+    for bit, source in enumerate(sources):
+        bits |= _code_points_matching(source).astype(u64) << u64(bit)
+    invalid = bits[0xDC80:0xDD00]
+    if (invalid != invalid[0]).any():
+        raise Unsupported("a class that distinguishes between invalid bytes")
+    bits[0xD800:0xE000] = invalid[0]  # a text has no other surrogates
+    # There are few runs of code points with equal bits.
+    differs = bits[1:] != bits[:-1]
+    runs = np.flatnonzero(np.append(True, differs))
+    classes, first_runs = np.unique(bits[runs], return_index=True)
+    examples = runs[first_runs]
+    matching = [
+        {source for bit, source in enumerate(sources) if of_class >> bit & 1}
+        for of_class in classes.tolist()
+    ]
+    class_of = np.searchsorted(classes, bits).astype(np.uint16)
+    return _Classes(class_of, examples, [*sizes[examples].tolist(), 1], [*matching, {"END"}])
 
-    def row(self, state):
-        """List the results of `step` for each class, and for END."""
-        return [self.step(state, matching) for matching in self.matching]
+
+def _step(state, matching):
+    """Read a character. `matching` has the one-character expressions that match it.
+
+    Returns whether a match ends before the character, and the next state. A state is a tuple of
+    sequences: each is a way to go on, the preferred one first. These are the ordered threads of
+    Pike's machine; see Cox, "Regular Expression Matching: the Virtual Machine Approach". Ways after
+    one that has matched are dropped, so the last match is the one that Perl finds. A match is
+    recognized one character later, when lookaheads can be decided.
+    """
+    seen = set()
+    after = {}  # the ways to go on, in their order
+    waiting = list(reversed(state))
+    while waiting:
+        way = waiting.pop()
+        if not way:
+            return True, tuple(after)
+        if way in seen:
+            continue
+        seen.add(way)
+        rest = way[1:]
+        match way[0]:
+            case ("class", source) if source in matching:
+                after[rest] = None
+            case ("lookahead", source, wanted) if (source in matching) == wanted:
+                waiting.append(rest)
+            case ("either", *sequences):
+                waiting += [sequence + rest for sequence in reversed(sequences)]
+            case ("repeat", *repeat):
+                waiting += _ways_to_repeat(*repeat, rest)
+    return False, tuple(after)
 
 
 def _ways_to_repeat(sequence, least, most, mode, rest):
@@ -2009,29 +2003,30 @@ def _compile_pattern(source, passes=()):
     sequence = _parse(source, sources)
     for cut_pass in passes:  # so that each class of the machine is part of one class of the pass
         _parse(cut_pass.split.pieces, sources)
-    machine = _Machine(sequence, sources)
-    n = len(machine.examples)
+    classes = _find_classes(sources)
+    n = len(classes.examples)
     cuts = np.zeros((n, n), bool)
     dropped = np.zeros(n, bool)
     for cut_pass in passes:
         table = cut_pass.table
-        classes = table.class_of[machine.examples]
+        theirs = table.class_of[classes.examples]
         if cut_pass is not passes[-1]:
-            cuts |= table.must_split[np.ix_(classes, classes)]
+            cuts |= table.must_split[np.ix_(theirs, theirs)]
         if len(table.dropped):
-            dropped |= table.dropped[classes]
-    accepts, next_state = _number_states(machine.first, machine.row)
+            dropped |= table.dropped[theirs]
+    # Only in the first state, to which no text leads back, END is a match by itself.
+    first = ((("class", "END"),), sequence)
+    accepts, next_state = _number_states(
+        first, lambda state: [_step(state, matching) for matching in classes.matching]
+    )
     if accepts[0].any():
         raise Unsupported("it matches the empty string before some characters")
-    after_text = next_state[:, :-1]  # without END
-    reached = after_text[after_text > 0]
-    require(accepts[reached].any(), f"the pattern {source[:200]!r} matches nothing")
     accepts[0, -1] = True  # text without a match ends at END, and not at the character after it
-    entries = _streaming_transducer(next_state, accepts, cuts, machine.sizes)
+    entries = _streaming_transducer(next_state, accepts, cuts, classes.sizes)
     splits = [contexts.all(axis=0) for contexts in _splits_after(next_state, accepts)]
     return ScanTable(
-        _utf8_table(entries, machine.class_of),
-        machine.class_of,
+        _utf8_table(entries, classes.class_of),
+        classes.class_of,
         next_state.astype(np.int32),
         accepts,
         np.array(splits) | cuts,
@@ -2212,9 +2207,10 @@ def _utf8_table(entries, class_of):
     rows = [empty.copy() for _ in entries]
     entry_of = {empty[:64].tobytes(): INVALID_UTF8}
     # The classes of code points, as far as four bytes reach; an invalid one has its own class.
-    multibyte = np.full(0x140000, entries.shape[1], np.uint16)
-    multibyte[0x80:0xD800] = class_of[0x80:0xD800]
-    multibyte[0xE000:N_CODE_POINTS] = class_of[0xE000:]
+    no_class = entries.shape[1]
+    multibyte = np.pad(class_of, (0, 0x30000), constant_values=no_class)
+    multibyte[:0x80] = no_class
+    multibyte[0xD800:0xE000] = no_class
     # The last byte of a character tells 64 code points apart, and few such blocks differ. As one
     # item of 128 bytes each, they are sorted five times as fast as rows of an array.
     blocks, block_of = np.unique(multibyte.view("V128"), return_inverse=True)
@@ -2325,16 +2321,14 @@ class _CutPass(NamedTuple):
         parts = []
         meanings = []
         for part, meaning in zip(flat.parts(), flat.meanings.tolist(), strict=True):
-            text = part.decode("utf-8", "surrogateescape")
-            borders = self._borders(text)
-            for start, stop in itertools.pairwise([0, *borders, len(text)]):
-                parts.append(text[start:stop].encode("utf-8", "surrogateescape"))
-            meanings += [INSIDE] * len(borders) + [meaning]
+            pieces = self._cut(part.decode("utf-8", "surrogateescape"))
+            parts += [piece.encode("utf-8", "surrogateescape") for piece in pieces]
+            meanings += [INSIDE] * (len(pieces) - 1) + [meaning]
         return FlatText.join(parts, meanings)
 
-    def _borders(self, text):
-        """List the positions inside a text at which matches of the expression begin or end."""
-        borders = set()
+    def _cut(self, text):
+        """Cut a text where matches of the expression begin or end."""
+        borders = {0, len(text)}
         position = 0
         search = regex.compile(self.split.regex).search
         with _time_limit(self.split.regex, text) as seconds:
@@ -2342,7 +2336,7 @@ class _CutPass(NamedTuple):
                 borders.update(match.span())
                 # An empty match after another one is ignored, as in Oniguruma.
                 position = match.end() + (not match[0])
-        return sorted(borders - {0, len(text)})
+        return [text[start:stop] for start, stop in itertools.pairwise(sorted(borders))] or [text]
 
 
 _WORD_STEPS = (Split(r"\s", "removed"), *_metaspace_steps(MARK))
@@ -2471,15 +2465,6 @@ class Pattern:
         return list(filter(None, flat.parts()))
 
 
-@functools.lru_cache(maxsize=64)
-def _compile_passes(steps):
-    """Compile consecutive Splits; the table of a named pattern is cached on the disk."""
-    name = PATTERN_NAMES.get(steps)
-    if name:
-        return (_CutPass(_cached_on_disk(name, steps)),)
-    return _compile_splits(steps)
-
-
 def _compile_splits(steps):
     """Compile consecutive Splits; as many as possible become one machine."""
     splits = [step if isinstance(step, Split) else Split(step) for step in steps]
@@ -2566,22 +2551,26 @@ def _compile_split(split):
 SOURCE_HASH = _source_digest(__name__)  # at import, since the file may change later
 
 
-def _cached_on_disk(name, steps):
-    """Read the table of a named pattern from the disk, or compile it and write it there.
+@functools.lru_cache(maxsize=64)
+def _compile_passes(steps):
+    """Compile consecutive Splits; the table of a named pattern is cached on the disk.
 
     The file is ignored if it is damaged, as its checksums tell, or if other versions wrote it.
     """
+    name = PATTERN_NAMES.get(steps)
+    if not name:
+        return _compile_splits(steps)
     folder = os.environ.get("NUMBA_CACHE_DIR") or Path(__file__).with_name("__pycache__")
     path = Path(folder, f"pattern.{name}.npz")
-    versions = repr((steps, regex.__version__, __version__, SOURCE_HASH))
+    versions = repr((steps, regex.__version__, SOURCE_HASH))
     # A damaged file may raise any exception.
     with contextlib.suppress(Exception), np.load(path) as saved:
         if saved["versions"] == versions:
-            return ScanTable(*map(saved.__getitem__, ScanTable._fields))
-    table = _compile_splits(steps)[0].table
+            return (_CutPass(ScanTable(*map(saved.__getitem__, ScanTable._fields))),)
+    passes = _compile_splits(steps)
     with contextlib.suppress(OSError, InputError), atomic_write(path) as file:
-        np.savez(file, versions=versions, **table._asdict())
-    return table
+        np.savez(file, versions=versions, **passes[0].table._asdict())
+    return passes
 
 
 # ─── Scanning ─────────────────────────────────────────────────────────────────────────────────────

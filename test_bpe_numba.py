@@ -1145,9 +1145,8 @@ def test_random_patterns_are_exact_or_left_to_regex(earlier, pattern, inputs, se
     steps = [*earlier, pattern]
     try:
         compiled = bpe.Pattern(steps)
-    except bpe.InputError:  # it matches nothing, or the empty string
-        matches = [regex.search(pattern, as_text(data)) for data in inputs]
-        assert regex.fullmatch(pattern, "") or not any(matches)
+    except bpe.InputError:
+        assert regex.fullmatch(pattern, "")
         return
     # The time of some patterns grows with the square of this size.
     inputs.append(b"".join(random.Random(seed).choices(inputs, k=9000))[: LONG // 16])
@@ -1260,7 +1259,7 @@ SPLIT_REGEXES += ["b*?c", r"\p{N}{1,3}", r"[一-龥]+|[a-e]+", r"[^\r\n]+"]
 ANY_SPLITS = [
     (Split(Regex(r), how, invert), bpe.Split(r, how, invert))
     for r, how, invert in itertools.product(SPLIT_REGEXES, bpe.BEHAVIORS, [False, True])
-    if how == "isolated" or r in ("a", "[ab]+")
+    if how == "isolated" or r == "a" or (how == "contiguous" and r[:2] != "(?")
 ]
 METASPACES = [
     (P.Metaspace(*options), metaspace(*options))
@@ -1346,7 +1345,6 @@ def tiktoken_patterns():
 # More single characters than sets are several machines.
 RARE = [(r"(?:s)|[^\n]|[^a]", "a|a"), (r"(?i:s)|[^\n]|[^a]", "a|a"), ([*"abcdef"], "a|b|c|d|e|f")]
 RARE += [(bpe.Split(r"\+", "merged_with_previous"), "a+|+|b")]
-RARE += [(bpe.Split(r"\++", "merged_with_previous"), "a++|b")]
 RARE += [(bpe.Split("(?!x)[a-z]", "contiguous"), "a|x|bc")]
 
 
@@ -8005,10 +8003,9 @@ REFUSED_ARGUMENTS = {
     bpe.Pattern: [
         ("(", "position 1"),
         ("a*", "empty string"),
-        (r"(?!\s)\s", "nothing"),
         ("gpt9", "no pattern is named 'gpt9'; there are gpt2, cl100k"),
         ("(?:" * 300 + "a" + ")" * 300, "does not compile"),
-        (bpe.Split("(?!x)[a-z]+", "contiguous"), "is not supported"),
+        (bpe.Split("(?=x)", "contiguous"), "is not supported"),
         (bpe.Split("(?!x)[a-z]+", "merged_with_previous"), "is not supported"),
         (bpe.Split("a", "dropped"), "no behavior is named 'dropped'; there are isolated, removed"),
         (bpe.Metaspace("ab"), "one character for a space, not 'ab'"),
