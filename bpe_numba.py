@@ -536,9 +536,9 @@ with contextlib.suppress(MemoryError):
 
 # ─── Running ──────────────────────────────────────────────────────────────────────────────────────
 #
-# The frame of every command: files -> results. The parent process cuts the files into blocks, which
-# workers count or encode. It adds the results up or writes them, always in the order of the blocks,
-# so that no result depends on the number of workers:
+# Every command runs in this way. The parent process cuts the files into blocks, and workers count
+# or encode the blocks. The parent adds up the results or writes them, always in the order of the
+# blocks, so that no result depends on the number of workers:
 #
 #     list(Engine(workers=2).map(abs, [-1, 2, -3]))   ->   [1, 2, 3]
 #
@@ -828,7 +828,7 @@ def _end_when_asked():
 
 
 def _init_worker():
-    """Let a worker exit when its parent ends, even if that is killed, and ignore SIGINT.
+    """Let a worker exit when its parent ends or is killed, and let it ignore SIGINT.
 
     A terminal sends SIGINT to every process, and the parent decides what happens.
     """
@@ -1059,7 +1059,7 @@ _utf8_address = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.py_object, ctypes.c_vo
 def _view_utf8(text):
     """View a text as UTF-8 without a copy, while the text lives; or raise InputError.
 
-    ASCII is its own UTF-8. Python makes that of another str once, and keeps it in the str.
+    A str of ASCII is UTF-8 already. Python encodes any other str once, and keeps the result in it.
     """
     if isinstance(text, bytes):
         return memoryview(text)
@@ -1290,7 +1290,7 @@ class Split(NamedTuple):
         return f"{match}{other}*|{other}+"
 
 
-MARK = "▁"  # SentencePiece replaces spaces by it
+MARK = "▁"  # SentencePiece writes it for a space
 
 
 class Metaspace(NamedTuple):
@@ -1438,9 +1438,9 @@ def _call_step(part, functions, step, *arguments):
         raise InputError(f"the {part} {_brief_json(step)} is not supported: {error}") from None
 
 
-# An expression of another engine <-> an expression for `regex`. Hugging Face matches by Oniguruma,
-# in Ruby's dialect, and tiktoken by fancy-regex. Most expressions mean the same to all three, and
-# some are rewritten. All others are refused.
+# An expression of another engine is rewritten for `regex`, and back. Hugging Face uses Oniguruma,
+# with Ruby's dialect, and tiktoken uses fancy-regex. Most expressions mean the same to all three
+# engines, and some are rewritten. All others are refused.
 
 # Within a set, which is an expression in brackets, \w of Oniguruma matches these characters.
 # Outside of a set it also matches six numbers. The \w of `regex` matches two joiners as well. So it
@@ -1460,15 +1460,15 @@ _SET_PART = regex.compile(
 
 
 class _Dialect(NamedTuple):
-    """What `regex` reads instead of an engine's own expressions."""
+    """The expressions that `regex` reads in place of an engine's own."""
 
     parts: dict  # a regular expression -> the replacement; None: of its matches themselves
     items: dict  # an escape in a set -> items of a set, or another set
-    escapes: dict = MappingProxyType({})  # of `regex` -> what the engine reads instead
+    escapes: dict = MappingProxyType({})  # an escape of `regex` -> the engine's own
 
 
-# When case is ignored, Oniguruma matches ß with ss, and ligatures with their letters, and `regex`
-# matches i with İ. The first entry takes only groups without these.
+# When case is ignored, Oniguruma matches ß with ss, and a ligature with its letters; `regex`
+# matches i with İ. The first entry takes only groups that contain none of these.
 _SAME_PARTS = {
     r"\(\?i:(?:(?i:(?!ss|ff|fl|st|i))[A-Za-z'|]|\[[A-HJ-Za-hj-z]+\])+\)": None,
     rf"\\A|{_SAME_ESCAPE}": None,
@@ -1975,7 +1975,7 @@ class ScanTable(NamedTuple):
     # bool[C, C]  whether a pretoken ends between such characters in every context. The machine over
     # characters reads END there, since a pretoken of an earlier Split may end there, too
     must_split: np.ndarray
-    dropped: np.ndarray  # bool[C]   whether a pretoken that begins so is dropped; empty: none is
+    dropped: np.ndarray  # bool[C]   whether a pretoken is dropped, by its first character; or empty
 
 
 ROW_MASK = u32(0xFFFFFF00)
@@ -1995,9 +1995,9 @@ MAX_PENDING_BYTES = 31
 def _compile_pattern(source, passes=()):
     """Compile an expression to a table; raises Unsupported if that cannot be done exactly.
 
-    passes  the passes of the Splits that become one machine; the expression contains the last one.
-            The machine reads END where one of the others surely cuts. A pretoken is dropped if one
-            of them drops pretokens that begin so
+    passes  the passes of the Splits that become one machine; the expression contains that of the
+            last one. The machine reads END where one of the others surely cuts. A pretoken is
+            dropped if one of them drops pretokens that begin with such a character
     """
     sources = {}
     sequence = _parse(source, sources)
@@ -2065,7 +2065,7 @@ FRESH, ACCEPTED, GAP = range(3)
 
 
 class _Reading(NamedTuple):
-    r"""A state of a transducer: what it has read of the current pretoken.
+    r"""A state of a transducer: the part of the current pretoken that it has read.
 
     With the pattern `\S+|\s+(?!\S)|\s`, two spaces (dots here) have been read. Now a c is read, and
     makes the machine give back the second space. The last of `unread` is always read next:
@@ -2180,10 +2180,10 @@ def _advance(machine, state, char):
 
 
 def _reads_as_copies(machine, chars):
-    """Check whether the machine reads some characters as it reads as many copies of the last one.
+    """Check whether the machine cannot tell some characters from as many copies of the last one.
 
-    All but the last one are alike. It does if all have one size, and if in both cases a match ends
-    before the last one, and the same state follows: what is read later depends on the last one.
+    All but the last one are alike. The machine cannot tell them apart if all characters have the
+    same size, a match ends before the last one in both cases, and the same state follows.
     """
     next_state, accepts, _, sizes = machine
     first, *_, last = chars
@@ -2291,7 +2291,7 @@ REGEX_SECONDS = 10
 def _time_limit(source, text):
     """Yield the seconds that a search of `regex` may take; a TimeoutError becomes an InputError.
 
-    They are REGEX_SECONDS, and as many again for each 1,000,000 characters of the text.
+    The limit is REGEX_SECONDS, and as much again for each 1,000,000 characters of the text.
     """
     seconds = REGEX_SECONDS * (1 + len(text) / 1e6)
     try:
@@ -2433,7 +2433,7 @@ class Pattern:
 
     @property
     def is_one_machine(self) -> bool:
-        """Whether the pattern needs no more than a scan by `table`."""
+        """Whether a scan by `table` alone cuts a text."""
         return len(self.passes) == 1
 
     @property
@@ -2443,7 +2443,7 @@ class Pattern:
 
     @property
     def matches_everything(self) -> bool:
-        """Whether each single character surely is a match, and so every one of a text is in one."""
+        """Whether every character of every text is in a match."""
         is_compiled_regex = isinstance(self.source, str) and self.is_one_machine
         table = self.table
         return is_compiled_regex and bool(_sure_starts(table.next_state, table.accepts).all())

@@ -836,15 +836,6 @@ def test_files_are_counted_and_encoded_by_the_executor_that_is_given(library, tm
     assert (tmp_path / "a.npy").read_bytes() == (tmp_path / "b.npy").read_bytes()
 
 
-def test_a_call_gets_its_parameters_and_no_other_option():
-    def call(*arguments, workers=1, out="a"):
-        return arguments, workers, out
-
-    assert bpe.call_with(call, 5, workers=2, wrokers=3) == ((5,), 2, "a")
-    with pytest.raises(TypeError, match="inputs"):
-        bpe.call_with(bpe.find_files, input="a.txt")
-
-
 def _die(item):
     os._exit(1)
 
