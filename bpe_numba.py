@@ -5579,9 +5579,10 @@ OUTDATED = -1  # the length of a list that lacks occurrences, which a split has 
 LEAST_SCORE = 5e-324  # the least number above 0
 MERGES_PER_ROUND = 256  # between rounds the progress bar moves, and Ctrl-C takes effect
 MAX_COUNT = 2**63 - 1
-# in bytes or characters; else a text of one letter would give tokens half as long as it is
+# Bytes or characters of a token. Without this limit, a text of one letter would give tokens of half
+# its length.
 LONGEST_LEARNT = 1 << 16
-MAX_CELLS = 1 << 31  # int32 holds any position
+MAX_CELLS = 2**31 - 1  # int32 holds any position
 
 
 class Learned(NamedTuple):
@@ -5898,17 +5899,6 @@ def _list_occurrences(pair, learner):
     return np.flatnonzero(is_pair).astype(np.int32)
 
 
-@inline_kernel
-def _count_neighbour(x, count, neighbours, distinct, n_distinct):
-    """Count a neighbour; returns the number of distinct neighbours."""
-    neighbour = neighbours[x]
-    distinct[n_distinct] = x  # also if it is not kept: see "Compiling" on references
-    n_distinct += neighbour.n_occurrences == 0
-    neighbour.n_occurrences += 1
-    neighbour.count += count
-    return n_distinct
-
-
 @inner_kernel
 def _merge_places(pair, c, occurrences, learner):
     """Write c over a pair, and count the neighbours: returns the distinct ones, left and right.
@@ -5927,17 +5917,13 @@ def _merge_places(pair, c, occurrences, learner):
     b = pair.right
     width_a = learner.symbols[a].width
     width = learner.symbols[c].width
-    # made in the loop, these views would count references each time
-    at_left = learner.neighbours[LEFT]
-    at_right = learner.neighbours[RIGHT]
-    distinct_left = learner.distinct[LEFT]
-    distinct_right = learner.distinct[RIGHT]
-    beside_left = learner.beside[LEFT]
-    beside_right = learner.beside[RIGHT]
+    neighbours = learner.neighbours
+    beside = learner.beside
+    distinct = learner.distinct
+    n_distinct = np.zeros(2, i64)
     n = total = count = end = 0
-    n_left = n_right = ZERO
     for k in range(len(occurrences)):
-        # load both ends early, so that no step waits for them
+        # Both ends are loaded early, so that no step waits for them.
         if k + 16 < len(occurrences):
             ahead = occurrences[k + 16]
             prefetch(cells, ahead - 1)
@@ -5957,21 +5943,21 @@ def _merge_places(pair, c, occurrences, learner):
         total += count
         x = cells[position - 1]
         y = cells[after]
-        if x == c:
-            x = WORD_END
-        if x != WORD_END:
-            n_left = _count_neighbour(x, count, at_left, distinct_left, n_left)
-        if y != WORD_END:
-            if y == a and cells[after + width_a] == b:
-                y = c
-            n_right = _count_neighbour(y, count, at_right, distinct_right, n_right)
+        beside[LEFT, n] = WORD_END if x == c else x
+        beside[RIGHT, n] = c if y == a and cells[after + width_a] == b else y
+        for side in range(2):
+            x = beside[side, n]
+            if x != WORD_END:
+                neighbour = neighbours[side, x]
+                distinct[side, n_distinct[side]] = x  # stays if x is new, and is counted
+                n_distinct[side] += neighbour.n_occurrences == 0
+                neighbour.n_occurrences += 1
+                neighbour.count += count
         occurrences[n] = position
-        beside_left[n] = x
-        beside_right[n] = y
         n += 1
     pair.length = n
     pair.count = total
-    return n_left, n_right
+    return n_distinct
 
 
 @inline_kernel
@@ -5992,8 +5978,7 @@ def _add_new_pairs(side, c, n_distinct, positions, learner):
     beside = learner.beside[side]
     distinct = learner.distinct[side]
     occurrences = learner.occurrences
-    longest_other = learner.longest_token - symbols[c].length
-    # the part of c that was beside the neighbour
+    # This part of c was beside the neighbour.
     part = i64(symbols[c].left if side == LEFT else symbols[c].right)
     for k in range(n_distinct):
         x = i64(distinct[k])
@@ -6013,12 +5998,10 @@ def _add_new_pairs(side, c, n_distinct, positions, learner):
         new.count = neighbour.count
         new.start = stop
         new.length = neighbour.n_occurrences
-        if symbols[x].length > longest_other:
+        if symbols[x].length + symbols[c].length > learner.longest_token:
             new.count = 0
         neighbour.write_at = stop
-        neighbour.offset = 0
-        if side == LEFT:
-            neighbour.offset = symbols[x].width
+        neighbour.offset = symbols[x].width * (side == LEFT)
         stop += neighbour.n_occurrences
         neighbour.n_occurrences = neighbour.count = 0
     learner.n_occurrences = stop
@@ -6160,7 +6143,7 @@ def _apply_merge(number, learner):
     c = _new_symbol(a, b, learner)
     symbols[c].count = pair.count
     positions = _list_occurrences(pair, learner)
-    n_left, n_right = _merge_places(pair, c, positions, learner)
+    n_distinct = _merge_places(pair, c, positions, learner)
     positions = positions[: pair.length]
     symbols[c].n_tokens = symbols[c - 1].n_tokens - pair.count
     totals[c] = pair.count
@@ -6170,8 +6153,8 @@ def _apply_merge(number, learner):
     most = learner.n_occurrences + 2 * len(positions)  # more than there is room for after splits
     learner.occurrences = _reserve(learner.occurrences, most)
     first_new = learner.n_pairs
-    _add_new_pairs(LEFT, c, n_left, positions, learner)
-    _add_new_pairs(RIGHT, c, n_right, positions, learner)
+    _add_new_pairs(LEFT, c, n_distinct[LEFT], positions, learner)
+    _add_new_pairs(RIGHT, c, n_distinct[RIGHT], positions, learner)
     _push_due_pairs(first_new, learner)
     learner.pairs[number].count = 0  # it was the count of c so far
     if len(learner.heads):
@@ -6190,7 +6173,7 @@ def _merge_until(goal, learner):
     Returns the fields of the next Pair; -1, -1, 0, 0 if there is none.
     """
     while True:
-        # a heap this large is mostly outdated
+        # Most entries of such a large heap are outdated.
         if learner.heap_size == 0 or learner.heap_size > learner.n_pairs:
             _refill_heap(learner)
             if learner.heap_size == 0:
@@ -6204,11 +6187,12 @@ def _merge_until(goal, learner):
         if is_outdated and score >= learner.threshold:
             _sift_down(number, score, pair.count, learner)
             continue
-        # or merged, forbidden, below the threshold, or also in the heap with a greater score
+        # Otherwise the pair is merged, forbidden or below the threshold, or the heap has it with a
+        # greater score as well.
         is_best = score == queued
         if is_best and (learner.n_symbols[0] >= goal or score == np.inf):
             return int(pair.left), int(pair.right), int(pair.count), float(score)
-        # take it out of the heap: the last pair gets its place, and moves down
+        # The pair leaves the heap. The last pair gets its place, and moves down.
         learner.heap_size -= 1
         last = learner.heap[learner.heap_size]
         _sift_down(last.pair, last.score, last.count, learner)
@@ -6285,9 +6269,9 @@ def _split_symbol(symbol, parts, learner):
     totals[symbol] = 0
     for part in parts:
         totals[part] += total
-    # the pair that made the symbol may merge again
+    # The pair that made the symbol may merge again.
     _change_count(i64(symbols[symbol].left), i64(symbols[symbol].right), 0, learner)
-    if len(learner.heads):  # scores of any pair may have changed: make the lists and the heap again
+    if len(learner.heads):  # any score may have changed, so the lists and the heap are made again
         learner.heads[:] = -1
         learner.n_linked = 0
         learner.heap_size = 0
@@ -6345,8 +6329,8 @@ def _check_words(words, n_symbols):
     """Raise InputError for words that cannot be learnt from, or too few symbols."""
     a = len(words.alphabet)
     require(len(words.symbols), "there are no words to learn from")
-    n_cells = 1 + len(words.symbols) + len(words.counts)
-    require(n_cells < MAX_CELLS, "there are too many distinct words: `max_words` drops rare ones")
+    n = len(words.symbols) + len(words.counts)
+    require(n < MAX_CELLS, "there are too many distinct words: `max_words` drops rare ones")
     fits = 0 <= words.symbols.min() <= words.symbols.max() < a
     require(fits, f"the symbols of words must be 0 to {a - 1}, their alphabet")
     require(
@@ -6452,8 +6436,8 @@ class Learner:
     Wrong arguments raise InputError and change nothing: a symbol that does not exist, a pair that
     is forbidden, that is merged already, or that is longer than `longest_token`, and more symbols
     than `n_symbols`. After an interrupt the learner can be used, and `n_symbols` tells how many
-    merges it made. If it is damaged (by a lack of memory, or by an interrupt of kernels that are
-    not compiled), `best`, `pairs` and all changes raise InputError.
+    merges it made. Do not use it after a MemoryError, or after an interrupt of kernels that are not
+    compiled.
 
     In this BPE, no token has a byte after a "b":
 
@@ -6547,7 +6531,7 @@ class Learner:
     # The pairs and the lists of their occurrences take the place of the state, which Python cannot
     # copy.
     def __getstate__(self):
-        return copy.deepcopy(vars(self) | {"_state": self._run(_list_pairs)})
+        return copy.deepcopy(vars(self) | {"_state": _list_pairs(self._state)})
 
     def __setstate__(self, saved):
         vars(self).update(saved)
@@ -6585,11 +6569,11 @@ class Learner:
         >>> pairs.left.tolist(), pairs.right.tolist(), pairs.count.tolist(), pairs.score.tolist()
         ([97, 97, 98], [97, 98, 97], [3, 3, 1], [3.0, 3.0, 1.0])
         """
-        pairs, _ = self._run(_list_pairs)
+        pairs, _ = _list_pairs(self._state)
         pairs = pairs[(pairs["count"] > 0) & (pairs["start"] >= 0)]
         pairs = pairs[np.lexsort((pairs["right"], pairs["left"]))]
         columns = (pairs[name].copy() for name in Pair._fields[:3])
-        return Pair(*columns, self._run(_score_pairs, pairs))
+        return Pair(*columns, _score_pairs(pairs, self._state))
 
     def merge(self, left: int, right: int) -> int:
         """Merge two symbols wherever they are adjacent, from left to right; returns the new symbol.
@@ -6606,7 +6590,7 @@ class Learner:
     def forbid(self, left: int, right: int) -> None:
         """Exclude a pair for good: it is never the best, and cannot merge."""
         number = self._run_on_pair(_pair_number, left, right)
-        pairs, _ = self._run(_list_pairs)
+        pairs, _ = _list_pairs(self._state)
         pairs["start"][number] = FORBIDDEN
 
     def merge_best(self, n_symbols: int, *, progress: bool = False) -> None:
@@ -6642,13 +6626,13 @@ class Learner:
         if is_letter or symbol in parts or not has_width or not has_bytes:
             raise InputError(f"the symbol {symbol}, {token}, cannot be split into {tokens}")
         self.has_split = True
-        return self._run(_split_symbol, int(symbol), parts)
+        return _split_symbol(int(symbol), parts, self._state)
 
     def words(self) -> Words:
         """Return the words as they are now, over all symbols, the most frequent word first."""
         cells = self._fields.cells
         cells = cells[cells != INTERIOR]
-        # a symbol of two cells or more is in two of these, and only the first is kept
+        # A symbol of two cells or more is in two of these. Only the first one is kept.
         is_wide = self._fields.symbols["width"][cells] > 1
         is_second = is_wide & (np.cumsum(is_wide) % 2 == 0)
         kept = cells[~is_second]
@@ -6675,7 +6659,7 @@ class Learner:
 
     def _merge_until(self, goal):
         """Merge the best pair until there are `goal` symbols; returns the next best pair."""
-        pair = Pair(*self._run(_merge_until, goal))
+        pair = Pair(*_merge_until(goal, self._state))
         if pair.score == np.inf:
             tokens = self.token(pair.left), self.token(pair.right)
             raise InputError(f"the score of {tokens} is not a finite number, or raised an error")
@@ -6701,18 +6685,7 @@ class Learner:
 
     def _run_on_pair(self, kernel, left, right):
         """Call a kernel on two symbols, which must exist."""
-        return self._run(kernel, self._check_symbol(left), self._check_symbol(right))
-
-    def _run(self, kernel, *arguments):
-        """Call a kernel on the state, which is dropped if the kernel may have damaged it."""
-        require(self._state, "this learner was interrupted within a merge: make a new one")
-        try:
-            return kernel(*arguments, self._state)
-        except BaseException as error:
-            # an interrupt waits for the end of a kernel, if that is compiled
-            if not COMPILES or isinstance(error, MemoryError):
-                self._state = None
-            raise
+        return kernel(self._check_symbol(left), self._check_symbol(right), self._state)
 
 
 @interruptible
@@ -8616,22 +8589,20 @@ def _list_substrings(words, longest):
     levels = [letters]
     for size in range(1, min(longest + 1, words.sizes.max())):
         starts = starts[starts + size < ends[starts]]
-        next_symbols = symbols[starts + size]
-        keys = longest_at[starts].astype(i64) << 32 | next_symbols
+        keys = longest_at[starts].astype(i64) << 32 | symbols[starts + size]
         numbers = _number_pairs(keys.view(_SUBSTRING))
         totals = np.bincount(numbers, counts[starts])
         is_token = totals > 1
-        new_ids = np.cumsum(is_token) - 1
+        new_ids = n + np.cumsum(is_token) - 1
         is_repeated = is_token[numbers]
         starts = starts[is_repeated]
         ids = new_ids[numbers[is_repeated]]
         totals = totals[is_token]
-        n_new = len(totals)
-        places = np.empty(n_new, i64)
-        places[ids] = starts
-        levels.append((np.full(n_new, size + 1), longest_at[places], places, totals))
-        longest_at[starts] = n + ids
-        n += n_new
+        places = np.empty(len(totals), i64)
+        places[ids - n] = starts
+        levels.append((np.full_like(places, size + 1), longest_at[places], places, totals))
+        longest_at[starts] = ids
+        n += len(totals)
     sizes, shorter, places, totals = map(np.concatenate, zip(*levels, strict=True))
     longer = np.zeros(n + 1)
     np.maximum.at(longer, shorter, totals)
@@ -8652,7 +8623,7 @@ def _expect(lattice, probabilities, words):
     nodes that are reached are scaled up; the backward pass does so at the same nodes.
     """
     longest, shorter, sizes, _, offsets, counts = lattice
-    # in one cache line: probability and expectation
+    # A row lies in one cache line. It has the probability and the expectation of a token.
     table = np.zeros((len(sizes), 2))
     table[:, 0] = probabilities
     reach = sizes.max()
@@ -8739,7 +8710,7 @@ def _losses(lattice, n_alphabet, scores, expected):
 
 def _digamma(x):
     """Compute the digamma function, the derivative of log gamma."""
-    # its recurrence leads to a number that is large enough for its asymptotic series
+    # The recurrence leads to a number that is large enough for the asymptotic series.
     y = x + 6.5
     z = 1 / (y * y)
     later_terms = z * (7 / 960 - z * (31 / 8064 - z * 127 / 30720))
@@ -8750,7 +8721,7 @@ def _digamma(x):
 def _find_substrings(tokens, words, lattice):
     """Find tokens among the substrings of `_list_substrings`: int64[T], negative for the others."""
     symbol_of = {letter.decode(): symbol for symbol, letter in enumerate(words.alphabet)}
-    # a substring is the one without its last symbol, and this symbol
+    # The number of a substring without its last symbol, and this symbol, make the key of the whole.
     last_symbols = words.symbols[lattice.places + lattice.sizes - 1]
     last_symbols[: len(symbol_of)] = np.arange(len(symbol_of))
     keys = lattice.shorter.astype(i64) << 32 | last_symbols
@@ -8781,7 +8752,7 @@ class _UnigramLearner:
         self.lattice, totals, longer = _list_substrings(self.words, longest)
         sizes = self.lattice.sizes
         a = self.n_alphabet
-        # without those that one character always follows
+        # A substring that one character always follows is no seed.
         is_seed = (totals > longer) & (sizes <= longest)
         weights = np.where(is_seed, sizes * totals, -np.inf)
         weights[:a] = np.maximum(totals[:a], LEAST_EXPECTED)

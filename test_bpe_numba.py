@@ -2421,23 +2421,6 @@ def test_a_refused_call_leaves_a_learner_as_it_was():
         learner.merge(97, 100)
 
 
-@pytest.mark.parametrize("error", [MemoryError, KeyboardInterrupt])
-def test_a_learner_that_was_interrupted_is_intact_or_refuses_work(error, monkeypatch):
-    learner = bpe.Learner(bpe.Words.from_counts({b"ab": 1}), 300)
-
-    def fail(*_):
-        raise error
-
-    with monkeypatch.context() as patched, pytest.raises(error):
-        patched.setattr(bpe, "_merge_pair", fail)
-        learner.merge(97, 98)
-    if bpe.COMPILES and error is KeyboardInterrupt:  # it waits for the end of a compiled kernel
-        assert learner.merge(97, 98) == 256
-    else:
-        with refusal("interrupted within a merge"):
-            learner.best()
-
-
 def test_a_tokenizer_of_merges_cuts_words_as_the_learner_did(tmp_path):
     counts = {b"low": 5, b" lower": 2, b" newest": 6}
     learner = bpe.Learner(bpe.Words.from_counts(counts), 270)
