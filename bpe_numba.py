@@ -12748,7 +12748,7 @@ def decode_file(
 #
 #     untrained     options of `train`  -> Start: how text is cut, and what surrounds the tokens
 #     start_like    another model       -> Start: the same as in that model, without its tokens
-#     start_from    another model       -> Start: that model
+#     start_from    another model       -> Start: that model, whose tokens stay
 #     count         text                -> words
 #     Start.learn   words               -> tokens, by the function of the family
 #     Start.build   tokens              -> the Model with these tokens
@@ -12965,7 +12965,7 @@ FAMILIES = {
     "unigram": Family("unigram", "characters", "spaces", learn_unigram, mark=MARK),
     "longest": Family("wordpiece", "bytes", "gpt2", learn, max_word_chars=MAX_ID),
 }
-COVERAGE = 0.9995  # of a text by the characters that become tokens; that of SentencePiece
+COVERAGE = 0.9995  # the share of a text in characters that become tokens, as in SentencePiece
 BYTE_TOKENS = tuple(token.decode() for token in _FALLBACK_TOKENS)
 
 
@@ -13383,10 +13383,10 @@ class Training:
     tokenizer: Tokenizer
     counted: CorpusCounts
     learned: Learned
-    source: Source  # of the text
+    source: Source
     start: Start
     options: Mapping[str, object]  # of the learner, and its limits
-    # of each language in the bytes of words, before and after it was weighted
+    # language -> its share of the bytes, before and after it was weighted
     shares: Mapping[str, Sequence[float]]
     n_tokens: int  # of the corpus
     n_bytes: int  # of the corpus, in tokens
@@ -14680,9 +14680,10 @@ def view(
 #
 #     train corpus.txt --vocab-size 32k   ->   train(inputs=["corpus.txt"], vocab_size=32000)
 #
-# A parameter whose type is no number or bool is a string, or a list of strings. Messages name
-# parameters `like_this`, and `main` prints them as options. An InputError becomes one line on
-# standard error, and the exit status 2.
+# `train` and `convert` pass other options on, whose types stand where they arrive. A parameter is a
+# string or a list of strings if its type is no number or bool. Messages name parameters
+# `like_this`, and `main` prints them as options. An InputError becomes one line on standard error,
+# and the exit status 2; so does a TypeError, which names an option that a function does not take.
 
 COMMANDS = {
     "train": train,
