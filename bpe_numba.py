@@ -2437,11 +2437,6 @@ class Pattern:
         return len(self.passes) == 1
 
     @property
-    def keeps_texts(self) -> bool:
-        """Whether a whole text is one pretoken."""
-        return all(isinstance(step, Metaspace) or step == PATTERNS["none"] for step in self.steps)
-
-    @property
     def matches_everything(self) -> bool:
         """Whether every character of every text is in a match."""
         is_compiled_regex = isinstance(self.source, str) and self.is_one_machine
@@ -7014,9 +7009,10 @@ class Model:
 
     @property
     def sums_through_text(self) -> bool:
-        """Whether scores are summed through a whole text of characters, not in each pretoken."""
+        """Whether scores are summed through a whole text of characters, since no step cuts it."""
+        steps = {*Pattern(self.pattern).steps} - {PATTERNS["none"]}
         of_characters = self.kind == "unigram" and self.alphabet == "characters"
-        return of_characters and Pattern(self.pattern).keeps_texts
+        return of_characters and {*map(type, steps)} <= {Metaspace}
 
     @functools.cached_property
     def digest(self) -> str:
@@ -8945,14 +8941,13 @@ def unigram_tables(model: Model) -> UnigramTables:
     scores = model.scores
     chosen = ids[scores[ids] > -np.inf]
     require(len(chosen), "a unigram model needs tokens with scores")
-    if scores.dtype == np.float64:  # those of a SentencePiece model are float32
-        scores = np.vectorize(_as_parsed)(scores)
-    tokens = {token_id: model.vocab[token_id] for token_id in chosen.tolist()}
-    fallback_ids = model.ids if model.byte_fallback else {}
-    # Hugging Face also looks at special tokens for the worst score.
-    known = scores[scores > -np.inf]
     if model.sums_in_single:
         known = scores[chosen]
+    else:  # Hugging Face also looks at special tokens for the worst score
+        scores = np.vectorize(_as_parsed)(scores)
+        known = scores[scores > -np.inf]
+    tokens = {token_id: model.vocab[token_id] for token_id in chosen.tolist()}
+    fallback_ids = model.ids if model.byte_fallback else {}
     unknown = known.min() - scores.dtype.type(UNKNOWN_PENALTY)
     unk_id = model.ids.get((model.unk_token or "").encode(), -1)
     limit, n_bytes = _LIMITS[scores.dtype.name]

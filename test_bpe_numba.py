@@ -3483,7 +3483,11 @@ def sums_through_text(in_single, byte_fallback):
         def encode(text):
             return theirs.encode(text).ids
 
-    return *(bpe.Tokenizer.from_model(model, size) for size in (4, 1 << 10)), encode
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(bpe, "MAX_CACHE_ENTRIES", 4)
+        small = bpe.Tokenizer.from_model(model)
+        small.encode("a")  # makes its cache
+    return small, bpe.Tokenizer.from_model(model), encode
 
 
 def unigram_there(scores, byte_fallback=False):
