@@ -9342,14 +9342,16 @@ def read_vocab(names: Ids, alphabet: str = "characters", texts: Iterable[str] = 
     alphabet  of the model: it tells how names are read
     texts     names that are read as plain text in any alphabet
     """
-    tokens = {text: text.encode("utf-8", "surrogatepass") for text in texts}
-    others = [name for name in names if name not in tokens]
-    tokens.update(zip(others, _read_names(others, alphabet), strict=True))
-    # No text becomes an empty token.
-    vocab = {token_id: tokens[name] for name, token_id in names.items() if name}
-    if len(vocab) + ("" in names) < len(names):
+    texts = set(texts)
+    others = [name for name in names if name not in texts]
+    tokens = dict(zip(others, _read_names(others, alphabet), strict=True))
+    vocab = {}
+    for name, token_id in names.items():
+        vocab[token_id] = tokens.get(name) or name.encode("utf-8", "surrogatepass")
+    if len(vocab) < len(names):
         raise InputError(f"several tokens have the id {_repeated(names.values())}")
-    return vocab
+    # No text becomes an empty token.
+    return {token_id: token for token_id, token in vocab.items() if token}
 
 
 def _read_merges(pairs, alphabet="bytes", skipped=frozenset()):
@@ -9428,13 +9430,16 @@ def _merges_by_score(model):
     which have equal scores in Llama 2, grow from the left, as SentencePiece merges them.
     """
     tokens = model.vocab
-    lengths = np.zeros(max(tokens) + 1, i64)
-    for token_id in model.ordinary:
-        lengths[token_id] = len(tokens[token_id].decode("utf-8", "replace"))
-    lefts, rights, results, _ = _all_splits(model.ordinary_ids).T
-    order = np.lexsort((-lengths[results], -lengths[lefts], -model.scores[results]))
-    pairs = zip(lefts[order].tolist(), rights[order].tolist(), strict=True)
-    return [(tokens[left], tokens[right]) for left, right in pairs]
+    lengths = {
+        token_id: len(tokens[token_id].decode("utf-8", "replace")) for token_id in model.ordinary
+    }
+
+    def preference(row):
+        left, _, result, _ = row
+        return model.scores[result], lengths[left], lengths[result]
+
+    rows = sorted(_all_splits(model.ordinary_ids).tolist(), key=preference, reverse=True)
+    return [(tokens[left], tokens[right]) for left, right, *_ in rows]
 
 
 def _require_same(model, other):
@@ -9480,27 +9485,29 @@ def read_codes(codes, vocabulary="", threshold=0):
                 are not there fall into their parts again
     threshold   the least count of a token in it that is used
     """
-    lines = codes.rstrip("\r\n ").split("\n")[1:]
-    merges = dict.fromkeys(_read_merges((line.strip("\r ") for line in lines), "characters"))
-    rows = [line.rsplit(" ", 1) for line in vocabulary.splitlines()]
-    used = {token.encode() for token, count in rows if int(count) >= threshold}
-    text = b"".join(itertools.chain(*merges, used)).decode()
-    letters = [letter.encode() for letter in dict.fromkeys(text)]
-    ends = [letter + b"</w>" for letter in letters]
-    made = dict.fromkeys(map(b"".join, merges))
-    vocab = dict(enumerate(dict.fromkeys([b"<unk>", *letters, *ends, *made])))
-    names = {token: (token + b"@@").removesuffix(b"</w>@@") for token in made}
+    lines = re.split(r"\r?\n", codes.rstrip())[1:]
+    merges = [*dict.fromkeys(_read_merges(lines, "characters"))]
+    names = {left + right: left + right + b"@@" for left, right in merges}
+    names = {token: name.removesuffix(b"</w>@@") for token, name in names.items()}
+    used = set(names.values())
+    if vocabulary:
+        rows = [line.rsplit(" ", 1) for line in vocabulary.splitlines()]
+        used = {token.encode() for token, count in rows if int(count) >= threshold}
+    letters = dict.fromkeys(b"".join([*itertools.chain(*merges), *used]).decode())
+    ends = [f"{letter}</w>" for letter in letters]
+    tokens = dict.fromkeys([*map(str.encode, ["<unk>", *letters, *ends]), *names])
+    vocab = dict(enumerate(tokens))
     unused = [k for k, token in vocab.items() if token in names and names[token] not in used]
     return Model(
         vocab,
-        [*merges],
+        merges,
         pattern=Split("[ \r\n]", "removed"),
-        kind="trimmed" if vocabulary else "bpe",
+        kind="trimmed" if unused else "bpe",
         alphabet="characters",
         decoder=[{"type": "BPEDecoder", "suffix": "</w>"}],
         unk_token="<unk>",
         word_suffix="</w>",
-        unused=unused if vocabulary else (),
+        unused=unused,
     )
 
 
@@ -9545,12 +9552,8 @@ def read_gpt2(vocab_path, merges_path, special_tokens, pattern, threshold=0):
         if n_ends > len(lines) // 9:
             return _read_clip(names, lines)
         model = _gpt2_model(names, lines, special_tokens, pattern)
-    n = len(model.special_tokens)
-    if special_tokens is None and n > len(names) // 8:
-        note(
-            f"{where}: no merge makes {n:,} names, so they became special tokens: "
-            "do these files belong together?"
-        )
+    if special_tokens is None and len(model.special_tokens) > len(names) // 8:
+        note(f"{where}: no merge makes many of the names: do these files belong together?")
     return model
 
 
@@ -9668,10 +9671,11 @@ def _parse_ranks(data, file):
     require(end == len(data), f"{file}, line {line}: not a token in base64 and its id")
     fields = data.split()
     ids = list(map(int, fields[1::2]))
-    vocab = dict(zip(ids, map(binascii.a2b_base64, fields[::2]), strict=True))
-    if len(vocab) < len(ids):
+    tokens = map(binascii.a2b_base64, fields[::2])
+    vocab = {token_id: token for token_id, token in zip(ids, tokens, strict=True) if token}
+    if len(set(ids)) < len(ids):
         raise InputError(f"{file}: the id {_repeated(ids)} appears twice")
-    return {token_id: token for token_id, token in vocab.items() if token}
+    return vocab
 
 
 def _find_encoding(data, file, has_specials):
@@ -9913,12 +9917,12 @@ def template_processing(template, special_tokens):
     def pieces(names, type_id):
         return [{"SpecialToken": {"id": name, "type_id": type_id}} for name in names.split()]
 
-    first, second = ({"Sequence": {"id": name, "type_id": k}} for k, name in enumerate("AB"))
-    single = [*pieces(before, 0), first, *pieces(after, 0)]
+    single = [*pieces(before, 0), {"Sequence": {"id": "A", "type_id": 0}}, *pieces(after, 0)]
     return {
         "type": "TemplateProcessing",
         "single": single,
-        "pair": [*single, second, *pieces(after, 1)],
+        # the tokens that follow the first text also follow the second
+        "pair": [*single, {"Sequence": {"id": "B", "type_id": 1}}, *pieces(after, 1)],
         "special_tokens": {
             name: {"id": name, "ids": [special_tokens[name]], "tokens": [name]} for name in tokens
         },
@@ -9927,20 +9931,19 @@ def template_processing(template, special_tokens):
 
 def _differs_in_huggingface(model):
     """Check whether a model has features of SentencePiece that a tokenizer.json lacks."""
-    scored = set()
     if model.kind == "bpe" and model.scores is not None:
         # Tokens with equal scores may merge in another order. Runs of one character do not count,
         # since `_merges_by_score` orders them; they have equal scores in Llama 2.
-        ids = {token.decode(): token_id for token, token_id in model.ordinary_ids.items()}
-        scored = {
-            (model.scores[token_id], text[0] if len({*text}) == 1 else text)
-            for text, token_id in ids.items()
-            if len(text) > 1
-        }
+        scored = set()
+        for token, token_id in model.ordinary_ids.items():
+            text = token.decode()
+            if len(text) > 1:
+                name = text[0] if len({*text}) == 1 else text
+                scored.add((model.scores[token_id], name))
+        if len({score for score, _ in scored}) < len(scored):
+            return True
     changes_text = any(step.get("charsmap") or step.get("squeezes") for step in model.normalizer)
-    has_symbols = _USER_SYMBOL in model.added_tokens.values()
-    has_ties = len({score for score, _ in scored}) < len(scored)
-    return has_ties or changes_text or has_symbols or model.sums_in_single
+    return changes_text or _USER_SYMBOL in model.added_tokens.values() or model.sums_in_single
 
 
 def add_special_tokens(model, tokens, own_ids=MappingProxyType({})):
@@ -10249,14 +10252,14 @@ def _sentencepiece_normalizer(spec, symbols):
 def _sentencepiece_decoder(proto):
     """List the steps of the decoder for a ModelProto, as in Llama 2's tokenizer.json."""
     spec = proto.normalizer_spec
-    steps = [{"type": "Fuse"}]
-    if proto.trainer_spec.byte_fallback:
-        steps.insert(0, {"type": "ByteFallback"})
-    if spec.escape_whitespaces:
-        steps.insert(0, _MARKS_TO_SPACES)
-    if spec.add_dummy_prefix or spec.remove_extra_whitespaces:
-        steps.append({"type": "Strip", "content": " ", "start": 1, "stop": 0})
-    return steps
+    may_add_space = spec.add_dummy_prefix or spec.remove_extra_whitespaces
+    steps = [
+        spec.escape_whitespaces and _MARKS_TO_SPACES,
+        proto.trainer_spec.byte_fallback and {"type": "ByteFallback"},
+        {"type": "Fuse"},
+        may_add_space and {"type": "Strip", "content": " ", "start": 1, "stop": 0},
+    ]
+    return list(filter(None, steps))
 
 
 def read_sentencepiece(data):
@@ -10393,9 +10396,6 @@ def read_bert(data, file, config):
     """
     names = [line.removesuffix("\r") for line in data.decode().split("\n")]
     ids = {name: token_id for token_id, name in enumerate(names) if name}
-    if len(ids) < len(names) - names.count(""):
-        name = _repeated(filter(None, names))
-        note(f"{file}, line {ids[name] + 1}: {name!r} appears twice: the last line counts")
     roles = {
         role: _token_object(config.get(role) or text)["content"]
         for role, text in _BERT_ROLES.items()
@@ -10456,7 +10456,15 @@ def _read_config(file):
         names = _read_beside(_beside(file, "added_tokens.json"))
         tokens = {names[text]: {"content": text, "normalized": True} for text in names}
         config["added_tokens_decoder"] = tokens
-    return config | _read_templates(file)
+    first = _beside(file, "chat_template.jinja")
+    others = [*file.parent.glob("additional_chat_templates/*.jinja")]
+    templates = {path.stem: _read_text(path) for path in [first, *others] if path.is_file()}
+    if others:
+        rows = [("default", templates.pop(first.stem)), *sorted(templates.items())]
+        config["chat_template"] = [{"name": name, "template": text} for name, text in rows]
+    elif templates:
+        config["chat_template"] = templates[first.stem]
+    return config
 
 
 def _token_object(token):
@@ -10498,19 +10506,6 @@ def _with_folder(model, file, config):
         note(f"{file}: added tokens have the ids {own!r:.99}, but {others!r:.99} beside it")
     model.config |= config
     return model
-
-
-def _read_templates(file):
-    """Read the files of chat templates: a text, or a list if there are several."""
-    first = _beside(file, "chat_template.jinja")
-    others = sorted(file.parent.glob("additional_chat_templates/*.jinja"))
-    templates = [
-        {"name": path.stem.replace("chat_template", "default"), "template": _read_text(path)}
-        for path in filter(Path.is_file, [first, *others])
-    ]
-    if not templates:
-        return {}
-    return {"chat_template": templates if others else templates[0]["template"]}
 
 
 def _add_sides(model):
@@ -10580,27 +10575,28 @@ def transformers_config(
     >>> transformers_config(["<|end|>"], eos_token="<|end|>", model_max_length=1024)
     {'eos_token': '<|end|>', 'model_max_length': 1024}
     """
-    roles = dict(zip(ROLES, (bos_token, eos_token, pad_token, unk_token), strict=True))
-    for role, text in roles.items():
-        require(
-            text is None or text in special_tokens,
-            f"`{role}` {text!r} is not a special token of this tokenizer: "
-            f"{', '.join(special_tokens) or 'it has none'}",
-        )
-    require(
-        model_max_length is None or model_max_length >= 1,
-        f"`model_max_length` is {model_max_length}: it must be at least 1",
-    )
+    fields = {}
+    for role, text in zip(ROLES, (bos_token, eos_token, pad_token, unk_token), strict=True):
+        if text is not None:
+            require(
+                text in special_tokens,
+                f"`{role}` {text!r} is not a special token of this tokenizer: "
+                f"{', '.join(special_tokens) or 'it has none'}",
+            )
+            fields[role] = text
+    if model_max_length is not None:
+        if model_max_length < 1:
+            raise InputError(f"`model_max_length` is {model_max_length}: it must be at least 1")
+        fields["model_max_length"] = model_max_length
     if chat_template == "chatml":
         if not {"<|im_start|>", "<|im_end|>"} <= set(special_tokens):
             raise InputError("ChatML needs the special tokens '<|im_start|>' and '<|im_end|>'")
-        chat_template = CHATML
+        fields["chat_template"] = CHATML
     elif chat_template is not None:
         is_file = os.path.isfile(chat_template)
         require(is_file, f"`chat_template` {chat_template!r} is no file and not chatml")
-        chat_template = _read_text(Path(chat_template))
-    fields = roles | {"model_max_length": model_max_length, "chat_template": chat_template}
-    return {name: value for name, value in fields.items() if value is not None}
+        fields["chat_template"] = _read_text(Path(chat_template))
+    return fields
 
 
 # Files, folders, names of the hub, and tokenizers of other libraries
@@ -10796,12 +10792,9 @@ def save_model(model, path, format=None):
             },
         )
         return
-    others = []
-    if model.kind == "bpe" and model.merges is not None and not model.ignore_merges:
-        others.append(write_gpt2)
-    if model.proto:
-        others.append(write_sentencepiece)
-    for write in others if format is None else ():
+    plain = model.kind == "bpe" and model.merges is not None and not model.ignore_merges
+    writers = [write_gpt2] * plain + [write_sentencepiece] * bool(model.proto)
+    for write in writers * (format is None):
         with contextlib.suppress(InputError):
             texts |= write(model)
     atomic_write_all(path, texts)
