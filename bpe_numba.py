@@ -9511,27 +9511,44 @@ def read_codes(codes, vocabulary="", threshold=0):
     )
 
 
+def _gpt2_model(names, lines, special_tokens, pattern, suffix=""):
+    """Make a model from GPT-2's vocabulary, name -> id, and lines of merges."""
+    if special_tokens is None:
+        ends = {name + suffix for name in _BYTE_NAMES}
+        made = {line.replace(" ", "") for line in lines} | _BYTE_NAMES | ends | {""}
+        special_tokens = [name for name in names if name not in made and not _names_text(name)]
+    texts = _check_texts(special_tokens)
+    if not isinstance(special_tokens, Mapping):
+        special_tokens = texts
+    content = {"vocab": names, "merges": lines, "end_of_word_suffix": suffix}
+    fields = read_bpe(content, texts, "bytes")
+    return Model(**fields, special_tokens=special_tokens, pattern=pattern)
+
+
+def _names_text(name):
+    """Check whether a name stands for a text other than itself, as Ġhi for a space and hi."""
+    if not _BYTE_NAMES.issuperset(name):
+        return False
+    [token] = _read_names([name])
+    is_text = token.decode("utf-8", "replace").encode() == token
+    return is_text and token != name.encode()
+
+
 def _read_clip(names, merges):
     """Make the model of CLIP's vocabulary and merges, in which words end in </w>."""
-    ids = {"<|startoftext|>": names["<|startoftext|>"], "<|endoftext|>": names["<|endoftext|>"]}
-    first, last = ids.items()
     special = r"<\|startoftext\|>|<\|endoftext\|>"
     expression = special + r"|'s|'t|'re|'ve|'m|'ll|'d|[\p{L}]+|[\p{N}]|[^\s\p{L}\p{N}]+"
+    pattern = [Split(expression, "removed", invert=True), "gpt2"]
+    model = _gpt2_model(names, merges, None, pattern, "</w>")
+    first, last = (
+        (text, model.special_tokens[text]) for text in ("<|startoftext|>", "<|endoftext|>")
+    )
     blank = {"type": "Replace", "pattern": {"Regex": r"\s+"}, "content": " "}
-    normalizers = [{"type": "NFC"}, blank, {"type": "Lowercase"}]
-    content = {
-        "model": {"type": "BPE", "vocab": names, "merges": merges, "unk_token": last[0]},
-        "added_tokens": [{"content": text, "id": token_id} for text, token_id in ids.items()],
-        "normalizer": {"type": "Sequence", "normalizers": normalizers},
-        "pre_tokenizer": [
-            _pre_tokenizer(Split(expression, "removed", invert=True)),
-            _BYTE_LEVEL | {"add_prefix_space": False},
-        ],
-        "post_processor": {"type": "RobertaProcessing", "sep": last, "cls": first},
-        "decoder": _BYTE_LEVEL,
-    }
-    content["model"]["end_of_word_suffix"] = "</w>"
-    return read_huggingface(content)
+    return dataclasses.replace(
+        model,
+        normalizer=[{"type": "NFC"}, blank, {"type": "Lowercase"}],
+        post_processor={"type": "RobertaProcessing", "sep": last, "cls": first},
+    )
 
 
 def read_gpt2(vocab_path, merges_path, special_tokens, pattern, threshold=0):
@@ -9555,27 +9572,6 @@ def read_gpt2(vocab_path, merges_path, special_tokens, pattern, threshold=0):
     if special_tokens is None and len(model.special_tokens) > len(names) // 8:
         note(f"{where}: no merge makes many of the names: do these files belong together?")
     return model
-
-
-def _gpt2_model(names, lines, special_tokens, pattern):
-    """Make a model from GPT-2's vocabulary, name -> id, and lines of merges."""
-    if special_tokens is None:
-        made = {line.replace(" ", "") for line in lines} | _BYTE_NAMES | {""}
-        special_tokens = [name for name in names if name not in made and not _names_text(name)]
-    texts = _check_texts(special_tokens)
-    if not isinstance(special_tokens, Mapping):
-        special_tokens = texts
-    fields = read_bpe({"vocab": names, "merges": lines}, texts, "bytes")
-    return Model(**fields, special_tokens=special_tokens, pattern=pattern)
-
-
-def _names_text(name):
-    """Check whether a name stands for a text other than itself, as Ġhi for a space and hi."""
-    if not _BYTE_NAMES.issuperset(name):
-        return False
-    [token] = _read_names([name])
-    is_text = token.decode("utf-8", "replace").encode() == token
-    return is_text and token != name.encode()
 
 
 def _read_gpt2_pair(data, file, special_tokens, pattern, config):
