@@ -2661,12 +2661,6 @@ def test_vocabulary_has_special_tokens_first_then_bytes_then_merges():
         assert list(tokenizer.special_tokens.values()) == ids
 
 
-def test_a_text_that_is_too_small_gives_a_warning():
-    with note("258 tokens, fewer than the 1,000"):
-        vocab, _ = bpe.train_bpe(counts={b"abc": 1}, vocab_size=1000)
-    assert len(vocab) == 258
-
-
 def test_the_fingerprint_is_of_all_that_decides_about_ids():
     flags = {"<a>": bpe.AddedToken(lstrip=True), "<b>": bpe.AddedToken(rstrip=True)}
     changes = [{}, {"merges": []}, {"merges": None}, {"special_tokens": ["<b>", "<a>"]}]
