@@ -1278,11 +1278,8 @@ class Split(NamedTuple):
             return self.regex
         if self.behavior == "contiguous":
             return f"(?:{self.regex})+"
-        require(
-            _is_one_character(self.regex),
-            f"a Split that is {self.behavior} looks for one character: {self.regex!r} is not "
-            "supported",
-        )
+        if not _is_one_character(self.regex):
+            raise Unsupported("it looks for more than one character")
         match = f"(?:{self.regex})"
         other = rf"(?:(?!{self.regex})[\s\S])"
         if (self.behavior == "merged_with_previous") != self.invert:

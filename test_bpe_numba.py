@@ -969,6 +969,7 @@ def test_files_that_are_not_whole_leave_nothing(tmp_path, name):
     with pytest.raises(OSError), bpe.atomic_write(tmp_path / name) as file:
         file.write(b"half")
         raise OSError("disk full")
+    bpe.check_writable(tmp_path)
     assert sorted(file.name for file in tmp_path.rglob("*")) == ["folder", "ids.bin"]
     assert (tmp_path / "ids.bin").read_bytes() == b"old"
     with pytest.raises(ValueError, match="is a folder"), bpe.atomic_write(tmp_path):
@@ -1012,12 +1013,6 @@ def test_a_link_stays_and_its_target_is_replaced(tmp_path):
         bpe.atomic_write_all(tmp_path, {"link.bin": content})
         assert link.is_symlink() and (tmp_path / "to" / "ids.bin").read_text() == content
     assert files_in(tmp_path / "to") == {"ids.bin": b"newer"}
-
-
-def test_a_folder_of_any_name_may_be_there(tmp_path):
-    (tmp_path / "test").mkdir()
-    bpe.check_writable(tmp_path)
-    assert [path.name for path in tmp_path.iterdir()] == ["test"]
 
 
 def test_threads_that_save_at_once_lose_no_file(tmp_path):
