@@ -9482,13 +9482,13 @@ def read_codes(codes, vocabulary="", threshold=0):
                 are not there fall into their parts again
     threshold   the least count of a token in it that is used
     """
-    lines = re.split(r"\r?\n", codes.rstrip())[1:]
+    lines = re.split(r"\r?\n", codes.rstrip("\r\n "))[1:]
     merges = [*dict.fromkeys(_read_merges(lines, "characters"))]
     names = {left + right: left + right + b"@@" for left, right in merges}
     names = {token: name.removesuffix(b"</w>@@") for token, name in names.items()}
     used = set(names.values())
     if vocabulary:
-        rows = [line.rsplit(" ", 1) for line in vocabulary.splitlines()]
+        rows = [line.rsplit(" ", 1) for line in re.split(r"\r?\n", vocabulary) if line]
         used = {token.encode() for token, count in rows if int(count) >= threshold}
     letters = dict.fromkeys(b"".join([*itertools.chain(*merges), *used]).decode())
     ends = [f"{letter}</w>" for letter in letters]
@@ -9554,7 +9554,7 @@ def read_gpt2(vocab_path, merges_path, special_tokens, pattern, threshold=0):
     By default the special tokens are the names that no merge makes. Exceptions are single bytes,
     and names such as Ġhi, which stand for other text.
     """
-    text = _read_text(merges_path).rstrip()
+    text = _read_text(merges_path).rstrip("\r\n ")
     vocabulary = _read_text(vocab_path)
     lines = re.sub(r"\A#version.*\s*", "", text).splitlines()
     n_ends = sum(line.endswith("</w>") for line in lines)

@@ -4758,8 +4758,10 @@ def test_codes_of_subword_nmt_have_its_tokens(threshold, prose, tmp_path):
     model = json.loads(famous("suffix", prose).to_str())["model"]
     merges = [tuple(pair) for pair in model["merges"]]
     lines = ["#version: 0.2", *map(" ".join, merges), " ".join(merges[0])]
-    (tmp_path / "codes").write_text("\n".join(lines) + "\n")
-    words = Counter(" ".join(prose).split())
+    merges.append(("a", "\u2028</w>"))  # a line for str.splitlines, and a letter in a word here
+    lines.append(" ".join(merges[-1]))
+    (tmp_path / "codes").write_text("\n".join(lines) + "\r\n", newline="")
+    words = Counter([*" ".join(prose).split(), "a\u2028"])
     counts = Counter()
     for word, n in words.items():
         counts.update(dict.fromkeys(by_subword_nmt(word, merges), n))
