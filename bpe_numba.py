@@ -12131,7 +12131,7 @@ def _unpickle(pickled, config):
     """Make a tokenizer that has a config of its own, and shares all else with its copies."""
     tokenizer = _unpickle_once(pickled)
     model = copy.copy(tokenizer.model)  # it is known to be right
-    model.config = config
+    model.config = copy.deepcopy(config)
     return _copied(tokenizer, model=model)
 
 
