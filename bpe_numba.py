@@ -100,6 +100,7 @@ import functools
 import glob
 import gzip
 import hashlib
+import heapq
 import html
 import importlib.metadata
 import importlib.util
@@ -1029,7 +1030,6 @@ SURROGATE_ESCAPE = 0xDC80
 # Neither of these bytes is ever in UTF-8.
 END = 0xFE  # ends a text, or stands for a special token; see Scanning
 INVALID_BYTE = 0xFF  # replaces each byte that is not part of a character
-HIGH_BITS = u64(0x8080808080808080)
 
 
 def _text_size(text):
@@ -2664,10 +2664,6 @@ def _mark_invalid(text, start, stop):
     """Write INVALID_BYTE over each invalid byte of text[start : stop], except END."""
     position = start
     while position < stop:
-        # eight bytes of ASCII at once: counting such texts takes half the time
-        if position + 8 <= stop and not load_u64(text, position) & HIGH_BITS:
-            position += 8
-            continue
         character = _decode_character(text, position, stop)
         if character >> 3 == SURROGATE_ESCAPE and text[position] != END:
             text[position] = INVALID_BYTE
@@ -5176,15 +5172,17 @@ def _find_value(text, start, size, entries, long_words):
 
 
 @inline_kernel
-def _store_key(table, entries, long_words, slot, low, high, text, start):
-    """Write a key into a free slot, and append the bytes of a long word; both must have room."""
-    first = table.n_long_bytes
+def _store_key(entries, long_words, n_long_bytes, slot, low, high, text, start):
+    """Write a key into a free slot, and append the bytes of a long word; both must have room.
+
+    Returns the number of bytes of all long words. No argument is a struct, whose references Numba
+    would count.
+    """
     size = i64(high & ~LONG) * i64(high >= LONG)  # 0 for a short word
     entries[slot, 0] = low
     entries[slot, 1] = high
-    entries[slot, MORE] = u64(first)
-    table.n_words += 1
-    table.n_long_bytes = _copy_bytes(text, start, start + size, long_words, first)
+    entries[slot, MORE] = u64(n_long_bytes)
+    return _copy_bytes(text, start, start + size, long_words, n_long_bytes)
 
 
 @inner_kernel
@@ -5240,7 +5238,11 @@ def _add_words(table, text, start, ends, n, weights, keys):
             high = keys[at + 1]
             slot = _find_slot(entries, long_words, low, high, keys[at + 2], text, start)
             if not entries[slot, 1]:
-                _store_key(table, entries, long_words, slot, low, high, text, start)
+                n_long_bytes = table.n_long_bytes
+                table.n_long_bytes = _store_key(
+                    entries, long_words, n_long_bytes, slot, low, high, text, start
+                )
+                table.n_words += 1
             entries[slot, VALUE] += u64(weights[min(k, len(weights) - 1)])
             start = ends[k]
 
@@ -7650,48 +7652,15 @@ def _merge_short(n, text, start, byte_pairs, merges, scratch, ids, at):
     return min(n, i64(last) + 1)
 
 
-@inner_kernel
-def _heap_push(heap, size, item):
-    """Add an item, uint64, to a heap of `size` items, uint64[…], which has the least on top."""
-    child = size
-    while child and heap[(child - 1) >> 1] > item:
-        heap[child] = heap[(child - 1) >> 1]
-        child = (child - 1) >> 1
-    heap[child] = item
-
-
-@inner_kernel
-def _heap_pop(heap, size):
-    """Remove the least of `size` items from such a heap, and return it."""
-    size -= 1
-    least = heap[0]
-    item = heap[size]
-    parent = 0
-    child = 1
-    while child < size:
-        other = child + 1
-        if other < size and heap[other] < heap[child]:
-            child = other
-        if heap[child] >= item:
-            break
-        heap[parent] = heap[child]
-        parent = child
-        child = 2 * child + 1
-    heap[parent] = item
-    return least
-
-
 @inline_kernel
-def _queue_merge(left, right, merges, symbols, entries, heap, size):
-    """Look up the merge of two neighbours, and push it if it exists; returns the heap's size.
+def _queue_merge(left, right, merges, symbols, entries, heap):
+    """Look up the merge of two neighbours, and push it if it exists.
 
     The arrays are those of `_merge_long`: symbols, uint32[N]; entries, uint64[N]; and the heap.
     """
     entries[left] = _find_merge(symbols[left], symbols[right], merges)
-    if entries[left] >= NO_RANK:
-        return size
-    _heap_push(heap, size, entries[left] >> ID_BITS << u64(32) | u64(left))
-    return size + 1
+    if entries[left] < NO_RANK:
+        heapq.heappush(heap, entries[left] >> ID_BITS << u64(32) | u64(left))
 
 
 @inner_kernel
@@ -7706,12 +7675,8 @@ def _merge_long(n, tables, alpha, state, ids, at):
     before = np.empty(n, i64)
     after = np.empty(n, i64)
     entries = np.empty(n, u64)  # of each symbol and the next one
-    # a merge removes one item and adds two at most
-    heap = np.empty(2 * n, u64)
-    size = ZERO
-    # heap[end :] are the items that were left out; left_out is the last one
-    end = len(heap)
-    left_out = NO_MERGE
+    left_out = [NO_MERGE]  # and the items that were left out since the last merge
+    heap = left_out[:0]
     # The loops are slower if they read these arrays from the struct.
     symbols = ids[at : at + n]
     merges = borrowed(tables.merges)
@@ -7720,24 +7685,19 @@ def _merge_long(n, tables, alpha, state, ids, at):
         after[k] = k + 1
         entries[k] = NO_MERGE
         if k:
-            size = _queue_merge(k - 1, k, merges, symbols, entries, heap, size)
-    while size:
-        item = _heap_pop(heap, size)
-        size -= 1
+            _queue_merge(k - 1, k, merges, symbols, entries, heap)
+    while len(heap):
+        item = heapq.heappop(heap)
         i = i64(item & LOW_HALF)
         # Skip the item if one of its symbols was merged meanwhile, or if it is a duplicate, due to
         # equal ranks.
-        if entries[i] >> ID_BITS != item >> u64(32) or item == left_out:
+        if entries[i] >> ID_BITS != item >> u64(32) or item == left_out[-1]:
             continue
         if alpha > 0.0 and _random(state) < alpha:
-            end -= 1
-            heap[end] = left_out = item
+            left_out.append(item)
             continue
-        for k in range(end, len(heap)):
-            _heap_push(heap, size, heap[k])
-            size += 1
-        end = len(heap)
-        left_out = NO_MERGE
+        while len(left_out) > 1:
+            heapq.heappush(heap, left_out.pop())
         j = after[i]
         k = after[j]
         symbols[i] = entries[i] & ID_MASK
@@ -7746,9 +7706,9 @@ def _merge_long(n, tables, alpha, state, ids, at):
         entries[j] = NO_MERGE
         if k < n:
             before[k] = i
-            size = _queue_merge(i, k, merges, symbols, entries, heap, size)
+            _queue_merge(i, k, merges, symbols, entries, heap)
         if i:
-            size = _queue_merge(before[i], i, merges, symbols, entries, heap, size)
+            _queue_merge(before[i], i, merges, symbols, entries, heap)
     n_left = 0
     k = 0
     while k < n:
@@ -7807,7 +7767,9 @@ def segment_bpe(text, start, size, tables, memory, ids, at):
     Returns their number, or -1 if a letter has no id. A word of bytes is merged in parts, between
     which no token has the two adjacent bytes: see the proof of `exact_pattern`.
     """
-    words = tables.tokens
+    n_words = tables.tokens.n_words
+    entries = borrowed(tables.tokens.entries)
+    long_words = borrowed(tables.tokens.long_words)
     text = borrowed(text)
     ids = borrowed(ids)
     merges = borrowed(tables.merges)
@@ -7816,9 +7778,8 @@ def segment_bpe(text, start, size, tables, memory, ids, at):
     n = ZERO
     end = start
     stop = start + size
-    if words.n_words:
-        entries = borrowed(words.entries)
-        token_id = _find_value(text, start, size, entries, borrowed(words.long_words)) - 1
+    if n_words:
+        token_id = _find_value(text, start, size, entries, long_words) - 1
         if token_id >= 0:
             ids[at] = token_id
             n += 1
@@ -8081,35 +8042,25 @@ def _renew_cache(workspace):
 
 
 @inline_kernel
-def _is_full(workspace, words, entries, pool):
-    """Check whether the cache may lack room for one more word."""
-    room = len(pool) - MAX_CACHED_BYTES - 1  # as much as for the bytes of long words
-    most_words = 3 * len(entries) // 4
-    if len(entries) < workspace.max_entries:
-        most_words = len(entries) // 2
-    # bits, not `or`: a struct that one path does not use would have its references counted
-    lacks_room = (words.n_long_bytes > room) | (workspace.n_pooled > room)
-    return lacks_room | (words.n_words >= most_words)
-
-
-@inline_kernel
-def _store_ids(workspace, entries, slot, pool, n, ids, at):
+def _store_ids(entries, slot, pool, n_pooled, n, ids, at):
     """Write n ids, ids[at :], into an entry of the cache that has its key, or into the pool.
 
-    entries  uint64[H, 4]
-    pool     uint32[…], which must have room
+    entries   uint64[H, 4]
+    pool      uint32[…], which must have room
+    n_pooled  the number of ids in the pool; the new number is returned
     """
     if n > 3 or entries[slot, 1] >= LONG:
-        entries[slot, VALUE] = u64(workspace.n_pooled)
+        entries[slot, VALUE] = u64(n_pooled)
         entries[slot, MORE] |= IN_POOL
-        for k in range(at, at + n):
-            pool[workspace.n_pooled] = ids[k]
-            workspace.n_pooled += 1
+        for k in range(n):
+            pool[n_pooled + k] = ids[at + k]
+        n_pooled += n
     else:  # always three ids, of which n are valid
         second = u64(ids[at + 1])
         entries[slot, VALUE] = u64(ids[at]) | second << u64(32)
         entries[slot, MORE] = u64(ids[at + 2])
     entries[slot, MORE] |= u64(n) << N_IDS_SHIFT
+    return n_pooled
 
 
 @inline_kernel
@@ -8180,22 +8131,28 @@ def _encode_words(workspace, text, scanned, meanings, at):
     that cannot be encoded. There must be room for two ids more. Keys are made for up to KEYS words
     at once, the words `base` to `n_keyed`. `key` is the place of the key of word k among them.
     """
-    ids = workspace.ids
+    ids = borrowed(workspace.ids)
     words = workspace.words
     tables = workspace.tables
     memory = workspace.memory
-    keys = workspace.keys
-    pool = workspace.pool
-    class_of = workspace.table.class_of
-    dropped = workspace.table.dropped
-    entries = words.entries
-    long_words = words.long_words
+    keys = borrowed(workspace.keys)
+    pool = borrowed(workspace.pool)
+    class_of = borrowed(workspace.table.class_of)
+    dropped = borrowed(workspace.table.dropped)
+    entries = borrowed(words.entries)
+    long_words = borrowed(words.long_words)
     flat = entries.reshape(-1)
     n = workspace.lanes[0, N_ENDS]
     bounds = workspace.lanes[0, FIRST:]  # word k is text[bounds[k] : bounds[k + 1]]
     k = n_keyed = base = workspace.n_encoded
-    is_full = _is_full(workspace, words, entries, pool)
-    while k < n and at >= 0 and not is_full:
+    n_words = words.n_words
+    n_long_bytes = words.n_long_bytes
+    n_pooled = workspace.n_pooled
+    most_words = len(entries) // 2
+    if len(entries) == workspace.max_entries:
+        most_words += most_words // 2
+    room = len(pool) - MAX_CACHED_BYTES - 1  # as much as for the bytes of long words
+    while k < n and at >= 0 and n_words < most_words and max(n_long_bytes, n_pooled) <= room:
         if k >= n_keyed:
             base = k
             n_keyed = min(k + KEYS, n)
@@ -8225,12 +8182,17 @@ def _encode_words(workspace, text, scanned, meanings, at):
             n_ids = _segment(tables)(text, begin, size, tables, memory, ids, at)
         is_end = size == 1 and text[begin] == END  # a real byte 0xFE has the key of END
         if n_ids >= 0 and size <= MAX_CACHED_BYTES and not is_end:
-            _store_key(words, entries, long_words, slot, low, high, text, begin)
-            _store_ids(workspace, entries, slot, pool, n_ids, ids, at)
-            is_full = _is_full(workspace, words, entries, pool)
+            n_words += 1
+            n_long_bytes = _store_key(
+                entries, long_words, n_long_bytes, slot, low, high, text, begin
+            )
+            n_pooled = _store_ids(entries, slot, pool, n_pooled, n_ids, ids, at)
         at += max(n_ids, UNCACHED - n_ids)
         if n_ids == -1:
             at = -1 - begin
+    words.n_words = n_words
+    words.n_long_bytes = n_long_bytes
+    workspace.n_pooled = n_pooled
     workspace.n_encoded = k
     return at
 
