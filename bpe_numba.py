@@ -12153,6 +12153,15 @@ class _LateEncodings(UserList):
 _LEFT = "left to the library"
 
 
+def _references(owner):
+    """Count the references to the library's tokenizer; a caller who holds one may change it."""
+    backend = owner._tokenizer
+    return sys.getrefcount(backend)
+
+
+_OWN_REFERENCES = _references(SimpleNamespace(_tokenizer=object()))  # 3, or 2 in Python 3.14
+
+
 class _FastTexts(_Swapped):
     """The methods of a fast tokenizer of transformers that encode here; see `Tokenizer.as_hf`."""
 
@@ -12175,10 +12184,9 @@ class _FastTexts(_Swapped):
 
         Returns None if this module cannot read it, or if it gives tokens a type other than 0.
         """
+        if self._written is None or _references(self) > _OWN_REFERENCES:
+            self._written = hash(self._tokenizer.to_str())
         backend = self._tokenizer
-        # Three references are those of this object, of `backend` and of the call.
-        if self._written is None or sys.getrefcount(backend) > 3:
-            self._written = hash(backend.to_str())
         processor = backend.post_processor  # the only part that transformers changes itself
         state = self._written, processor and processor.__getstate__()
         if state != self._state:
@@ -12197,6 +12205,13 @@ class _FastTexts(_Swapped):
         if text_pair is None:
             with contextlib.suppress(InputError):
                 return self._encode_here(text, library, **options)
+        return library()
+
+    def _batch_encode_plus(self, batch_text_or_text_pairs, **options):
+        """Encode a list of texts here, as transformers 4 asks for it."""
+        library = functools.partial(super()._batch_encode_plus, batch_text_or_text_pairs, **options)
+        with contextlib.suppress(InputError):
+            return self._encode_here(batch_text_or_text_pairs, library, **options)
         return library()
 
     def _encode_here(
