@@ -9543,6 +9543,9 @@ def _read_gpt2_pair(data, file, special_tokens, pattern, config):
             return read_gpt2(*files, special_tokens, pattern or cut)
     if re.match(rb"(?s)#version: 0\.2.*</w>", data):
         return read_codes(data.decode())
+    # The first line of a text may have two words, too.
+    is_named = "merges" in file.name or file.suffix == ".bpe"
+    require(is_named or re.match(rb"#version|" + _VOCAB, data), f"{file}: {_NO_MODEL}")
     raise InputError(
         f"{file}: GPT-2 has two files, a vocabulary and merges, with names that end in vocab.json "
         f"and merges.txt: one is missing, as in folders of Marian{_ELSEWHERE}"
@@ -9864,9 +9867,16 @@ def template_processing(template, special_tokens):
     """Make the post_processor of a template: special tokens around $A, with spaces between them."""
     before, text, after = template.partition("$A")
     tokens = [*before.split(), *after.split()]
+    if not text:
+        raise InputError(
+            f"a `template` is $A between special tokens, not {template!r}: in a shell, single "
+            "quotes keep the $A"
+        )
+    unknown = set(tokens) - special_tokens.keys()
     require(
-        text and special_tokens.keys() >= set(tokens),
-        f"a `template` is $A between special tokens of this tokenizer, not {template!r}",
+        not unknown,
+        "a `template` is $A between special tokens of this tokenizer, which has no "
+        f"{', '.join(sorted(unknown))}",
     )
 
     def pieces(names, type_id):
@@ -10568,6 +10578,10 @@ class Format(NamedTuple):
     sign: bytes  # an expression that matches the beginning of its files
 
 
+_NO_MODEL = (
+    "this is not a tokenizer.json, vocab.json, merges.txt, rank file, SentencePiece model or "
+    "vocab.txt; commands take the model before the texts"
+)
 # GPT-2's vocab.json begins with a name and an id.
 _VOCAB = rb'\s*\{\s*"(?:[^"\\]|\\.)*"\s*:\s*\d'
 _TEKKEN = rb'(?s)\s*\{.{0,4000}?"default_num_special_tokens"'
@@ -10632,11 +10646,7 @@ def load_model(path, *, encoding=None, pattern=None, special_tokens=None):
     data = _read_limited(file)
     config = _read_config(file)
     form = next((form for form in FORMATS.values() if regex.match(form.sign, data)), None)
-    require(
-        form,
-        f"{file}: this is not a tokenizer.json, vocab.json, merges.txt, rank file, SentencePiece "
-        "model or vocab.txt; commands take the model before the texts",
-    )
+    require(form, f"{file}: {_NO_MODEL}")
     for name in options.keys() - inspect.signature(form.read).parameters.keys():
         if options[name] is not None:
             raise InputError(f"{file}: a file like {form.file} has its own: omit `{name}`")
@@ -13676,7 +13686,7 @@ def convert(
     to              the format: huggingface, gpt2, tiktoken or sentencepiece
     special_tokens  a special token to add; it gets the next id, if it is new
     template        the special tokens that AutoTokenizer puts around a text, such as
-                    "[CLS] $A [SEP]"
+                    '[CLS] $A [SEP]'
     encoding        the encoding of a rank file: gpt2, cl100k_base, o200k_base, llama3 or another
                     published one
     pattern         the pattern of a rank file, or of GPT-2's two files
@@ -14318,13 +14328,15 @@ class Curve(Report):
             figure, (left, right) = pyplot.subplots(1, 2, figsize=(7, 3), layout="constrained")
             pyplot.close(figure)  # else a notebook shows it twice
             left.set(xlabel="vocabulary", ylabel="bytes per token")
-            saving = "tokens that 1,000 more save"
+            saving = "% of the tokens that 1,000 more save"
             right.set(yscale="log", xlabel="vocabulary", ylabel=saving)
             for name, (sizes, _, rates, saved) in self.columns.items():
                 label = name.replace("$", r"\$")  # $ begins a formula
                 left.semilogx(sizes, rates, base=2, label=label)
                 right.semilogx(sizes[:-1000], saved[:-1000], base=2)
-            right.yaxis.set_major_formatter("{x:g} %")
+            numbers = import_optional("matplotlib.ticker").LogFormatter  # else 6 × 10¹
+            right.yaxis.set_major_formatter(numbers())
+            right.yaxis.set_minor_formatter(numbers())
             if not any(line.get_xdata().size for line in right.lines):
                 right.remove()  # there are not 1,000 more
             if len(self.columns) > 1:
