@@ -2889,7 +2889,7 @@ def _add_marked_ends(k, count, lanes, marks):
                 more = mark >> u64(5)
                 here = position + i
                 ends[n] = here - (mark & u64(BACK_MASK))
-                ends[n + ONE] = here - more
+                ends[n + ONE] = i64(here - more)
                 n += ONE + u64(more > 0)
                 marked &= marked - ONE
                 if more == THREE_ENDS:  # branches, since these are few
