@@ -6907,7 +6907,7 @@ def test_it_runs_as_plain_python_without_docstrings_and_asserts(tmp_path):
     merges = repr((tokenizer.merges, tokens))
     done = python("-OO", "-c", IN_PLAIN_PYTHON, path, merges, NUMBA_DISABLE_JIT=1)
     n = str(sum(tokenizer.encode(path.read_text()))).encode()
-    assert done.stdout.split() == [b"True", b"True", n, b"3", b"128"], done.stderr
+    assert done.stdout.split() == [b"True", b"True", n, b"3", b"222"], done.stderr
     assert b"--vocab-size" in python("-OO", MODULE, "train", "--help").stdout
 
 
