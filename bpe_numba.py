@@ -13201,7 +13201,11 @@ def start_from(from_, special_tokens=(), pattern=None):
         merges, _ = _as_merges(model)
         fields |= {"merges": merges, "scores": None, "ignore_merges": False}
     if pattern:
-        fields["pattern"] = pattern
+        steps = Pattern(model.pattern).steps
+        marks = [step for step in steps if isinstance(step, Metaspace) and step.replacement != " "]
+        is_marked = Metaspace in map(type, Pattern(pattern).steps)
+        # the old tokens have the mark
+        fields["pattern"] = pattern if is_marked or not marks else _with_mark(pattern, marks[-1])
     new = [text for text in special_tokens if text not in model.special_tokens]
     if new:
         fields["special_tokens"] = [*model.special_tokens, *_check_learnt_texts(new)]

@@ -6339,6 +6339,20 @@ def test_a_text_without_new_tokens_keeps_its_ids(options, library):
         assert theirs.encode(text, add_special_tokens=False).ids == ours.encode(text)
 
 
+@pytest.mark.parametrize("options", [FROM[1], FROM[2], FROM[4]], ids=str)
+def test_another_pattern_leaves_the_old_tokens_their_marks(options, library):
+    old = family_training(**options).tokenizer
+    news = "中文文字，中文文字 文字 ☃☃ " * 9
+    cut = r" ?\p{Han}{1,4}| ?[^\s\p{Han}]+|\s+"
+    ours = bpe.train(texts=[news], vocab_size=len(old) + 20, from_=old, pattern=cut).tokenizer
+    texts = [path.read_text() for path in library[:3]]
+    sizes = [sum(map(len, model.encode_batch(texts))) for model in (old, ours)]
+    assert sizes[1] < 1.1 * sizes[0] and len(ours.encode(news)) < len(old.encode(news))
+    theirs = ours.to_huggingface()
+    for text in (news, *texts):
+        assert ours.encode(text) == theirs.encode(text, add_special_tokens=False).ids
+
+
 @pytest.mark.parametrize("name", FAMOUS)
 def test_new_tokens_in_the_clothes_of_another_model(name, library):
     texts = [path.read_text() for path in library[30:40]]
