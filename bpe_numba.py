@@ -4331,6 +4331,8 @@ def expecting_whole(kind, where):
     try:
         yield
     except InputError as error:
+        if str(error).startswith(f"{where}: "):  # one of two such blocks has named it
+            raise
         raise InputError(f"{where}: {error}") from None
     except Exception as error:
         if getattr(error, "filename", None):  # the error already names the file
