@@ -4836,7 +4836,7 @@ class Words(NamedTuple):
         [(b'a', 2), (b'b', 2)]
         """
         counter = WordCounter()
-        for words, weight in zip(corpora, weights or [1] * len(corpora), strict=True):
+        for words, weight in zip(corpora, [*weights] or [1] * len(corpora), strict=True):
             greatest = float(words.counts.max(initial=0)) * weight
             require(0 <= greatest < 2**63, f"the weight {weight!r} is below 0 or too large")
             products = words.counts * weight
@@ -6741,7 +6741,8 @@ def learn(
 # Files name tokens in characters: GPT-2's bytes_to_unicode writes a visible byte as itself, and
 # each other byte as one of the 68 characters from U+0100 on.
 
-MAX_ID = 1 << 21  # tables grow with the largest id; no vocabulary has half of this size
+MAX_ID = (1 << 21) - 1  # tables grow with the largest id; no vocabulary has half of this size
+ANY_SIZE = 1 << 30  # of a word without a limit, in bytes or characters
 Vocab = dict[int, bytes]  # id -> token
 Ids = dict[str, int]  # the name of a token in a file, or the text of a special token -> its id
 SpecialTokens = Iterable[str] | Mapping[str, int] | None  # texts, or {text: id}
@@ -9446,7 +9447,8 @@ def read_codes(codes, vocabulary="", threshold=0):
                 are not there fall into their parts again
     threshold   the least count of a token in it that is used
     """
-    lines = re.split(r"\r?\n", codes.rstrip("\r\n "))[1:]
+    version, *lines = re.split(r"\r?\n", codes.rstrip("\r\n "))
+    require(version.startswith("#version: 0.2"), "codes of subword-nmt begin with #version: 0.2")
     merges = [*dict.fromkeys(_read_merges(lines, "characters"))]
     names = {left + right: left + right + b"@@" for left, right in merges}
     names = {token: name.removesuffix(b"</w>@@") for token, name in names.items()}
@@ -9802,7 +9804,7 @@ def write_wordlevel(model):
 
 def read_wordlevel(data, added, alphabet):
     """Read the "model" object of a WordLevel: a WordPiece that knows only whole words."""
-    as_wordpiece = {"continuing_subword_prefix": "", "max_input_chars_per_word": MAX_ID}
+    as_wordpiece = {"continuing_subword_prefix": "", "max_input_chars_per_word": ANY_SIZE}
     return read_wordpiece({"unk_token": None} | data | as_wordpiece, added, alphabet)
 
 
@@ -12235,6 +12237,8 @@ class _FastTexts(_Swapped):
         truncation_strategy="do_not_truncate",
         max_length=None,
         return_tensors=None,
+        return_token_type_ids=None,
+        return_attention_mask=None,
         verbose=True,
         **others,
     ):
@@ -12242,6 +12246,7 @@ class _FastTexts(_Swapped):
         texts = [text] if isinstance(text, str) else text
         is_plain = isinstance(texts, list | tuple) and {*map(type, texts)} == {str}
         is_plain &= not any(others.values()) and not self.pad_token_type_id
+        is_plain &= return_token_type_ids is return_attention_mask is None
         room = None
         if truncation_strategy != "do_not_truncate":
             is_plain &= self.truncation_side == "right" and truncation_strategy != "only_second"
@@ -12933,7 +12938,7 @@ FAMILIES = {
         "wordpiece", "characters", "bert", learn_wordpiece, unk_token="[UNK]", subword_prefix="##"
     ),
     "unigram": Family("unigram", "characters", "spaces", learn_unigram, mark=MARK),
-    "longest": Family("wordpiece", "bytes", "gpt2", learn, max_word_chars=MAX_ID),
+    "longest": Family("wordpiece", "bytes", "gpt2", learn, max_word_chars=ANY_SIZE),
 }
 COVERAGE = 0.9995  # the share of a text in characters that become tokens, as in SentencePiece
 BYTE_TOKENS = tuple(token.decode() for token in _FALLBACK_TOKENS)
@@ -14748,7 +14753,7 @@ def _make_parser(name):
         functions += [family.learn for family in FAMILIES.values()]
     doc = _doc(command)
     texts = {}
-    for function in [train, Engine, Source, convert, *functions[::-1]]:
+    for function in [Engine, Source, convert, train, *functions[::-1]]:
         texts.update(_ROW.findall(_doc(function)))
     parser = _Parser(
         prog=f"{_program} {name}",
@@ -14859,6 +14864,8 @@ def main(arguments=None):
         message = getattr(error, "strerror", None) or str(error) or "out of memory"
         if getattr(error, "filename", None):
             message = f"{error.filename}: {message}"
+        unexpected = r".*got an unexpected keyword argument '(\w+)'"
+        message = re.sub(unexpected, r"`\1` does not go with the other options", str(message))
     finally:
         try:
             print(end="", flush=True)
