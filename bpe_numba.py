@@ -264,6 +264,7 @@ if not COMPILES:
 # one exit, its loops have no break, and its arrays are `borrowed`.
 
 COMPILED_ANEW: set[str] = set()  # kernels of this module that each process compiles again
+CACHE_SPACE = 1 << 26  # bytes that the kernels need on the disk
 
 
 def _compiler(cache, **options):
@@ -281,7 +282,12 @@ def _compiler(cache, **options):
         if not COMPILES:
             return function
         try:
-            return numba.njit(cache=cache, **options)(function)
+            compiled = numba.njit(cache=cache, **options)(function)
+            folder = compiled.stats.cache_path  # None without a cache
+            saved = f"{folder}/*.{function.__name__}-*.nbi"
+            if folder and shutil.disk_usage(folder).free < CACHE_SPACE and not glob.glob(saved):
+                raise RuntimeError("the disk is full, and the kernel is not saved")
+            return compiled
         except RuntimeError:  # no folder for the cache is writable, or the source is in no file
             if function.__module__ == __name__:
                 COMPILED_ANEW.add(function.__name__)
@@ -9838,7 +9844,7 @@ def read_unigram(data, added, alphabet):
         "vocab": read_vocab(_token_names(data), alphabet, added),
         "merges": None,
         "scores": np.array(scores, np.float64),
-        "unk_token": None if unknown is None else names[unknown],
+        "unk_token": None if unknown is None else dict(enumerate(names))[unknown],
         "fuse_unk": True,
         "byte_fallback": byte_fallback,
     }

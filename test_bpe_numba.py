@@ -925,6 +925,22 @@ def test_compilation_is_announced_once_and_without_a_cache_at_each_start(capsys,
         assert "NUMBA_CACHE_DIR" in line
 
 
+def test_a_full_disk_is_as_one_that_cannot_be_written(tmp_path, monkeypatch):
+    def njit(cache=False, **options):
+        stats = SimpleNamespace(cache_path=tmp_path if cache else None)
+        return lambda function: SimpleNamespace(cache=cache, stats=stats)
+
+    monkeypatch.setattr(numba, "njit", njit)
+    monkeypatch.setattr(bpe, "COMPILES", True)
+    monkeypatch.setattr(bpe, "COMPILED_ANEW", set())
+    for free, is_saved, cache in ((1 << 30, 0, True), (1 << 20, 0, False), (0, 1, True)):
+        monkeypatch.setattr(shutil, "disk_usage", lambda _, n=free: SimpleNamespace(free=n))
+        if is_saved:
+            (tmp_path / "bpe_numba._begin_workers-909.py311.nbi").touch()
+        assert bpe._compiler(True)(bpe._begin_workers).cache == cache
+    assert {"_begin_workers"} == bpe.COMPILED_ANEW
+
+
 @pytest.mark.parametrize("work", ["decode", "encode", "digest", "as_characters", "count"])
 def test_an_interrupt_is_an_interrupt(work, tokenizer, tmp_path):
     (tmp_path / "a.txt").write_text("some text, and more of it\n" * 1000)
@@ -7921,7 +7937,8 @@ BAD_CHANGES = [
     ("llama", {"model__vocab": {"<unk>": 0}, "model__merges": []}, "<0x00>.*byte_fallback"),
     ("albert", {"model__vocab": [["<unk>", math.nan]]}, "id 0, is missing or not a number"),
     ("albert", {"model__vocab": {"<unk>": 0}}, "wrong content: .*too many values"),
-    ("albert", {"model__unk_id": 5000}, "wrong content: IndexError"),
+    ("albert", {"model__unk_id": 5000}, "wrong content: KeyError"),
+    ("albert", {"model__unk_id": -1}, "wrong content: KeyError"),
     ("albert", {"pre_tokenizer": BYTE_LEVEL, "model__byte_fallback": True}, "byte_fallback beside"),
     ("bert", {"model__vocab": ["a"]}, "wrong content: .*'items'"),
     ("bert", {"model__max_input_chars_per_word": "ten"}, "wrong content: ValueError.*'ten'"),
