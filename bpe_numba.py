@@ -11604,8 +11604,9 @@ class Tokenizer:
         theirs = swapped._current()  # now, since copies of it take some time
         if theirs and isinstance(origin, Path):
             with contextlib.suppress(InputError):
-                models = read_huggingface(_to_tokenizer_json(self.model)), theirs.model
-                ours, others = ((model.digest, model.added_ids) for model in models)
+                with warnings.catch_warnings(action="ignore"):  # `load` gave these notes
+                    own = read_huggingface(_to_tokenizer_json(self.model))
+                ours, others = ((model.digest, model.added_ids) for model in (own, theirs.model))
                 if ours != others:
                     note("transformers changes what this folder says: some ids differ")
         return swapped

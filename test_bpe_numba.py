@@ -5479,6 +5479,16 @@ def test_a_swapped_tokenizer_gives_what_transformers_gives(swapped, kind, inputs
     assert_same_batch(*swapped[kind], inputs, "a pair", **options)
 
 
+@pytest.mark.filterwarnings("error:post_processor")
+def test_as_hf_gives_no_note_on_the_template_that_it_applies(tmp_path):
+    options = {"special_tokens": [END], "template": f"$A {END}"}
+    training = bpe.train(texts=["a b c"], vocab_size=257, **options)
+    training.save(tmp_path)
+    with pytest.warns(UserWarning, match="post_processor"):
+        tokenizer = bpe.Tokenizer.load(tmp_path)
+    assert tokenizer.as_hf()("a")["input_ids"][-1] == tokenizer.special_tokens[END]
+
+
 def test_all_but_plain_texts_is_left_to_transformers(swapped, tmp_path):
     texts = ["Hello, it is 1 2", "", "c d"]
     for theirs, ours in swapped.values():
