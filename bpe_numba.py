@@ -11135,7 +11135,9 @@ class _Encoder:
             for n_before, texts, opening in parts:
                 flat, _ = pretokenizer.apply(self.scan, texts, opening)
                 if n + len(flat.text) > len(ids):
-                    ids = np.append(ids[:n], np.empty(n + 2 * len(flat.text), u32))
+                    shorter = ids
+                    ids = np.empty(2 * (n + len(flat.text)), u32)  # `resize` would write zeros
+                    ids[:n] = shorter[:n]
                 # Each part overwrites the end of its text; the last is right.
                 stops = offsets[n_before + 1 :]
                 if sampling:
