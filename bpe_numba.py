@@ -12320,9 +12320,6 @@ def _id_array(ids):
 # and are renamed together when all are complete.
 
 
-DOCUMENTS = "documents are files, lines of JSON, rows, and texts before the token of `append`"
-
-
 class Encoded(NamedTuple):
     """The description of a file of token ids, written next to it as JSON; a string of one line."""
 
@@ -12333,16 +12330,12 @@ class Encoded(NamedTuple):
     model: str  # Tokenizer.digest
     append: str | None  # the token at the end of each document; None: documents are files and lines
     lost: int  # bytes of text that are in no token; see `Tokenizer.text_sizes`
-    held_out: int = 0  # of the tokens, for validation; the files of both describe their own
 
     def __str__(self) -> str:
         tokens = number_of(self.tokens, "token")
         documents = number_of(self.documents, "document" if self.append else "text")
         size = number_of(self.bytes, "byte")
-        shown = f"{tokens} ({self.dtype}) of {size} in {documents}"
-        if self.held_out:
-            shown += f"; {number_of(self.held_out, 'token')} held out"
-        return shown
+        return f"{tokens} ({self.dtype}) of {size} in {documents}"
 
 
 class _EncodedBlocks(NamedTuple):
@@ -12432,38 +12425,6 @@ def _array_writer(path, dtype):
         write_header()
 
 
-def _name_outputs(out, val_fraction):
-    """Return the path of the file of ids and, with `val_fraction`, that of held-out documents."""
-    path = as_path(out)
-    if val_fraction is None:
-        return [path]
-    require(0 < val_fraction < 1, f"`val_fraction` is between 0 and 1, not {val_fraction}")
-    before, train, after = path.name.rpartition("train")
-    require(train, f"{path}: name a file with 'train' in it: held-out documents get 'val' there")
-    return [path, path.with_name(f"{before}val{after}")]
-
-
-def _hold_out(block, first, fraction):
-    """Divide the ids of a block, and the ends of its documents, into training and held-out ones.
-
-    Of the first n documents, floor(n * fraction) are held out. So the choice depends only on the
-    order of the documents. The block begins in the one with the number `first`, from 0.
-    """
-    if fraction is None:
-        return [(block.ids, block.ends)]
-    billionths = round(fraction * 10**9)  # whole numbers avoid rounding
-    numbers = np.arange(first, first + len(block.ends) + 1)
-    is_held_out = numbers * billionths % 10**9 >= 10**9 - billionths
-    # The last document goes on in the next block, so it has a length, but no end here.
-    lengths = np.diff(block.ends, prepend=0, append=len(block.ids))
-    parts = []
-    for is_chosen in (~is_held_out, is_held_out):
-        is_kept = np.repeat(is_chosen, lengths)
-        ends = block.ends[is_chosen[:-1]]
-        parts.append((block.ids[is_kept], _offsets(is_kept)[ends]))
-    return parts
-
-
 def _check_outputs(outputs, inputs):
     """Raise InputError if a file would be both read and written, or written twice."""
     inputs = [path for path in inputs if not _is_stream(path)]  # a pipe may be both
@@ -12492,29 +12453,6 @@ def _end_documents(blocks, end_id):
         yield block._replace(ids=ids, ends=np.flatnonzero(ids == end_id) + 1)
 
 
-def _write_descriptions(paths, totals, encoded):
-    """Describe each file of ids in a file next to it; raises InputError if one has no documents.
-
-    The totals of each are its numbers of tokens and documents; `encoded` describes all together.
-    """
-    if not encoded.tokens:
-        note(f"{paths[0]}: no ids, since there is no text to encode")
-    description = encoded._asdict()
-    del description["held_out"]
-    if len(paths) > 1:
-        n_held_out = totals[1, 1]
-        require(
-            0 < n_held_out < encoded.documents,
-            f"of {number_of(encoded.documents, 'document')} `val_fraction` holds out {n_held_out}: "
-            f"choose another, or note that {DOCUMENTS}",
-        )
-        del description["bytes"], description["lost"]  # they are not known for each file
-    for path, (n_tokens, n_documents) in zip(paths, totals.tolist(), strict=False):
-        description |= {"tokens": n_tokens, "documents": n_documents}
-        if not _is_stream(path):
-            atomic_write_all(path.parent, {_sidecar(path).name: _to_json(description)})
-
-
 @interruptible
 def encode_files(
     model: AnyModel,
@@ -12523,7 +12461,6 @@ def encode_files(
     *,
     append: str | None = None,
     add_special_tokens: bool = False,
-    val_fraction: float | None = None,
     document_index: PathName | None = None,
     alpha: float | None = None,
     seed: int = 0,
@@ -12548,12 +12485,8 @@ def encode_files(
                      ends one, and is not written twice
     add_special_tokens  put the tokens of the model's post_processor, such as [CLS] and [SEP] or
                      <s>, before and after each file, line or row
-    val_fraction     share of documents to hold out, as with nanoGPT: 0.0005 holds out the last of
-                     every 2,000, in the order of reading. The second file has `val` in its name
-                     where the first has `train`
     document_index   a .npy or .bin file of int64: document d is tokens[index[d] : index[d + 1]]. A
-                     line that has the token of `append` inside is several documents. This option
-                     does not go with `val_fraction`
+                     line that has the token of `append` inside is several documents
     alpha            cut words at random, to train a model on several ways: with a BPE, the
                      probability with which a merge is left out each time (BPE-dropout); with a
                      unigram, the power of the probabilities
@@ -12578,20 +12511,16 @@ def encode_files(
     model = tokenizer.model
     if tokenizer.pattern.warning:
         note(tokenizer.pattern.warning)
-    paths = _name_outputs(out, val_fraction)
+    path = as_path(out)
     id_type = np.min_scalar_type(max(tokenizer.vocab_size - 1, 256))  # uint16 or uint32
     engine = Engine(workers, progress)
     source = tokenizer.source(inputs, allowed_special, text_field, skip_bad_lines)
-    outputs = [*paths, *map(_sidecar, paths)]
+    outputs = [path, _sidecar(path)]
     index_writer = contextlib.nullcontext(len)  # `len` takes an array, and writes nothing
     if document_index is not None:
-        require(val_fraction is None, "`document_index` does not go with `val_fraction`")
         outputs.append(as_path(document_index))
         index_writer = _array_writer(outputs[-1], i64)
     _check_outputs(outputs, source.files)
-    if val_fraction and append is None and source.total_bytes:
-        has_several = len(source.files) > 1 or next(source.blocks()).unit
-        require(has_several, f"`val_fraction` needs several documents: {DOCUMENTS}")
     if model.sums_through_text and not all(map(source.is_json, source.files)):
         # The blocks of a text need the sums of those before them, which one encoder has.
         engine = Engine(1, progress)
@@ -12603,28 +12532,29 @@ def encode_files(
         tokenizer.encode_texts([b"one two", b"\xff"], alpha=alpha)  # compiles for all workers
     options = {"allowed_special": allowed_special, "alpha": alpha}
     work = functools.partial(_encode_blocks, tokenizer, options, seed, added_ids, id_type)
-    totals = np.zeros((2, 2), i64)  # the numbers of tokens and documents of each file
-    n_bytes = n_kept = 0
+    n_tokens = n_documents = n_bytes = n_kept = 0
     with written_together(), contextlib.ExitStack() as stack, index_writer as write_index:
-        writers = [stack.enter_context(_array_writer(path, id_type)) for path in paths]
+        write = stack.enter_context(_array_writer(path, id_type))
         write_index(np.zeros(1, i64))
         bar = stack.enter_context(engine.progress_bar("encode", source.total_bytes, "B"))
         blocks = stack.enter_context(contextlib.closing(source.map(engine, work)))
         if append is not None:
             blocks = _end_documents(blocks, model.special_tokens[append])
         for block in blocks:
-            write_index(block.ends + totals[0, 0])
-            parts = _hold_out(block, totals[:, 1].sum(), val_fraction)
-            for write, total, (ids, ends) in zip(writers, totals, parts, strict=False):
-                write(ids, ends)
-                total += len(ids), len(ends)
+            write_index(block.ends + n_tokens)
+            write(block.ids, block.ends)
+            n_tokens += len(block.ids)
+            n_documents += len(block.ends)
             n_bytes += block.n_bytes
             n_kept += block.n_kept
             bar.update(block.n_read)
         n_lost = count_lost(out, n_bytes, min(n_bytes, n_kept))
-        settings = id_type.name, tokenizer.digest, append, n_lost, int(totals[1, 0])
-        encoded = Encoded(*totals.sum(0).tolist(), n_bytes, *settings)
-        _write_descriptions(paths, totals, encoded)
+        settings = id_type.name, tokenizer.digest, append, n_lost
+        encoded = Encoded(n_tokens, n_documents, n_bytes, *settings)
+        if not n_tokens:
+            note(f"{path}: no ids, since there is no text to encode")
+        if not _is_stream(path):
+            atomic_write_all(path.parent, {_sidecar(path).name: _to_json(encoded._asdict())})
     return encoded
 
 

@@ -20,7 +20,6 @@ import copy
 import ctypes
 import dataclasses
 import doctest
-import fractions
 import functools
 import gzip
 import hashlib
@@ -6093,7 +6092,7 @@ def test_ids_do_not_depend_on_workers_and_blocks(workers, corpus, tokenizer, tmp
     expected = [[*tokenizer.encode(document), end] for document in chain(*documents_of)]
     ids, report = ids_of_documents(tokenizer, folder, tmp_path, append=END, workers=workers)
     assert ids == expected
-    assert report[3:] == ("uint16", tokenizer.digest, END, 0, 0)
+    assert report[3:] == ("uint16", tokenizer.digest, END, 0)
     n_appended = len(expected) - 20 - 1 - 4  # the other ends are in the files
     n_bytes = len(tokenizer.decode_bytes(chain(*ids)))
     assert report.bytes == n_bytes - len(END) * n_appended
@@ -6138,26 +6137,6 @@ def test_added_tokens_stand_around_each_text_in_a_file(block_bytes, tmp_path, mo
     options = {"add_special_tokens": True, "append": "SEP", "workers": 1}
     ids, _ = ids_of_documents(ours, tmp_path, tmp_path, **options)
     assert ids == ours.encode_batch(some_texts, add_special_tokens=True)
-
-
-@pytest.mark.parametrize("fraction", [0.0005, 0.29, 0.75])
-def test_documents_are_held_out_evenly(tokenizer, tmp_path, monkeypatch, fraction):
-    monkeypatch.setattr(bpe, "BLOCK_BYTES", 5000)
-    documents = [f"document {k} " * (k % 7) for k in range(2100)]
-    (tmp_path / "a.txt").write_text(END.join(documents))
-    options = {"append": END, "val_fraction": fraction, "workers": 2}
-    bpe.encode_files(tokenizer, tmp_path / "a.txt", tmp_path / "train.train.bin", **options)
-    exact = fractions.Fraction(str(fraction))
-    parts = [[], []]
-    for k, document in enumerate(documents):
-        part = math.floor((k + 1) * exact) - math.floor(k * exact)
-        parts[part].append(tokenizer.encode(document + END))
-    for name, part in zip(("train", "val"), parts, strict=True):
-        path = tmp_path / f"train.{name}.bin"
-        ids = [*chain(*part)]
-        assert bpe.read_ids(path).tolist() == ids
-        description = read_json(Path(f"{path}.json"))
-        assert [description["tokens"], description["documents"]] == [len(ids), len(part)]
 
 
 def test_ids_are_lines_of_numbers_in_a_text_file(tokenizer, tmp_path, monkeypatch):
@@ -6915,13 +6894,6 @@ def test_inputs_may_follow_an_option(command, model):
     assert_refused(done, "unrecognized arguments: more")
     done = command("inspect model --quiett", cwd=model)
     assert_refused(done, "--quiett; did you mean --quiet?")
-
-
-def test_the_share_that_is_held_out_is_told(command, model):
-    options = f"--append '{END}' --val-fraction 0.1 --out train.bin"
-    done = command(f"encode model text.txt {options}", cwd=model)
-    n = len(bpe.read_ids(model / "val.bin"))
-    assert f"51 documents; {n:,} tokens held out" in done.stdout.decode()
 
 
 def test_advice_fits_the_place(command, model):
@@ -8093,11 +8065,6 @@ REFUSED_ARGUMENTS = {
         ([*types("Fuse"), STRIP_SPACE | {"start": 2}], "Strip.*not supported after"),
         ([METASPACE, *types("Fuse"), STRIP_SPACE], "Strip.*not supported after"),
     ],
-    lambda out: bpe.encode_files(plain(), "text.txt", out, val_fraction=0.1): [
-        ("train.bin", "`val_fraction` needs several documents: documents are files"),
-        ("o.bin", "with 'train' in it"),
-        ("", "is empty: is a variable not set"),
-    ],
     lambda ids: plain().decode(ids): [
         ([1, 257], "id 257 is not in the vocabulary, whose ids end at 256"),
         ([1, -1], r"\[1, -1\] is not a list of ids"),
@@ -8142,10 +8109,7 @@ REFUSED_CALLS = [
     (lambda: bpe.train(texts=tokenizers.Encoding), "`texts` is a list of texts"),
     (lambda: bpe.train(texts=np.rec.fromarrays([["a"]], names="columns")), "not a table"),
     (lambda: bpe.encode_files(plain(), [], "o.npy"), "no file is named"),
-    (
-        lambda: bpe.encode_files(plain(), ["text.txt"] * 2, "train.bin", val_fraction=0.1),
-        "of 2 documents .* holds out 0: choose another, or note that documents are files",
-    ),
+    (lambda: bpe.encode_files(plain(), "text.txt", ""), "is empty: is a variable not set"),
     (lambda: bpe.train("ends.txt", 300, [END]), "no text to learn from in ends.txt"),
     (lambda: WORDS.as_characters(coverage=1.5), "from 0 to 1"),
     (lambda: WORDS.as_characters().as_characters(), "not over the 256 bytes"),
