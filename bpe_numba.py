@@ -164,7 +164,6 @@ __all__ = [
     "KINDS",
     "PATTERNS",
     "AddedToken",
-    "Comparison",
     "CorpusCounts",
     "Curve",
     "DecodeStream",
@@ -173,7 +172,6 @@ __all__ = [
     "Engine",
     "Family",
     "InputError",
-    "Inspection",
     "Kind",
     "Lattice",
     "Learned",
@@ -183,6 +181,7 @@ __all__ = [
     "Normalizer",
     "Pair",
     "Pattern",
+    "Report",
     "Source",
     "Split",
     "Start",
@@ -205,7 +204,6 @@ __all__ = [
     "kernel",
     "learn",
     "load_counts",
-    "load_learned",
     "make_trie",
     "measure",
     "read_ids",
@@ -13311,13 +13309,13 @@ class Training:
     lost: int  # its other bytes
 
     @property
-    def history(self) -> tuple[Learned, int] | None:
-        """The merges with their counts, and the bytes of the corpus; None for all but a BPE."""
-        learned = self.learned
-        if self.tokenizer.model.kind != "bpe" or learned.n_tokens is None:
+    def history(self) -> tuple[np.ndarray, int] | None:
+        """The tokens of the corpus for each number of merges, and the bytes in them; of a BPE."""
+        if self.tokenizer.model.kind != "bpe":
             return None
-        unknown = self.n_tokens - learned.n_tokens[-1]  # tokens of unknown characters
-        return learned._replace(n_tokens=learned.n_tokens + unknown), self.n_bytes
+        n_tokens = self.learned.n_tokens
+        n_unknown = self.n_tokens - n_tokens[-1]  # tokens of unknown characters
+        return n_tokens + n_unknown, self.n_bytes
 
     def save(self, folder: PathName) -> None:
         """Write the folder of a model as the command `train` does.
@@ -13338,14 +13336,15 @@ class Training:
             if not self.history:
                 file.unlink(missing_ok=True)
                 return
-            learned, n_bytes = self.history
+            learned = self.learned
+            n_tokens, n_bytes = self.history
             letters = [letter.decode("latin-1") for letter in learned.alphabet]
             with atomic_write(file) as out:
                 np.savez_compressed(
                     out,
                     pairs=learned.pairs,
                     counts=learned.counts,
-                    n_tokens=learned.n_tokens,
+                    n_tokens=n_tokens,
                     alphabet=json.dumps(letters),
                     n_bytes=n_bytes,
                     model=self.tokenizer.digest,
@@ -13694,23 +13693,21 @@ class Table(NamedTuple):
     header: Sequence[str]
     rows: Sequence[Sequence[str | float | None]]
 
-    def _cells(self):
-        """Write all cells; the header is the first row."""
-        return [[*map(_cell, row, self.header)] for row in (self.header, *self.rows)]
+    def _columns(self):
+        """Write the cells of each column; the first one is its name."""
+        for name, *values in zip(self.header, *self.rows, strict=True):
+            yield [_cell(value, name) for value in (name, *values)]
 
     def __str__(self) -> str:
-        if not self.rows:
-            return self.title
         columns = []
-        values_of_columns = zip(*self.rows, strict=True)
-        for column, values in zip(zip(*self._cells(), strict=True), values_of_columns, strict=True):
-            cells = [cell.replace("|", "\\|") for cell in column]
-            width = max(map(_cell_width, cells))
+        for cells, values in zip(self._columns(), zip(*self.rows, strict=True), strict=False):
             on_right = str not in map(type, values)
+            cells = [cell.replace("|", "\\|") for cell in cells]
+            width = max(map(_cell_width, cells))
             cells.insert(1, "-" * (width - on_right) + ":" * on_right)
             columns.append([_fill(cell, width, on_right) for cell in cells])
         lines = [f"| {' | '.join(row)} |" for row in zip(*columns, strict=True)]
-        return "\n".join([self.title, "", *lines])
+        return "\n".join([self.title, "", *lines]).rstrip()
 
     __repr__ = __str__
 
@@ -13720,7 +13717,7 @@ class Table(NamedTuple):
         return pandas.DataFrame([*self.rows], columns=[*self.header])
 
     def _repr_html_(self):
-        rows = ["<td>".join(map(html.escape, row)) for row in self._cells()]
+        rows = ["<td>".join(map(html.escape, row)) for row in zip(*self._columns(), strict=True)]
         table = "<tr><td>".join(["<table>", *rows]) + "</table>"
         return f"<h4>{html.escape(self.title)}</h4>" + table * bool(self.rows)
 
@@ -13743,16 +13740,13 @@ def _cell(value, column):
 def _cell_width(text):
     """Count the columns of a terminal: two for a wide character, none for a combining one."""
     base = [c for c in text if not unicodedata.combining(c)]
-    wide = [c for c in base if unicodedata.east_asian_width(c) in "WF"]
-    return len(base) + len(wide)
+    return len(base) + sum(unicodedata.east_asian_width(c) in "WF" for c in base)
 
 
 def _fill(text, width, on_right=False):
     """Fill a text up with spaces."""
     gap = " " * (width - _cell_width(text))
-    if on_right:
-        return gap + text
-    return text + gap
+    return gap * on_right + text + gap * (not on_right)
 
 
 def tabulate_timings(seconds):
@@ -13761,10 +13755,9 @@ def tabulate_timings(seconds):
     timings = TIMINGS | {"other": Timing(other, 0, peak_memory())}
     rows = []
     for name, spent in timings.items():
-        share = round(100 * spent.seconds / seconds, 1)
         rate = spent.n_bytes / spent.seconds / 1e6 or None
-        peak = round(spent.memory / 1e6) or None
-        rows.append((name, round(spent.seconds, 3), rate, share, peak))
+        peak = round(spent.memory / 1e6)
+        rows.append((name, spent.seconds, rate, 100 * spent.seconds / seconds, peak))
     header = ("stage", "seconds", "MB/s", "% of time", "peak MB")
     return Table(f"{seconds:.2f} seconds", header, rows)
 
@@ -13786,16 +13779,16 @@ def tabulate_counts(counted, title="Pretokens"):
 
 
 class Report(SimpleNamespace):
-    """The base of results of research: attributes are plain arrays, and `tables` show them."""
+    """The result of research: a title, Tables, and the plain arrays that they show."""
 
     def __str__(self) -> str:
-        return "\n\n".join([self.title, *map(str, self.tables())])
+        return "\n\n".join([self.title, *map(str, self.tables)])
 
     __repr__ = __str__
 
     def _repr_html_(self):
         title = f"<h3>{html.escape(self.title)}</h3>"
-        return "\n".join([title, *(table._repr_html_() for table in self.tables())])
+        return "\n".join([title, *(table._repr_html_() for table in self.tables)])
 
 
 _PAGE = """<!doctype html>
@@ -13830,36 +13823,20 @@ LEARNED_FILE = "training.npz"
 RECORD_FILE = "training.json"
 
 
-def load_learned(folder: PathName, model: Model) -> tuple[Learned, int]:
-    """Read the merges, their counts and the number of bytes of the corpus from a model's folder.
-
-    Raises InputError if the file is damaged, or if it belongs to another model.
-
-    >>> training = train(texts=["low low lower"], vocab_size=258)
-    >>> with tempfile.TemporaryDirectory() as folder:
-    ...     training.save(folder)
-    ...     learned, n_bytes = load_learned(folder, training.tokenizer.model)
-    >>> learned.counts.tolist(), n_bytes
-    ([3, 3], 13)
-    """
-    file = Path(folder, LEARNED_FILE)
-    with expecting_whole("record of a training", file):
-        arrays = _read_arrays(file)
-        require(str(arrays.pop("model")) == model.digest, "belongs to another model: delete it")
-        n_bytes = int(arrays.pop("n_bytes"))
-        letters = json.loads(str(arrays.pop("alphabet")))
-        alphabet = [letter.encode("latin-1") for letter in letters]
-        n_older = len(model.merges) - len(arrays["pairs"])
-        merges = model.merges[n_older:]
-        tokens = [*alphabet, *map(b"".join, merges)]
-        return Learned(tokens, alphabet, merges, **arrays), n_bytes
-
-
 def _find_history(given, model):
-    """Return what `load_learned` does for a training, or for its folder and model; else None."""
-    if isinstance(given, PathName) and Path(given, LEARNED_FILE).is_file():
-        return load_learned(given, model)
-    return getattr(given, "history", None)
+    """Return the tokens of the corpus for each number of merges, and the bytes in them, or None.
+
+    `given` is a training, or the folder of one, whose model is `model`.
+    """
+    if not isinstance(given, PathName):
+        return getattr(given, "history", None)
+    file = Path(given, LEARNED_FILE)
+    if not file.is_file():
+        return None
+    with expecting_whole("record of a training", file):
+        saved = _read_arrays(file)
+        require(str(saved["model"]) == model.digest, "belongs to another model: delete it")
+        return saved["n_tokens"], int(saved["n_bytes"])
 
 
 def open_model(model: AnyModel) -> Tokenizer:
@@ -14038,7 +14015,6 @@ KINDS_OF_TOKENS = {
     "mixed": r"[\s\S]+",
 }
 _KIND_OF_TOKEN = regex.compile("|".join(f"({source})" for source in KINDS_OF_TOKENS.values()))
-RARE = 1000  # A token is hardly ever used if merges made it this many times as often.
 ROWS = 12  # the most rows of a list in a table
 
 
@@ -14099,85 +14075,6 @@ def _find_lost(tokenizer, texts):
     return lost
 
 
-class Glitch(NamedTuple):
-    """A candidate for a "glitch token": training made it from many pairs, and no text uses it.
-
-    Land and Bartolo, "Fishing for Magikarp" (2024), find such tokens in models. Later merges have
-    made other tokens from it.
-    """
-
-    id: int
-    made: int  # the number of pairs that became this token when it was merged
-    used: int  # the number of its occurrences in the corpus
-
-
-def find_glitches(learned, ids, frequencies):
-    """List tokens that merges made RARE times as often as a corpus uses them; the most made first.
-
-    ids          {token: id}
-    frequencies  of the ids in the corpus. Another corpus than that of the training may have another
-                 size, so the numbers of the training are scaled to it
-    """
-    share = frequencies.sum() / learned.n_tokens[-1]
-    made = -np.diff(learned.n_tokens)
-    glitches = {}
-    for pair, n in zip(learned.merges, made.tolist(), strict=True):
-        token_id = ids.get(b"".join(pair))
-        if token_id is not None:
-            used = int(frequencies[token_id])
-            if max(used, 1) * RARE <= n * share:
-                glitches[token_id] = Glitch(token_id, n, used)
-    return sorted(glitches.values(), key=lambda glitch: -glitch.made)
-
-
-class Inspection(Report):
-    """The tokens of a vocabulary, and how a corpus uses them. See `inspect_model`.
-
-    tokens       {id: decoded bytes}, without special tokens
-    kinds        {kind: the number of its tokens}
-    unreachable  see `unreachable_tokens`
-    measures     see `measure`; empty without a corpus
-    frequencies  of each id in the corpus, int64[V]; None without a corpus
-    glitches     a list of Glitch; None without a corpus or merge counts
-    """
-
-    measures = MappingProxyType({})
-    frequencies = None
-    glitches = None
-
-    def tables(self) -> list[Table]:
-        n_tokens = len(self.tokens)
-        kinds = [(kind, n, 100 * n / n_tokens) for kind, n in self.kinds.most_common()]
-        longest = Counter({token_id: len(token) for token_id, token in self.tokens.items()})
-        lost = []
-        for token_id, ids in self.unreachable.items():
-            lost.append((token_id, "|".join(map(self._name_of, ids))))
-        tables = [
-            Table("Tokens by kind", ("kind", "tokens", "%"), kinds),
-            self._list("Longest tokens", longest.most_common(), "bytes"),
-            self._list(f"Tokens that no text can reach: {len(lost):,}", lost, "becomes"),
-        ]
-        if self.measures:
-            tables.append(Table("Measures", ("measure", "value"), [*self.measures.items()]))
-        glitches = self.glitches or ()
-        number = f"{len(glitches):,}"
-        if self.glitches is None:
-            number = "known only with the training of a BPE, and a corpus"
-        title = f"Candidates for glitch tokens: {number}"
-        return [*tables, self._list(title, glitches, "made", "used")]
-
-    def _list(self, title, rows, *header):
-        """Tabulate the first of some rows, which begin with an id, with the tokens of the ids."""
-        named = [(row[0], self._name_of(row[0]), *row[1:]) for row in rows[:ROWS]]
-        return Table(title, ("id", "token", *header), named)
-
-    def _name_of(self, token_id):
-        """Write a token, or the id of a special token."""
-        if token_id not in self.tokens:
-            return f"<id {token_id}>"
-        return readable(self.tokens[token_id])
-
-
 @interruptible
 def inspect_model(
     model: AnyModel,
@@ -14186,16 +14083,20 @@ def inspect_model(
     text_field: str | None = None,
     workers: int | Executor | None = None,
     progress: bool = False,
-) -> Inspection:
+) -> Report:
     """Describe a vocabulary, and how a corpus uses it.
 
-    model   a file or a folder of any format, or a Tokenizer. The result of `train` and the folder
-            of a BPE that it wrote have counts of merges, too, which tell candidates for glitch
-            tokens
+    model   a file or a folder of any format, a Tokenizer, or the result of `train`
     inputs  files, folders or globs. None: the vocabulary alone. Of several, the measures have the
             fewest bytes per token, too
 
-    Also text_field, as in a Source; workers and progress, as in an Engine.
+    Also text_field, as in a Source; workers and progress, as in an Engine. The report has
+
+    tokens       {id: decoded bytes}, without special tokens
+    kinds        {kind: the number of its tokens}
+    unreachable  see `unreachable_tokens`
+    measures     see `measure`; empty without inputs
+    frequencies  of each id in the inputs, int64[V]; None without inputs
 
     $ inspect model
     $ inspect model corpus.txt
@@ -14203,24 +14104,42 @@ def inspect_model(
     >>> tokenizer = train(counts={b"low": 5, b" lower": 2}, vocab_size=260).tokenizer
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     _ = Path(folder, "a.txt").write_text("low lower low")
-    ...     inspection = inspect_model(tokenizer, folder)
-    >>> inspection.measures["tokens"], inspection.kinds["letters"], inspection.unreachable
+    ...     report = inspect_model(tokenizer, folder)
+    >>> report.measures["tokens"], report.kinds["letters"], report.unreachable
     (5, 57, {})
     """
     tokenizer = open_model(model)
-    history = _find_history(model, tokenizer.model)
     model = tokenizer.model
     _, decoded = tokenizer._decoded
     tokens = {token_id: decoded[token_id] for token_id in model.ordinary if decoded[token_id]}
-    require(tokens, "the model has only special tokens: there is nothing to inspect")
-    n_special = len(model.special_tokens)
-    report = Inspection(
-        title=f"{len(tokenizer):,} tokens, {n_special:,} of them special, {model.kind}",
-        tokens=tokens,
-        kinds=Counter(map(_classify, tokens.values())),
-    )
     with stage("search"):
-        report.unreachable = unreachable_tokens(tokenizer)
+        unreachable = unreachable_tokens(tokenizer)
+
+    def name_of(token_id):
+        return readable(decoded[token_id] or model.vocab[token_id])
+
+    kinds = Counter(map(_classify, tokens.values()))
+    shares = [(kind, n, 100 * n / len(tokens)) for kind, n in kinds.most_common()]
+    longest = sorted(tokens, key=lambda token_id: -len(tokens[token_id]))[:ROWS]
+    longest = [(token_id, name_of(token_id), len(tokens[token_id])) for token_id in longest]
+    lost = []
+    for token_id, ids in itertools.islice(unreachable.items(), ROWS):
+        lost.append((token_id, name_of(token_id), "|".join(map(name_of, ids))))
+    title = f"Tokens that no text can reach: {len(unreachable):,}"
+    n_special = len(model.special_tokens)
+    report = Report(
+        title=f"{len(tokenizer):,} tokens, {n_special:,} of them special, {model.kind}",
+        tables=[
+            Table("Tokens by kind", ("kind", "tokens", "%"), shares),
+            Table("Longest tokens", ("id", "token", "bytes"), longest),
+            Table(title, ("id", "token", "becomes"), lost),
+        ],
+        tokens=tokens,
+        kinds=kinds,
+        unreachable=unreachable,
+        measures={},
+        frequencies=None,
+    )
     if inputs is None:
         return report
     inputs = [inputs] if isinstance(inputs, PathName) else [*inputs]
@@ -14229,8 +14148,6 @@ def inspect_model(
     count_lost(report.title, encoded.n_bytes, encoded.n_kept)
     report.measures = measure(model, encoded)
     report.frequencies = encoded.frequencies(tokenizer.vocab_size)
-    if history:
-        report.glitches = find_glitches(history[0], model.ids, report.frequencies)
     if len(inputs) > 1 and encoded.n_words is not None:  # they can be read again
         rates = []
         for path in inputs:
@@ -14238,6 +14155,7 @@ def inspect_model(
                 part = encode_corpus(tokenizer, path, has_words=False, **options)
                 rates.append(part.n_kept / part.n_tokens)
         report.measures["fewest bytes per token"] = min(rates)
+    report.tables.append(Table("Measures", ("measure", "value"), [*report.measures.items()]))
     return report
 
 
@@ -14253,18 +14171,6 @@ class Curve(Report):
              vocabulary without special tokens, the tokens of the corpus, bytes per token, and the %
              of tokens that 1,000 more would save
     """
-
-    title = "Tokens of the corpus by the size of the vocabulary, without special tokens"
-
-    def tables(self) -> list[Table]:
-        tables = []
-        header = ("vocabulary", "tokens", "bytes/token", "% that 1,000 more save")
-        for name, columns in self.columns.items():
-            sizes = columns[0]
-            is_shown = np.isin(sizes, [sizes[0], sizes[-1], *_SIZES])
-            shown = [column[is_shown].tolist() for column in columns]
-            tables.append(Table(name, header, [*zip(*shown, strict=True)]))
-        return tables
 
     def plot(self, path: PathName | None = None):
         """Draw bytes per token, and the saving by 1,000 more; returns the figure of matplotlib.
@@ -14353,6 +14259,8 @@ def curve(
     [[256, 257, 258], [14, 11, 7], [1.0, 1.27, 2.0]]
     """
     columns = {}
+    tables = []
+    header = ("vocabulary", "tokens", "bytes/token", "% that 1,000 more save")
     options = {"text_field": text_field, "engine": Engine(workers, progress)}
     for name, given in _by_name(models).items():
         tokenizer = open_model(given)
@@ -14365,14 +14273,17 @@ def curve(
             history = _find_history(given, model)
             message = f"{name}: no merge counts: name a BPE that `train` wrote, or also a `corpus`"
             require(history, message)
-            n_tokens = history[0].n_tokens
-            n_bytes = history[1]
+            n_tokens, n_bytes = history
         n_sizes = len(n_tokens)
         sizes = len(model.ordinary) - n_sizes + 1 + np.arange(n_sizes)
         saved = np.full(n_sizes, np.nan)
         saved[:-1000] = 100 - 100 * n_tokens[1000:] / n_tokens[:-1000]
         columns[name] = sizes, n_tokens, n_bytes / n_tokens, saved
-    report = Curve(columns=columns)
+        is_shown = np.isin(sizes, [sizes[0], sizes[-1], *_SIZES])
+        shown = [column[is_shown].tolist() for column in columns[name]]
+        tables.append(Table(name, header, [*zip(*shown, strict=True)]))
+    title = "Tokens of the corpus by the size of the vocabulary, without special tokens"
+    report = Curve(title=title, tables=tables, columns=columns)
     if plot:
         report.plot(plot)
     return report
@@ -14381,38 +14292,6 @@ def curve(
 # compare
 
 COMPARED_WORDS = 10_000  # the most frequent ones
-
-
-class Comparison(Report):
-    """Several models, compared on the same corpora. See `compare`.
-
-    models           their names
-    corpora          their names
-    n_tokens         int64[models, corpora]
-    bytes_per_token  float64[models, corpora], of the text that is in tokens
-    lost             float64[models, corpora], the % of the text that is in no token
-    same             the share of words, weighted by counts, that all models split alike
-    differences      words split differently: a list of (word, count, [its pieces by each model])
-    """
-
-    title = "Models compared"
-
-    def tables(self) -> list[Table]:
-        header = ("model", *self.corpora)
-        least = self.bytes_per_token.min(axis=1)
-        rates = [*zip(self.models, *self.bytes_per_token.T, least, strict=True)]
-        lost = [*zip(self.models, *self.lost.T, strict=True)]
-        words = []
-        for word, n, pieces in self.differences[:ROWS]:
-            shown = ["|".join(map(readable, tokens)) for tokens in pieces]
-            words.append((readable(word), n, *shown))
-        which = f"% of the {COMPARED_WORDS:,} most frequent, weighted"
-        title = f"Words split alike by all: {100 * self.same:.1f} {which}"
-        return [
-            Table("Bytes per token", (*header, "the fewest"), rates),
-            Table("Lost: % of the bytes that are in no token", header, lost),
-            Table(title, ("word", "count", *self.models), words),
-        ]
 
 
 @interruptible
@@ -14424,7 +14303,7 @@ def compare(
     text_field: str | None = None,
     workers: int | Executor | None = None,
     progress: bool = False,
-) -> Comparison:
+) -> Report:
     """Compare models: bytes per token, and words that they split differently.
 
     models  each is a file or a folder of any format, a Tokenizer, or the result of `train`; or
@@ -14436,7 +14315,15 @@ def compare(
     Also text_field, as in a Source; workers and progress, as in an Engine. Words are separated by
     white space, whatever the patterns of the models are. A word is encoded with the one character
     of white space before it. Only cuts inside the word count, as not all models put the space into
-    the token.
+    the token. The report has
+
+    models           their names
+    corpora          their names
+    n_tokens         int64[models, corpora]
+    bytes_per_token  float64[models, corpora], of the text that is in tokens
+    lost             float64[models, corpora], the % of the text that is in no token
+    same             the share of words, weighted by counts, that all models split alike
+    differences      words split differently: a list of (word, count, [its pieces by each model])
 
     $ compare model cl100k_base.tiktoken
     $ compare model other-model --corpus english.txt --corpus code.txt
@@ -14454,15 +14341,9 @@ def compare(
     if corpus is not None:
         corpora = _by_name(corpus)
     engine = Engine(workers, progress)
-    require(tokenizers and corpora, "a comparison needs at least one model and one corpus")
-    special_tokens = {text for model in tokenizers.values() for text in model.special_tokens}
     files = [file for inputs in corpora.values() for file in find_files(inputs)]
-    source = Source(files, r"\s?\S+", sorted(special_tokens), text_field)
     with stage("words"):
-        counts = count(source, engine).words.to_counts()
-        in_order = sorted(sorted(counts), key=counts.get, reverse=True)
-        words = [word for word in in_order if word.decode("utf-8", "replace").strip()]
-        words = words[:COMPARED_WORDS]
+        words = _frequent_words(files, tokenizers, text_field, engine)
     sizes = np.zeros((3, len(tokenizers), len(corpora)), i64)
     n_tokens, n_bytes, n_kept = sizes
     options = {"text_field": text_field, "engine": engine, "has_words": False}
@@ -14472,26 +14353,57 @@ def compare(
             encoded = encode_corpus(tokenizer, inputs, **options)
             sizes[:, row, column] = encoded.n_tokens, encoded.n_bytes, encoded.n_kept
         count_lost(name, n_bytes[row].sum(), n_kept[row].sum())
-        ids_of_words = tokenizer.encode_batch(words, "none")
+        ids_of_words = tokenizer.encode_batch([*words], "none")
         splits.append([_pieces(tokenizer, ids) for ids in ids_of_words])
+    rates = n_kept / n_tokens
+    lost = 100 - 100 * n_kept / n_bytes
     differences = []
-    for word, *pieces in zip(words, *splits, strict=True):
+    for (word, n), *pieces in zip(words.items(), *splits, strict=True):
         cuts = {tuple(map(len, tokens)) for tokens in pieces}
         if len(cuts) > 1:
-            differences.append((word, counts[word], pieces))
-    n_different = sum(n for _, n, _ in differences)
-    report = Comparison(
+            differences.append((word, n, pieces))
+    same = 1 - sum(n for _, n, _ in differences) / max(sum(words.values()), 1)
+    shown = []
+    for word, n, pieces in differences[:ROWS]:
+        shown.append((readable(word), n, *("|".join(map(readable, tokens)) for tokens in pieces)))
+    header = ("model", *corpora)
+    title = f"Words split alike by all: {100 * same:.1f} % of the {COMPARED_WORDS:,} most frequent"
+    report = Report(
+        title="Models compared",
+        tables=[
+            Table(
+                "Bytes per token",
+                (*header, "the fewest"),
+                [*zip(tokenizers, *rates.T, rates.min(axis=1), strict=True)],
+            ),
+            Table(
+                "Lost: % of the bytes that are in no token",
+                header,
+                [*zip(tokenizers, *lost.T, strict=True)],
+            ),
+            Table(f"{title}, weighted", ("word", "count", *tokenizers), shown),
+        ],
         models=[*tokenizers],
         corpora=[*corpora],
         n_tokens=n_tokens,
-        bytes_per_token=n_kept / n_tokens,
-        lost=100 - 100 * n_kept / n_bytes,
-        same=1 - n_different / max(sum(map(counts.get, words)), 1),
+        bytes_per_token=rates,
+        lost=lost,
+        same=same,
         differences=differences,
     )
     if html:
         write_page(html, report)
     return report
+
+
+def _frequent_words(files, tokenizers, text_field, engine):
+    """Count the most frequent words of files, {word: its count}."""
+    special_tokens = {text for model in tokenizers.values() for text in model.special_tokens}
+    source = Source(files, r"\s?\S+", sorted(special_tokens), text_field)
+    counts = count(source, engine).words.to_counts()
+    in_order = sorted(sorted(counts), key=counts.get, reverse=True)
+    words = [word for word in in_order if word.decode("utf-8", "replace").strip()]
+    return {word: counts[word] for word in words[:COMPARED_WORDS]}
 
 
 def _pieces(tokenizer, ids):

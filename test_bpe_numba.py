@@ -641,7 +641,7 @@ def test_public_names_are_few_and_explained_by_examples():
     # of a kind of one's own, whose file docs/inside.md has as a whole
     parts = {"kernel", "struct", "make_trie", "read_vocab", "trie_child", "vocab_names"}
     # the examples of the functions that return them
-    results = {"Comparison", "Curve", "DecodeStream", "Encoded", "Inspection", "View"}
+    results = {"Curve", "DecodeStream", "Encoded", "Report", "View"}
     for name in {*bpe.__all__} - parts - results:
         value = getattr(bpe, name)
         assert not callable(value) or ">>> " in inspect.getdoc(value), name
@@ -6857,7 +6857,6 @@ def test_a_notebook_of_the_pages_blocks_shows_their_results(tmp_path):
     pages = [cell.outputs[-1].data for cell in notebook.cells[-len(shown) :]]
     assert "image/png" in pages.pop(4)
     assert all("<h" in page["text/html"] for page in pages)
-    assert "not known" not in str(pages[0]) and "known only with" in pages[2]["text/html"]
     assert "bpe-400" in pages[3]["text/html"] and "bpe-400 (2)" in pages[4]["text/html"]
 
 
@@ -7179,22 +7178,23 @@ def some_prose(library):
 
 
 def test_damaged_bytes_of_a_saved_training_change_nothing_or_are_refused(some_prose, tmp_path):
-    tokenizer, training, _ = some_prose
+    training = some_prose[1]
     training.save(tmp_path)
     path = tmp_path / "training.npz"
     whole = path.read_bytes()
+    expected = bpe.curve(training).columns["bpe-1500"][:3]
     n_refused = 0
     for place in range(0, len(whole), len(whole) // 40):
         data = bytearray(whole)
         data[place] ^= 0x55
         path.write_bytes(data)
         try:
-            learned, n_bytes = bpe.load_learned(tmp_path, tokenizer.model)
+            columns = bpe.curve(tmp_path).columns[str(tmp_path)]
         except bpe.InputError as error:
             assert "training.npz: " in str(error)
             n_refused += 1
         else:
-            assert learned.tokens == training.learned.tokens and n_bytes == training.counted.n_bytes
+            assert all(map(np.array_equal, columns[:3], expected))
     assert n_refused > 20
 
 
@@ -7285,17 +7285,7 @@ def test_a_token_that_becomes_the_unknown_token_is_listed_with_its_id():
     vocab = {0: b"[UNK]", 1: b"a", 2: b"b" * 101}  # words of more than 100 characters are unknown
     model = bpe.Model(vocab, None, ["[UNK]"], "bert", "wordpiece", alphabet="characters")
     model = dataclasses.replace(model, unk_token="[UNK]")
-    assert "<id 0>" in str(bpe.inspect_model(bpe.Tokenizer.from_model(model)))
-
-
-def test_glitch_candidates_were_made_often_and_are_used_rarely():
-    counts = {b"abc": 5000, b"abd": 3000, b"ab": 2, b"xy": 9}
-    learned = bpe.learn(bpe.Words.from_counts(counts), 260)
-    ids = {token: id for id, token in enumerate(learned.tokens)}
-    uses = np.full(260, 9)
-    uses[ids[b"ab"]] = 2
-    assert bpe.find_glitches(learned, ids, uses) == [(ids[b"ab"], 8002, 2)]
-    assert bpe.find_glitches(learned, ids, np.full(260, 9)) == []
+    assert "| [UNK]" in str(bpe.inspect_model(bpe.Tokenizer.from_model(model)))
 
 
 RARE_LEFT_OUT = {"alphabet": "characters", "coverage": 0.9}
@@ -7328,7 +7318,7 @@ def test_bytes_per_token_are_the_same_in_all_places(library, some_prose, tmp_pat
     some_prose[1].save(folder)
     training.tokenizer.save(folder)
     with refusal(r"training\.npz: belongs to another model"):
-        bpe.load_learned(folder, bpe.load_model(folder))
+        bpe.curve(folder)
     training.save(folder)
     inspection = bpe.inspect_model(folder, file)
     names = ("bytes per token", "lost bytes", "unknown bytes")
@@ -7339,14 +7329,11 @@ def test_bytes_per_token_are_the_same_in_all_places(library, some_prose, tmp_pat
     encoded = bpe.encode_files(folder, file, tmp_path / "a.npy", workers=1)
     assert read_json(tmp_path / "a.npy.json")["lost"] == encoded.lost == n_lost
     if training.tokenizer.model.kind == "bpe":
-        assert inspection.glitches is not None
-        learned, _ = bpe.load_learned(folder, training.tokenizer.model)
-        assert all(map(np.array_equal, learned, training.history[0]))
         ((sizes, _, rates, _),) = bpe.curve(folder).columns.values()
         assert rates[-1] == rate and sizes[-1] == len(training.tokenizer.model.ordinary)
         assert bpe.curve(folder, file).columns[str(folder)][0].tolist() == sizes.tolist()
     else:
-        assert inspection.glitches is None and not (folder / "training.npz").exists()
+        assert not (folder / "training.npz").exists()
         with refusal("no merge counts: name a BPE that `train` wrote"):
             bpe.curve([folder])
 
@@ -7406,8 +7393,8 @@ def test_a_training_a_tokenizer_and_a_path_are_models_alike(some_prose, tmp_path
 
 def test_tables_are_frames_with_numbers(reports):
     pytest.importorskip("pandas")
-    number = {"id", "bytes", "tokens", "%", "made", "used", "vocabulary", "bytes/token", "b"}
-    for table in chain.from_iterable(report.tables() for report in reports):
+    number = {"id", "bytes", "tokens", "%", "vocabulary", "bytes/token", "b"}
+    for table in chain.from_iterable(report.tables for report in reports):
         frame = table.to_pandas()
         assert frame.shape == (len(table.rows), len(table.header))
         assert [*frame.columns] == [*table.header]
@@ -7619,8 +7606,8 @@ def test_a_notebook_shows_tables_as_they_are(reports):
     assert cells.of("h4") == ["Tokens of <a>"]
     assert cells.of("td") == ["token", "n", "<E4>|__init__", "1", "$x$ `y` #", "2"]
     for report in reports:
-        assert Cells(report._repr_html_()).of("h4") == [table.title for table in report.tables()]
-        for row in chain.from_iterable(table.rows for table in report.tables()):
+        assert Cells(report._repr_html_()).of("h4") == [table.title for table in report.tables]
+        for row in chain.from_iterable(table.rows for table in report.tables):
             assert all(isinstance(cell, (str, int, float, np.number, type(None))) for cell in row)
 
 
@@ -7882,7 +7869,6 @@ SOME_FILES = {
     "bad.npy": b"nonsense\n",
     "odd.bin": b"abc",
     "a.tiktoken": b"IQ== 0\n",
-    "short/training.npz": b"PK",
 }
 # Files of models: their names, what is in them, and the message.
 BAD_MODELS = [
@@ -8153,10 +8139,9 @@ REFUSED_CALLS = [
     # Files of models.
     (lambda: bpe.Tokenizer.load("a.tiktoken", encoding="gpt5"), "no encoding is named 'gpt5'"),
     (lambda: bpe.Tokenizer.load("bytes", pattern="gpt2"), "has its own: omit `pattern`"),
-    (lambda: bpe.load_learned(Path("short"), plain().model), "not a whole record of a training"),
     (lambda: bpe.transformers_config(["<s>"], eos_token="<x>"), "is not a special token"),
     (lambda: bpe.transformers_config(["<s>"], chat_template="chatml"), "im_start"),
-    (lambda: bpe.compare(plain(), []), "at least one model and one corpus"),
+    (lambda: bpe.compare(plain(), []), "no file is named"),
     (lambda: bpe.curve(bpe.train(counts=HELLO, vocab_size=258)).plot("a.xyz"), "name a .png, .svg"),
 ]
 REFUSED_CALLS += [
