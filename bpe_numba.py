@@ -1282,13 +1282,16 @@ class Split(NamedTuple):
             return self.regex
         if self.behavior == "contiguous":
             return f"(?:{self.regex})+"
-        if not _is_one_character(self.regex):
-            raise Unsupported("it looks for more than one character")
         match = f"(?:{self.regex})"
         other = rf"(?:(?!{self.regex})[\s\S])"
-        if (self.behavior == "merged_with_previous") != self.invert:
+        if self.joins_before:
             return f"{other}*{match}|{other}+"
         return f"{match}{other}*|{other}+"
+
+    @property
+    def joins_before(self) -> bool:
+        """Whether a match that is joined to the text beside it takes the text before it."""
+        return (self.behavior == "merged_with_previous") != self.invert
 
 
 MARK = "▁"  # SentencePiece writes it for a space
@@ -1755,6 +1758,9 @@ def _parse(source, sources):
             part = _alternatives(sequences)
             sequences, fold, opened = groups.pop()
             if opened["look"]:
+                match part:
+                    case (("repeat", first, 1, *_),):  # the first of a run tells
+                        part = first
                 refuse_if(not _takes_one_character(part), "a lookahead at more than one character")
                 inner = source[opened.end() : token.start()]
                 part = character("lookahead", inner, opened["look"] == "=")
@@ -2328,13 +2334,16 @@ class _CutPass(NamedTuple):
         return FlatText.join(parts, meanings)
 
     def _cut(self, text):
-        """Cut a text where matches of the expression begin or end."""
+        """Cut a text where matches of the expression begin or end, as the behavior says."""
         borders = {0, len(text)}
+        sides = slice(None)
+        if self.split.behavior != "isolated":
+            sides = slice(1, 2) if self.split.joins_before else slice(1)
         position = 0
         search = regex.compile(self.split.regex).search
         with _time_limit(self.split.regex, text) as seconds:
             while position < len(text) and (match := search(text, position, timeout=seconds)):
-                borders.update(match.span())
+                borders.update(match.span()[sides])
                 # An empty match after another one is ignored, as in Oniguruma.
                 position = match.end() + (not match[0])
         return [text[start:stop] for start, stop in itertools.pairwise(sorted(borders))] or [text]
@@ -2528,7 +2537,7 @@ def _compile_split(split):
         table = _compile_pattern(split.pieces)
     except Unsupported as error:
         require(
-            split.behavior == "isolated",
+            split.behavior not in ("removed", "contiguous"),
             f"a Split that is {split.behavior} by {shown!r} is not supported: {error}",
         )
         warning = "the pattern is left to the `regex` package, which is some 50 times slower"

@@ -1260,7 +1260,7 @@ SPLIT_REGEXES += ["b*?c", r"\p{N}{1,3}", r"[一-龥]+|[a-e]+", r"[^\r\n]+"]
 ANY_SPLITS = [
     (Split(Regex(r), how, invert), bpe.Split(r, how, invert))
     for r, how, invert in itertools.product(SPLIT_REGEXES, bpe.BEHAVIORS, [False, True])
-    if how == "isolated" or r == "a" or (how == "contiguous" and r[:2] != "(?")
+    if r == "a" or (how != "removed" and (how != "contiguous" or r[:2] != "(?"))
 ]
 METASPACES = [
     (P.Metaspace(*options), metaspace(*options))
@@ -1347,6 +1347,7 @@ def tiktoken_patterns():
 RARE = [(r"(?:s)|[^\n]|[^a]", "a|a"), (r"(?i:s)|[^\n]|[^a]", "a|a"), ([*"abcdef"], "a|b|c|d|e|f")]
 RARE += [(bpe.Split(r"\+", "merged_with_previous"), "a+|+|b")]
 RARE += [(bpe.Split("(?!x)[a-z]", "contiguous"), "a|x|bc")]
+RARE += [(bpe.Split("(?!x)[a-z]+", "merged_with_previous"), "x1axb|1c")]
 
 
 @pytest.mark.parametrize("steps, words", RARE)
@@ -7992,7 +7993,6 @@ REFUSED_ARGUMENTS = {
         ("gpt9", "no pattern is named 'gpt9'; there are gpt2, cl100k"),
         ("(?:" * 300 + "a" + ")" * 300, "does not compile"),
         (bpe.Split("(?=x)", "contiguous"), "is not supported"),
-        (bpe.Split("(?!x)[a-z]+", "merged_with_previous"), "is not supported"),
         (bpe.Split("a", "dropped"), "no behavior is named 'dropped'; there are isolated, removed"),
         (bpe.Metaspace("ab"), "one character for a space, not 'ab'"),
     ],
