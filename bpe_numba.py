@@ -2401,6 +2401,7 @@ class Pattern:
         self.parts = [
             PATTERNS.get(step, step) if isinstance(step, str) else step for step in sources
         ]
+        require(self.parts, 'a pattern has no steps: "none" leaves texts whole')
         self.steps = tuple(itertools.chain.from_iterable(map(_plain_steps, self.parts)))
         self.source = self.steps[0] if len(self.steps) == 1 else self.steps
         self.name = PATTERN_NAMES.get(self.steps)
@@ -4272,8 +4273,8 @@ def _local_files(path):
     files = sorted(filter(Path.is_file, map(Path, glob.glob(name, recursive=True))))
     require(
         files,
-        f"{name[:80]}: no such file or folder, and no file matches it; a text goes into a file, "
-        "or in Python into `train` as texts=[…]",
+        f"{name[:80]}: no such file or folder, and no file matches it; a text itself goes into a "
+        "file, or in Python into train(texts=[…]) or Tokenizer.encode",
     )
     return files
 
@@ -9564,8 +9565,9 @@ def _read_gpt2_pair(data, file, special_tokens, pattern, config):
     is_named = "merges" in file.name or file.suffix == ".bpe"
     require(is_named or re.match(rb"#version|" + _VOCAB, data), f"{file}: {_NO_MODEL}")
     raise InputError(
-        f"{file}: GPT-2 has two files, a vocabulary and merges, with names that end in vocab.json "
-        f"and merges.txt: one is missing, as in folders of Marian{_ELSEWHERE}"
+        f"{file}: not a tokenizer.json, since it has no model; and if it is one of GPT-2's two "
+        "files, a vocabulary and merges with names that end in vocab.json and merges.txt, the "
+        f"other is missing, as in folders of Marian{_ELSEWHERE}"
     )
 
 
@@ -10146,9 +10148,12 @@ def read_huggingface(content):
     with contextlib.suppress(InputError):
         added_ids = model.added_ids
     if any(added_ids):
-        kept.append("post_processor (unless `add_special_tokens` is set)")
+        kept.append("post_processor")
     if kept:
-        note(f"{' and '.join(kept)} of a tokenizer.json: kept, but not applied by `encode`")
+        note(
+            f"{' and '.join(kept)} of a tokenizer.json: `encode` follows its own options instead, "
+            "such as `add_special_tokens`"
+        )
     return model
 
 
@@ -10178,7 +10183,10 @@ _FLAGS = AddedToken._fields[:5]  # in a tokenizer.json
 
 def _read_flags(token):
     """Read an AddedToken from an object."""
-    return AddedToken(**{name: token[name] for name in _FLAGS if name in token})
+    flags = {name: token[name] for name in _FLAGS if name in token}
+    is_read = {*flags.values()} <= {True, False}
+    require(is_read, f"a flag of an added token is not true or false: {flags}")
+    return AddedToken(**flags)
 
 
 def _read_added_tokens(added):
@@ -12802,7 +12810,7 @@ def train(
     source = start.source(None if words_files else files, text_field, skip_bad_lines)
     _check_settings(files, words_files, settings, source)
     if out is not None:
-        _check_folder(out)
+        check_writable(as_path(out))
     workers = engine.n_workers
     with stage("compile"):
         start.compile(source, options, workers)
@@ -12814,6 +12822,8 @@ def train(
         spent.n_bytes = counted.n_bytes * bool(source.files)
     words = counted.words
     require(len(words.counts), f"no text to learn from in {_name_some(files)}")
+    if out and Path(out, "tokenizer.json").exists():
+        note(f"{out}: the model in this folder will be replaced when the new one is complete")
     with stage("learn"):
         more = {"workers": workers, "progress": progress}
         learned = start.learn(words, vocab_size, options, coverage, required_chars, **more)
@@ -12850,13 +12860,6 @@ def _begin(given, settings, template, roles):
     if template is not None:
         model.post_processor = template_processing(template, model.special_tokens)
     return start
-
-
-def _check_folder(out):
-    """Check a folder for a model before the work; a note says if it has one."""
-    check_writable(as_path(out))
-    if Path(out, "tokenizer.json").exists():
-        note(f"{out}: the model in this folder will be replaced when the new one is complete")
 
 
 class Family(NamedTuple):
@@ -13555,8 +13558,7 @@ def _count_inputs(source, inputs, words_files, balance, weights, engine, max_wor
     require(is_power, f"`balance` is a number from 0 to 1, not {balance}")
     names = [*map(str, inputs)]
     n = len(names) if balance is None else 0
-    message = f"{n} `weights` are needed for {len(names)} `inputs`, or a `balance`"
-    require(len(weights) == n, message)
+    require(len(weights) == n, "each of `inputs` needs its `weights`, or all together a `balance`")
     texts = (dataclasses.replace(source, files=path) for path in inputs)
     parts = words_files or [count(text, engine, (), max_words) for text in texts]
     sizes = np.array([part.words.n_tokens for part in parts])
