@@ -14191,7 +14191,7 @@ class Curve(Report):
         suffix = Path(path or "curve.png").suffix
         require(suffix in (".png", ".svg", ".pdf"), f"{path}: name a .png, .svg or .pdf file")
         pyplot = import_optional("matplotlib.pyplot")
-        with pyplot.rc_context({"font.size": 9}):
+        with pyplot.rc_context({"font.size": 9, "svg.hashsalt": "curve"}):
             figure, (left, right) = pyplot.subplots(1, 2, figsize=(7, 3), layout="constrained")
             pyplot.close(figure)  # else a notebook shows it twice
             left.set(xlabel="vocabulary", ylabel="bytes per token")
@@ -14201,9 +14201,10 @@ class Curve(Report):
                 label = name.replace("$", r"\$")  # $ begins a formula
                 left.semilogx(sizes, rates, base=2, label=label)
                 right.semilogx(sizes[:-1000], saved[:-1000], base=2)
-            numbers = import_optional("matplotlib.ticker").LogFormatter  # else 6 × 10¹
-            right.yaxis.set_major_formatter(numbers())
-            right.yaxis.set_minor_formatter(numbers())
+            places = import_optional("matplotlib.ticker").LogLocator(subs=(1, 2, 3, 5))
+            right.yaxis.set_major_locator(places)
+            right.yaxis.set_major_formatter("{x:g}")  # else 6 × 10¹
+            right.minorticks_off()
             if not any(line.get_xdata().size for line in right.lines):
                 right.remove()  # there are not 1,000 more
             if len(self.columns) > 1:
