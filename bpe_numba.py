@@ -86,7 +86,6 @@ if __name__ == "__main__":
 
 import argparse
 import base64
-import binascii
 import bz2
 import codecs
 import contextlib
@@ -9174,11 +9173,9 @@ LARGEST_FILE = 1 << 28  # bytes of a model file; the largest tokenizer.json has 
 
 def _read_limited(path):
     """Read a model file; raises InputError if it is too large to be one."""
-    with open(path, "rb") as file:
-        data = file.read(LARGEST_FILE + 1)
-    if len(data) > LARGEST_FILE:
-        raise InputError(f"{path}: has more than {LARGEST_FILE >> 20} MB: it is not a tokenizer")
-    return data.removeprefix(codecs.BOM_UTF8)
+    size = os.path.getsize(path)
+    require(size <= LARGEST_FILE, f"{path}: has {size >> 20} MB: it is not a tokenizer")
+    return Path(path).read_bytes().removeprefix(codecs.BOM_UTF8)
 
 
 def _read_text(path):
@@ -9232,20 +9229,17 @@ reserved_special_token_3:248
 
 def _published(entry):
     """Read an entry of _PUBLISHED; returns its name and a RankFile."""
-    name, pattern, digest, *words = entry.split()
+
+    def numbered(word):
+        return " ".join(f"{word[1]}{number}" for number in range(int(word[2]), int(word[3])))
+
+    name, pattern, digest, *words = re.sub(r"(\S+_)(\d+):(\d+)", numbered, entry).split()
     special_tokens = {}
-    token_id = 0
     for word in words:
-        stem, numbers = re.fullmatch(r"(.*?)(\d+:\d+)?", word).groups()
         if word.isdigit():
-            token_id = int(word)
-            continue
-        names = [stem]
-        if numbers:
-            names = [f"{stem}{number}" for number in range(*map(int, numbers.split(":")))]
-        for special in names:
-            special_tokens[f"<|{special}|>"] = token_id
-            token_id += 1
+            ids = itertools.count(int(word))
+        else:
+            special_tokens[f"<|{word}|>"] = next(ids)
     return name, RankFile(pattern, special_tokens, digest)
 
 
@@ -9311,6 +9305,13 @@ def _refuse(feature, is_there):
     require(not is_there, f"{feature} is not supported")
 
 
+def _by_id(ids, tokens):
+    """Return id -> token, without an empty token, which no text becomes."""
+    if len(set(ids)) < len(ids):
+        raise InputError(f"several tokens have the id {_repeated(ids)}")
+    return {token_id: token for token_id, token in zip(ids, tokens, strict=True) if token}
+
+
 def read_vocab(names: Ids, alphabet: str = "characters", texts: Iterable[str] = ()) -> Vocab:
     """Read a vocabulary from a file; returns id -> token, without an empty token.
 
@@ -9321,13 +9322,9 @@ def read_vocab(names: Ids, alphabet: str = "characters", texts: Iterable[str] = 
     texts = set(texts)
     others = [name for name in names if name not in texts]
     tokens = dict(zip(others, _read_names(others, alphabet), strict=True))
-    vocab = {}
-    for name, token_id in names.items():
-        vocab[token_id] = tokens.get(name) or name.encode("utf-8", "surrogatepass")
-    if len(vocab) < len(names):
-        raise InputError(f"several tokens have the id {_repeated(names.values())}")
-    # No text becomes an empty token.
-    return {token_id: token for token_id, token in vocab.items() if token}
+    for name in texts.intersection(names):
+        tokens[name] = name.encode("utf-8", "surrogatepass")
+    return _by_id([*names.values()], map(tokens.get, names))
 
 
 def _read_merges(pairs, alphabet="bytes", skipped=frozenset()):
@@ -9551,7 +9548,7 @@ def read_gpt2(vocab_path, merges_path, special_tokens, pattern, threshold=0):
     return model
 
 
-def _read_gpt2_pair(data, file, special_tokens, pattern, config):
+def _read_gpt2_pair(data, file, config, special_tokens=None, pattern=None):
     """Read one of GPT-2's two files, and the other one in the same folder."""
     cut = _BYTE_LEVEL if config.get("add_prefix_space") else "gpt2"
     for vocab, merges in (("vocab.json", "merges.txt"), ("encoder.json", "vocab.bpe")):
@@ -9593,20 +9590,20 @@ def write_gpt2(model):
 _RANK = rb"(?:=|(?:[A-Za-z\d+/]{4})*[A-Za-z\d+/]{2}(?:==|[A-Za-z\d+/][A-Za-z\d+/=])) \d{1,8}\r?\n"
 
 
-def read_tiktoken(data, file, encoding, pattern, special_tokens):
+def read_tiktoken(data, file, _, encoding=None, pattern=None, special_tokens=None):
     """Read a rank file, which lacks its pattern and its special tokens.
 
     The caller gives them, or they come from the .json file that `save` wrote, or from the RankFile
     that is named or has the same digest.
     """
     data = data.rstrip() + b"\n"
-    vocab = _parse_ranks(data, file)
+    vocab = _parse_ranks(data)
     facts = _read_beside(_sidecar(file))
     if encoding is not None:
         require_known("encoding", encoding, ENCODINGS)
         facts = ENCODINGS[encoding]._asdict()
     elif not facts and pattern is None:
-        facts = _find_encoding(data, file, special_tokens is not None)._asdict()
+        facts = _find_encoding(data, file)._asdict()
     if special_tokens is None:
         special_tokens = facts.get("special_tokens")
     pattern = pattern or facts["pattern"]
@@ -9623,7 +9620,7 @@ _TEKKEN_TOKENS = (
 )
 
 
-def read_tekken(data, file):
+def read_tekken(data, file, _):
     """Read Mistral's tekken.json: ranks in JSON. The ids of special tokens come first."""
     content = read_json(data, file)
     facts = content["config"]
@@ -9641,40 +9638,28 @@ def read_tekken(data, file):
     return Model(vocab, None, special_tokens, pattern, config=config)
 
 
-def _parse_ranks(data, file):
-    """Read a rank file; returns id -> token, without an empty token."""
-    end = re.match(b"(?:" + _RANK + b")*+", data).end()  # of the good lines
-    line = data.count(b"\n", 0, end) + 1
-    require(end == len(data), f"{file}, line {line}: not a token in base64 and its id")
-    fields = data.split()
-    ids = list(map(int, fields[1::2]))
-    tokens = map(binascii.a2b_base64, fields[::2])
-    vocab = {token_id: token for token_id, token in zip(ids, tokens, strict=True) if token}
-    if len(set(ids)) < len(ids):
-        raise InputError(f"{file}: the id {_repeated(ids)} appears twice")
-    return vocab
+def _parse_ranks(data):
+    """Read a rank file; returns id -> token."""
+    rows = [line.split() for line in data.splitlines()]
+    tokens = [base64.b64decode(token) for token, _ in rows]
+    return _by_id([int(rank) for _, rank in rows], tokens)
 
 
-def _find_encoding(data, file, has_specials):
+def _find_encoding(data, file):
     """Find the RankFile of a published rank file, by its digest.
 
     Several encodings have one file, but different special tokens. Then the name of the file
-    decides; any of them will do if the caller gives the special tokens (`has_specials`).
+    decides.
     """
     digest = hashlib.sha256(data.replace(b"\r\n", b"\n")).hexdigest()
-    found = {name: encoding for name, encoding in ENCODINGS.items() if encoding.digest == digest}
+    found = {name: own for name, own in ENCODINGS.items() if own.digest == digest}
+    encodings = [found[file.stem]] if file.stem in found else [*found.values()]
     require(
-        found,
-        f"{file}: a rank file does not say its pattern: name it (`pattern`), or the encoding "
-        f"(`encoding`): {', '.join(ENCODINGS)}",
+        encodings and all(own == encodings[0] for own in encodings),
+        f"{file}: a rank file does not say its pattern and special tokens: name them (`pattern`), "
+        f"or the encoding (`encoding`): {', '.join(found or ENCODINGS)}",
     )
-    encoding = found.get(file.stem) or next(iter(found.values()))
-    require(
-        has_specials or file.stem in found or all(one == encoding for one in found.values()),
-        f"{file}: {' and '.join(found)} have the same ranks but different special tokens: name one "
-        "(`encoding`)",
-    )
-    return encoding
+    return encodings[0]
 
 
 @naming_file("tiktoken cannot represent this tokenizer")
@@ -10252,7 +10237,7 @@ def _sentencepiece_decoder(proto):
     return list(filter(None, steps))
 
 
-def read_sentencepiece(data):
+def read_sentencepiece(data, *_):
     """Read a SentencePiece model, Unigram or BPE.
 
     The user-defined symbols of a BPE become special tokens, which are found in normalized text
@@ -10595,12 +10580,12 @@ def transformers_config(
 class Format(NamedTuple):
     """A format of files."""
 
-    # Its parameters are some of these, by name: data, the bytes of the file; file, its path;
-    # config, as from `_read_config`; and the options of `load_model`.
+    # The parameters are the bytes of the file, its path, and a config as from `_read_config`.
     read: Callable
     write: Callable | None  # (model) -> {name of a file: content}; None: it is only read
     file: str  # the name of its first file
     sign: bytes  # an expression that matches the beginning of its files
+    options: Collection[str] = ()  # those of `load_model` that `read` has, too
 
 
 _NO_MODEL = (
@@ -10613,7 +10598,7 @@ _TEKKEN = rb'(?s)\s*\{.{0,4000}?"default_num_special_tokens"'
 # A file has the first format whose sign matches.
 FORMATS = {
     "huggingface": Format(
-        lambda data, file: read_huggingface(read_json(data, file)),
+        lambda data, file, _: read_huggingface(read_json(data, file)),
         write_huggingface,
         "tokenizer.json",
         rb"(?!" + _VOCAB + rb"|" + _TEKKEN + rb")\s*\{",
@@ -10624,8 +10609,15 @@ FORMATS = {
         write_gpt2,
         "vocab.json",
         rb"#version|(?!" + _RANK + rb")\S+ \S+\r?\n|" + _VOCAB,
+        {"pattern", "special_tokens"},
     ),
-    "tiktoken": Format(read_tiktoken, write_tiktoken, "tokenizer.tiktoken", _RANK),
+    "tiktoken": Format(
+        read_tiktoken,
+        write_tiktoken,
+        "tokenizer.tiktoken",
+        _RANK,
+        {"encoding", "pattern", "special_tokens"},
+    ),
     # A ModelProto begins with its pieces. The tag of this field is the byte of a newline; those of
     # the score and the type of the first piece are 0x15 and 0x18.
     "sentencepiece": Format(
@@ -10640,8 +10632,7 @@ def find_model(name):
     """Find the file of a model by a path or, if there is none, by a name of Hugging Face's hub.
 
     Tokenizers of other libraries are returned as they are. In a folder, the names that `save`
-    writes are tried first, one by one. Later, several names are tried together: the folder must
-    have a single file with one of them.
+    writes are tried first, one by one. Otherwise the folder must have a single file of a model.
     """
     if not isinstance(name, PathName):
         return name
@@ -10651,7 +10642,7 @@ def find_model(name):
     if not path.is_dir():
         return _find_on_hub(str(name))
     groups = [[form.file] for form in FORMATS.values()]
-    groups += ["encoder.json"], ["*.tiktoken", "*tokenizer.json"], ["*.model", "*vocab.txt"]
+    groups.append(["encoder.json", "*.tiktoken", "*tokenizer.json", "*.model", "*vocab.txt"])
     for patterns in groups:
         files = [file for pattern in patterns for file in path.glob(pattern)]
         if len(files) == 1:
@@ -10661,23 +10652,21 @@ def find_model(name):
     )
 
 
-def load_model(path, *, encoding=None, pattern=None, special_tokens=None):
+def load_model(path, **options):
     """Read a model from a file, folder, the hub, or a library's tokenizer; see Tokenizer.load."""
-    options = {"encoding": encoding, "pattern": pattern, "special_tokens": special_tokens}
+    options = {name: value for name, value in options.items() if value is not None}
     file = find_model(path)
     if not isinstance(file, Path):
-        require(not any(options.values()), "a tokenizer of a library has its own: omit `pattern`")
+        require(not options, "a tokenizer of a library has its own: omit `pattern`")
         return _model_of(file)
     data = _read_limited(file)
     config = _read_config(file)
     form = next((form for form in FORMATS.values() if regex.match(form.sign, data)), None)
     require(form, f"{file}: {_NO_MODEL}")
-    for name in options.keys() - inspect.signature(form.read).parameters.keys():
-        if options[name] is not None:
-            raise InputError(f"{file}: a file like {form.file} has its own: omit `{name}`")
+    for name in options.keys() - form.options:
+        raise InputError(f"{file}: a file like {form.file} has its own: omit `{name}`")
     with naming_file(file):
-        model = call_with(form.read, data=data, file=file, config=config, **options)
-        model = _with_folder(model, file, config)
+        model = _with_folder(form.read(data, file, config, **options), file, config)
         if form not in (FORMATS["huggingface"], FORMATS["bert"]):  # in transformers, they have none
             _add_sides(model)
     names = [*_UNHEEDED][: None if form.read is read_sentencepiece else 1]
@@ -10692,11 +10681,11 @@ def load_model(path, *, encoding=None, pattern=None, special_tokens=None):
     return model
 
 
-# The files of a model in a repository of the hub: the first that is there has its vocabulary.
-_HUB_VOCABULARIES = ("tokenizer.json", "tokenizer.model", "spiece.model",
-                     "sentencepiece.bpe.model", "vocab.json", "vocab.txt")  # fmt: skip
-_HUB_FILES = (*_HUB_VOCABULARIES, "merges.txt", "tokenizer_config.json", "config.json",
-              "added_tokens.json", "special_tokens_map.json", "chat_template.jinja")  # fmt: skip
+# The files that are downloaded from a repository of the hub.
+_HUB_FILES = ("tokenizer.json", "tekken.json", "vocab.json", "tokenizer.model", "vocab.txt",
+              "spiece.model", "sentencepiece.bpe.model", "merges.txt", "tokenizer_config.json",
+              "config.json", "added_tokens.json", "special_tokens_map.json", "chat_template.jinja",
+              "additional_chat_templates/*.jinja")  # fmt: skip
 
 
 def _find_on_hub(name):
@@ -10707,29 +10696,23 @@ def _find_on_hub(name):
     folder here is a mistyped path.
     """
     missing = f"{name}: no such file or folder"
-    is_path = name.endswith((".json", ".txt", ".model", ".tiktoken"))
-    is_path |= os.path.exists(os.path.dirname(name))
-    require(not is_path and re.fullmatch(r"\w[\w.-]*/[\w.-]+", name), missing)
-    files = {}
+    is_name = re.fullmatch(r"\w[\w.-]*/[\w.-]+", name)
+    require(is_name and not os.path.exists(os.path.dirname(name)), missing)
     try:
         hub = importlib.import_module("huggingface_hub")
-        cached = {file: hub.try_to_load_from_cache(name, file) for file in _HUB_FILES}
-        files = {file: path for file, path in cached.items() if isinstance(path, str)}
-        if not files.keys() >= {"tokenizer.json", "tokenizer_config.json"}:
-            # This fails at once without a network, while a download tries again for 23 s.
-            names = {file.rfilename for file in hub.model_info(name, timeout=10).siblings}
-            files = {file: hub.hf_hub_download(name, file) for file in _HUB_FILES if file in names}
+        download = functools.partial(hub.snapshot_download, name, allow_patterns=_HUB_FILES)
+        with contextlib.suppress(OSError):
+            file = Path(download(local_files_only=True), "tokenizer.json")
+            if file.is_file() and file.with_name("tokenizer_config.json").is_file():
+                return file
+        folder = download()
     except Exception as error:  # the version of the package decides which errors it raises
-        if not files:
-            reason = " ".join(str(error).split())
-            raise InputError(
-                f"{missing}; a name of the hub needs a network and pip install huggingface_hub "
-                f"({reason:.200}); or download "
-                f"https://huggingface.co/{name}/resolve/main/tokenizer.json"
-            ) from None
-    vocabularies = [files[file] for file in _HUB_VOCABULARIES if file in files]
-    require(vocabularies, f"{name}: here is no {', '.join(_HUB_VOCABULARIES)}")
-    return Path(vocabularies[0])
+        reason = " ".join(str(error).split())
+        raise InputError(
+            f"{missing}; a name of the hub needs a network and pip install huggingface_hub "
+            f"({reason:.200}); or download https://huggingface.co/{name}/resolve/main/tokenizer.json"
+        ) from None
+    return find_model(folder)
 
 
 def _model_of(tokenizer):
@@ -10774,17 +10757,12 @@ def save_model(model, path, format=None):
         require(format != "gpt2", f"{path}: GPT-2's format has two files: name a folder for them")
         # Two models in one folder share no file.
         own = "" if path.name == form.file else f"{path.stem}."
-        atomic_write_all(
-            path.parent,
-            {
-                name.replace(form.file, path.name) if form.file in name else own + name: text
-                for name, text in texts.items()
-            },
-        )
+        names = {name: own + name for name in texts}
+        names |= {name: name.replace(form.file, path.name) for name in texts if form.file in name}
+        atomic_write_all(path.parent, {names[name]: texts[name] for name in texts})
         return
-    plain = model.kind == "bpe" and model.merges is not None and not model.ignore_merges
-    writers = [write_gpt2] * plain + [write_sentencepiece] * bool(model.proto)
-    for write in writers * (format is None):
+    also = (write_gpt2, write_sentencepiece)
+    for write in also * (format is None and not model.looks_up_words):
         with contextlib.suppress(InputError):
             texts |= write(model)
     atomic_write_all(path, texts)
@@ -11609,7 +11587,7 @@ class Tokenizer:
         if hasattr(origin, "backend_tokenizer"):
             original = copy.deepcopy(origin)
         elif (
-            getattr(origin, "name", None) in _HUB_VOCABULARIES
+            getattr(origin, "name", None) in _HUB_FILES
             and origin.with_name("tokenizer_config.json").is_file()
         ):
             original = transformers.AutoTokenizer.from_pretrained(origin.parent)
