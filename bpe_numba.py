@@ -9329,17 +9329,12 @@ def read_vocab(names: Ids, alphabet: str = "characters", texts: Iterable[str] = 
 
 def _read_merges(pairs, alphabet="bytes", skipped=frozenset()):
     """Read merges, ["a", "b"] or "a b"; returns pairs of tokens, but none with a skipped name."""
-    names = []
-    for number, pair in enumerate(pairs):
-        parts = pair.split(" ") if isinstance(pair, str) else pair
-        require(
-            len(parts) == 2 and all(parts),
-            f"merge {number}: {pair!r} is not a merge, two tokens with a space between them",
-        )
-        if skipped.isdisjoint(parts):
-            names += parts
-    tokens = _read_names(names, alphabet)
-    return list(zip(tokens[::2], tokens[1::2], strict=True))
+    pairs = [pair.split(" ") if isinstance(pair, str) else pair for pair in pairs]
+    wrong = [pair for pair in pairs if len(pair) != 2]
+    require(not wrong, f"a merge is two tokens with a space between them, not {wrong[:1]}")
+    names = itertools.chain(*filter(skipped.isdisjoint, pairs))
+    tokens = iter(_read_names(names, alphabet))
+    return list(zip(tokens, tokens, strict=True))
 
 
 def _name_of(model):
@@ -9367,19 +9362,14 @@ def _names_without_added(model):
     """Name the tokens in the vocabulary of a tokenizer.json.
 
     The file that the model was read from may list its last special tokens only among the added
-    tokens. They have the ids from `added_from` on, and are left out here as well. One smaller id
-    may be missing, since `read_vocab` drops an empty name; it gets this name again. If the ids are
-    not so, the vocabulary names all tokens.
+    tokens. They have the ids from `added_from` on, and are left out here as well, unless the ids
+    have gaps.
     """
     names = vocab_names(model)
     end = model.added_from
     own = {name: token_id for name, token_id in names.items() if token_id < end}
-    has_gaps = len(own) < end - 1 or max(model.vocab, default=-1) >= end + len(names) - len(own)
-    if has_gaps or max(model.ordinary, default=-1) >= end:
-        return names
-    for missing in set(range(end)).difference(own.values()):
-        own[""] = missing
-    return own
+    has_gaps = len(own) < end or max(model.vocab, default=-1) >= len(names)
+    return names if has_gaps or max(model.ordinary, default=-1) >= end else own
 
 
 def _as_merges(model):
@@ -9403,13 +9393,11 @@ def _merges_by_score(model):
     which have equal scores in Llama 2, grow from the left, as SentencePiece merges them.
     """
     tokens = model.vocab
-    lengths = {
-        token_id: len(tokens[token_id].decode("utf-8", "replace")) for token_id in model.ordinary
-    }
 
     def preference(row):
         left, _, result, _ = row
-        return model.scores[result], lengths[left], lengths[result]
+        texts = [tokens[k].decode("utf-8", "replace") for k in (left, result)]
+        return model.scores[result], *map(len, texts)
 
     rows = sorted(_all_splits(model.ordinary_ids).tolist(), key=preference, reverse=True)
     return [(tokens[left], tokens[right]) for left, right, *_ in rows]
@@ -9422,10 +9410,9 @@ def _require_same(model, other):
     token has the same last merge, if tokens are made in the same order, and if both models look up
     the same tokens that no merge makes.
     """
-    added_tokens = model.added_tokens
     if not model.normalizer_steps:  # then the flag `normalized` does nothing
-        added_tokens = {text: own._replace(normalized=False) for text, own in added_tokens.items()}
-    model = dataclasses.replace(model, added_tokens=added_tokens)
+        added = {text: own._replace(normalized=False) for text, own in model.added_tokens.items()}
+        model = dataclasses.replace(model, added_tokens=added)
     for field in ("kind", "alphabet", "vocab", "special_tokens", "added_tokens", "normalizer_steps",
                   "unk_token", "byte_fallback", "fuse_unk", "word_suffix", "pattern"):  # fmt: skip
         ours = getattr(model, field)
@@ -9433,10 +9420,9 @@ def _require_same(model, other):
         if ours != theirs:
             raise InputError(f"it cannot represent the {field} {ours!r:.130}, only {theirs!r:.130}")
     if model.kind == "unigram":
-        scores = other.scores[: len(model.scores)]  # the rest is for special tokens
-        is_same = dataclasses.replace(other, scores=scores).digest == model.digest
+        is_same = np.array_equal(model.scores, other.scores[: len(model.scores)])
     else:
-        is_same = _as_merges(model) == _as_merges(other) or _makings(model) == _makings(other)
+        is_same = _makings(model) == _makings(other)
     require(is_same, "it would make some tokens differently or in another order")
 
 
@@ -9445,7 +9431,7 @@ def _makings(model):
     last, whole_words = last_merges(model)
     last = set(last)
     merges, looks_up = _as_merges(model)
-    return [merge for merge in dict.fromkeys(merges) if merge in last], looks_up and whole_words
+    return [merge for merge in merges if merge in last], looks_up and whole_words
 
 
 # GPT-2's vocab.json and merges.txt
@@ -9458,15 +9444,15 @@ def read_codes(codes, vocabulary="", threshold=0):
                 are not there fall into their parts again
     threshold   the least count of a token in it that is used
     """
-    version, *lines = re.split(r"\r?\n", codes.rstrip("\r\n "))
+    version, *lines = re.split(r"\r?\n", codes)
     require(version.startswith("#version: 0.2"), "codes of subword-nmt begin with #version: 0.2")
     merges = [*dict.fromkeys(_read_merges(lines, "characters"))]
-    names = {left + right: left + right + b"@@" for left, right in merges}
-    names = {token: name.removesuffix(b"</w>@@") for token, name in names.items()}
-    used = set(names.values())
+    made = map(b"".join, merges)
+    names = {token: (token + b"@@").removesuffix(b"</w>@@") for token in made}
+    used = dict.fromkeys(names.values())
     if vocabulary:
-        rows = [line.rsplit(" ", 1) for line in re.split(r"\r?\n", vocabulary) if line]
-        used = {token.encode() for token, count in rows if int(count) >= threshold}
+        rows = [line.rsplit(" ", 1) for line in vocabulary.split("\n") if line]
+        used = {token.encode(): count for token, count in rows if int(count) >= threshold}
     letters = dict.fromkeys(b"".join([*itertools.chain(*merges), *used]).decode())
     ends = [f"{letter}</w>" for letter in letters]
     tokens = dict.fromkeys([*map(str.encode, ["<unk>", *letters, *ends]), *names])
@@ -9485,7 +9471,7 @@ def read_codes(codes, vocabulary="", threshold=0):
     )
 
 
-def _gpt2_model(names, lines, special_tokens, pattern, suffix=""):
+def _gpt2_model(names, lines, special_tokens, pattern, suffix="", **fields):
     """Make a model from GPT-2's vocabulary, name -> id, and lines of merges."""
     if special_tokens is None:
         ends = {name + suffix for name in _BYTE_NAMES}
@@ -9495,31 +9481,30 @@ def _gpt2_model(names, lines, special_tokens, pattern, suffix=""):
     if not isinstance(special_tokens, Mapping):
         special_tokens = texts
     content = {"vocab": names, "merges": lines, "end_of_word_suffix": suffix}
-    fields = read_bpe(content, texts, "bytes")
+    fields |= read_bpe(content, texts, "bytes")
     return Model(**fields, special_tokens=special_tokens, pattern=pattern)
 
 
 def _names_text(name):
     """Check whether a name stands for a text other than itself, as Ġhi for a space and hi."""
-    if not _BYTE_NAMES.issuperset(name):
-        return False
-    [token] = _read_names([name])
-    is_text = token.decode("utf-8", "replace").encode() == token
-    return is_text and token != name.encode()
+    with contextlib.suppress(ValueError):
+        _read_names([name])[0].decode()
+        return not name.isascii()
+    return False
 
 
 def _read_clip(names, merges):
     """Make the model of CLIP's vocabulary and merges, in which words end in </w>."""
     special = r"<\|startoftext\|>|<\|endoftext\|>"
     expression = special + r"|'s|'t|'re|'ve|'m|'ll|'d|[\p{L}]+|[\p{N}]|[^\s\p{L}\p{N}]+"
-    pattern = [Split(expression, "removed", invert=True), "gpt2"]
-    model = _gpt2_model(names, merges, None, pattern, "</w>")
-    first, last = (
-        (text, model.special_tokens[text]) for text in ("<|startoftext|>", "<|endoftext|>")
-    )
+    first, last = ((text, names[text]) for text in ("<|startoftext|>", "<|endoftext|>"))
     blank = {"type": "Replace", "pattern": {"Regex": r"\s+"}, "content": " "}
-    return dataclasses.replace(
-        model,
+    return _gpt2_model(
+        names,
+        merges,
+        None,
+        [Split(expression, "removed", invert=True), "gpt2"],
+        "</w>",
         normalizer=[{"type": "NFC"}, blank, {"type": "Lowercase"}],
         post_processor={"type": "RobertaProcessing", "sep": last, "cls": first},
     )
@@ -9533,14 +9518,13 @@ def read_gpt2(vocab_path, merges_path, special_tokens, pattern, threshold=0):
     """
     text = _read_text(merges_path).rstrip("\r\n ")
     vocabulary = _read_text(vocab_path)
-    lines = re.sub(r"\A#version.*\s*", "", text).splitlines()
-    n_ends = sum(line.endswith("</w>") for line in lines)
     where = f"{vocab_path}, {merges_path.name}"
     with naming_file(where):
         if not vocabulary.lstrip().startswith("{"):
             return read_codes(text, vocabulary, threshold)
         names = read_json(vocabulary.encode(), vocab_path)
-        if n_ends > len(lines) // 9:
+        lines = re.sub(r"\A#version.*\s*", "", text).splitlines()
+        if "a</w>" in names:
             return _read_clip(names, lines)
         model = _gpt2_model(names, lines, special_tokens, pattern)
     if special_tokens is None and len(model.special_tokens) > len(names) // 8:
@@ -9557,10 +9541,7 @@ def _read_gpt2_pair(data, file, config, special_tokens=None, pattern=None):
         if file in files and all(map(Path.is_file, files)):
             return read_gpt2(*files, special_tokens, pattern or cut)
     if re.match(rb"(?s)#version: 0\.2.*</w>", data):
-        return read_codes(data.decode())
-    # The first line of a text may have two words, too.
-    is_named = "merges" in file.name or file.suffix == ".bpe"
-    require(is_named or re.match(rb"#version|" + _VOCAB, data), f"{file}: {_NO_MODEL}")
+        return read_codes(data.decode().rstrip("\r\n "))
     raise InputError(
         f"{file}: not a tokenizer.json, since it has no model; and if it is one of GPT-2's two "
         "files, a vocabulary and merges with names that end in vocab.json and merges.txt, the "
@@ -9571,13 +9552,10 @@ def _read_gpt2_pair(data, file, config, special_tokens=None, pattern=None):
 @naming_file("GPT-2's files cannot hold this tokenizer")
 def write_gpt2(model):
     """Write vocab.json and merges.txt; with the same pattern, `read_gpt2` gives the same ids."""
-    if model.alphabet != "bytes" or Metaspace in map(type, Pattern(model.pattern).steps):
-        raise InputError(
-            "its tokens are made of characters, or its pattern replaces or adds spaces"
-        )
+    has_marks = Metaspace in map(type, Pattern(model.pattern).steps)
+    require(not has_marks, "its pattern replaces or adds spaces")
     names = vocab_names(model)
-    merges, _ = _as_merges(model)
-    pairs = [" ".join(map(gpt2_name, merge)) for merge in merges]
+    pairs = list(map(" ".join, write_bpe(model)["merges"]))
     _require_same(model, _gpt2_model(names, pairs, None, model.pattern))
     lines = ["#version: 0.2", *pairs, ""]
     return {"vocab.json": _to_json(names, None), "merges.txt": "\n".join(lines)}
@@ -9590,14 +9568,16 @@ def write_gpt2(model):
 _RANK = rb"(?:=|(?:[A-Za-z\d+/]{4})*[A-Za-z\d+/]{2}(?:==|[A-Za-z\d+/][A-Za-z\d+/=])) \d{1,8}\r?\n"
 
 
-def read_tiktoken(data, file, _, encoding=None, pattern=None, special_tokens=None):
+def read_tiktoken(data, file, config, encoding=None, pattern=None, special_tokens=None):
     """Read a rank file, which lacks its pattern and its special tokens.
 
     The caller gives them, or they come from the .json file that `save` wrote, or from the RankFile
     that is named or has the same digest.
     """
     data = data.rstrip() + b"\n"
-    vocab = _parse_ranks(data)
+    rows = [line.split() for line in data.splitlines()]
+    tokens = [base64.b64decode(token) for token, _ in rows]
+    vocab = _by_id([int(rank) for _, rank in rows], tokens)
     facts = _read_beside(_sidecar(file))
     if encoding is not None:
         require_known("encoding", encoding, ENCODINGS)
@@ -9636,13 +9616,6 @@ def read_tekken(data, file, _):
     config = {"bos_token": "<s>", "eos_token": "</s>"}
     pattern = _read_regex(facts["pattern"], _FANCY)
     return Model(vocab, None, special_tokens, pattern, config=config)
-
-
-def _parse_ranks(data):
-    """Read a rank file; returns id -> token."""
-    rows = [line.split() for line in data.splitlines()]
-    tokens = [base64.b64decode(token) for token, _ in rows]
-    return _by_id([int(rank) for _, rank in rows], tokens)
 
 
 def _find_encoding(data, file):
@@ -9710,7 +9683,7 @@ def write_bpe(model):
 
 
 def read_bpe(data, added, alphabet):
-    """Read the "model" object of a BPE."""
+    """Read the "model" object of a BPE, or of a trimmed one, which lists its unused ids."""
     names = data["vocab"]
     of_bytes = alphabet == "bytes"
     suffix = data.get("end_of_word_suffix") or ""
@@ -9750,7 +9723,7 @@ def read_bpe(data, added, alphabet):
         "fuse_unk": bool(data.get("fuse_unk")) and not (of_bytes and unknown is None),
         "byte_fallback": byte_fallback,
         "ignore_merges": looks_up,
-        "unused": [names[name] for name in plain.difference(added, [unknown])],
+        "unused": data.get("unused", [names[name] for name in plain.difference(added, [unknown])]),
     }
 
 
@@ -9759,11 +9732,6 @@ def write_trimmed(model):
     # Unused tokens are named as all others.
     written = write_bpe(dataclasses.replace(model, unused=()))
     return written | {"type": "Trimmed", "unused": model.unused}
-
-
-def read_trimmed(data, added, alphabet):
-    """Read the "model" object of a trimmed BPE."""
-    return read_bpe(data, added, alphabet) | {"unused": data["unused"]}
 
 
 def write_wordpiece(model):
@@ -9871,16 +9839,10 @@ def template_processing(template, special_tokens):
     """Make the post_processor of a template: special tokens around $A, with spaces between them."""
     before, text, after = template.partition("$A")
     tokens = [*before.split(), *after.split()]
-    if not text:
-        raise InputError(
-            f"a `template` is $A between special tokens, not {template!r}: in a shell, single "
-            "quotes keep the $A"
-        )
-    unknown = set(tokens) - special_tokens.keys()
     require(
-        not unknown,
-        "a `template` is $A between special tokens of this tokenizer, which has no "
-        f"{', '.join(sorted(unknown))}",
+        text and special_tokens.keys() >= {*tokens},
+        "a `template` is $A between special tokens of this tokenizer, with spaces between them, "
+        f"not {template!r}: in a shell, single quotes keep the $A",
     )
 
     def pieces(names, type_id):
@@ -9900,19 +9862,19 @@ def template_processing(template, special_tokens):
 
 def _differs_in_huggingface(model):
     """Check whether a model has features of SentencePiece that a tokenizer.json lacks."""
+    scored = set()
     if model.kind == "bpe" and model.scores is not None:
         # Tokens with equal scores may merge in another order. Runs of one character do not count,
         # since `_merges_by_score` orders them; they have equal scores in Llama 2.
-        scored = set()
-        for token, token_id in model.ordinary_ids.items():
-            text = token.decode()
-            if len(text) > 1:
-                name = text[0] if len({*text}) == 1 else text
-                scored.add((model.scores[token_id], name))
-        if len({score for score, _ in scored}) < len(scored):
-            return True
+        scored = {
+            (model.scores[token_id], text[0] if len({*text}) == 1 else text)
+            for token, token_id in model.ordinary_ids.items()
+            if len(text := token.decode()) > 1
+        }
+    is_tie = len(dict(scored)) < len(scored)
     changes_text = any(step.get("charsmap") or step.get("squeezes") for step in model.normalizer)
-    return changes_text or _USER_SYMBOL in model.added_tokens.values() or model.sums_in_single
+    is_symbol = _USER_SYMBOL in model.added_tokens.values()
+    return is_tie or changes_text or is_symbol or model.sums_in_single
 
 
 def add_special_tokens(model, tokens, own_ids=MappingProxyType({})):
@@ -10019,8 +9981,7 @@ def _check_after_bytes(parts, kind, fields):
     out of `fields`, which are those of Model.
     """
     three_digits = _pre_tokenizer(Split("[0-9][0-9][0-9]"))
-    options = ("ignore_merges", "word_suffix", "unk_token")
-    is_plain = kind == "bpe" and not any(map(fields.get, options))
+    is_plain = kind == "bpe" and not fields["ignore_merges"]
     for part in parts:
         _refuse(
             f"a ByteLevel that is not the last pre_tokenizer, but before {_brief_json(part)},",
@@ -10028,8 +9989,7 @@ def _check_after_bytes(parts, kind, fields):
         )
     if _DIGITS in parts:
         is_uncut = re.compile(rb"[\d\xb2\xb3\xb9\xbc-\xbe]+|[^\d\xb2\xb3\xb9\xbc-\xbe]+").fullmatch
-        merges = fields["merges"]
-        fields["merges"] = [merge for merge in merges if is_uncut(b"".join(merge))]
+        fields["merges"] = [merge for merge in fields["merges"] if is_uncut(b"".join(merge))]
 
 
 def _pre_tokenizers(model):
@@ -10043,10 +10003,7 @@ def _pre_tokenizers(model):
     parts = [part for part in pattern.parts if part != none]
     if any(map(_has_byte_level, parts[:-1])):
         parts = [step for step in pattern.steps if step != none]
-    of_bytes = any(map(_has_byte_level, parts))
-    if model.alphabet != "bytes":
-        require(not of_bytes, "a pattern with a ByteLevel is for tokens of bytes")
-    elif not of_bytes:
+    if model.alphabet == "bytes" and not any(map(_has_byte_level, parts[-1:])):
         cuts_last = parts[-1:] == [PATTERNS["gpt2"]]
         if cuts_last:
             parts.pop()
@@ -10093,7 +10050,9 @@ def read_huggingface(content):
     """Read a tokenizer.json; raises ValueError for features that would give other ids here."""
     model_object = content.get("model")
     require(isinstance(model_object, dict), f"not a tokenizer.json: it has no model{_ELSEWHERE}")
-    kind = _read_kind(model_object)
+    by_keys = [name for key, name in _TYPES_BY_KEYS.items() if key in model_object]
+    kind = [*filter(None, [model_object.get("type"), *by_keys]), ""][0].lower()
+    require_known("kind of model", kind, KINDS)
     batching = {key: content[key] for key in _BATCHING if content.get(key)}
     normalizer = list(filter(None, [content.get("normalizer")]))
     pattern = Pattern(content.get("pre_tokenizer") or "none")
@@ -10107,8 +10066,7 @@ def read_huggingface(content):
     alphabet = "bytes" if "ByteLevel" in types else "characters"
     ids, added_tokens = _read_added_tokens(content.get("added_tokens") or [])
     fields = KINDS[kind].read(model_object, list(ids), alphabet)
-    if kind not in _OWNED:
-        fields = {name: model_object[name] for name in _PLAIN if name in model_object} | fields
+    fields = {name: model_object[name] for name in _PLAIN if name in model_object} | fields
     if alphabet == "bytes":
         _check_after_bytes(parts[types.index("ByteLevel") + 1 :], kind, fields)
     names = _token_names(model_object)
@@ -10142,14 +10100,6 @@ def read_huggingface(content):
     return model
 
 
-def _read_kind(model_object):
-    """Read the kind of a "model" object."""
-    by_keys = (name for key, name in _TYPES_BY_KEYS.items() if key in model_object)
-    kind = str(model_object.get("type") or next(by_keys, "")).lower()
-    require_known("kind of model", kind, KINDS)
-    return kind
-
-
 def _read_decoder(part, alphabet):
     """Check a decoder, which is ByteLevel for tokens of bytes alone, and put it into a list."""
     steps = _flattened(part or [], "decoders")
@@ -10176,7 +10126,7 @@ def _read_flags(token):
 
 def _read_added_tokens(added):
     """Read a list of added tokens; returns text -> id, unchecked, and text -> AddedToken."""
-    tokens = {token["content"]: token for token in added if token["content"] != ""}
+    tokens = {token["content"]: token for token in added if token["content"]}
     ids = {text: token["id"] for text, token in tokens.items()}
     added_tokens = {text: _read_flags(token) for text, token in tokens.items()}
     return ids, added_tokens
@@ -10199,29 +10149,15 @@ _USER_SYMBOL = AddedToken(normalized=True, special=False, literal=True)  # of us
 
 def _sentencepiece_steps(normalizer):
     """Express SentencePiece's normalizer by Hugging Face's steps, which change symbols as well."""
-    steps = []
-    if normalizer["charsmap"]:
-        steps.append({"type": "Precompiled", "precompiled_charsmap": normalizer["charsmap"]})
-    if normalizer["squeezes"]:
-        steps += [_STRIP, _SPACES_TO_ONE]
-    if normalizer["prefix"]:
-        steps.append({"type": "Prepend", "prepend": MARK if normalizer["escapes"] else " "})
-    if normalizer["escapes"]:
-        steps.append(_SPACES_TO_MARKS)
-    return steps
-
-
-def _sentencepiece_normalizer(spec, symbols):
-    """Make the normalizer of a NormalizerSpec, whose charsmap must not change these symbols."""
-    charsmap = base64.b64encode(spec.precompiled_charsmap).decode()
-    return {
-        "type": "SentencePiece",
-        "charsmap": charsmap,
-        "symbols": symbols if charsmap else [],
-        "prefix": spec.add_dummy_prefix,
-        "squeezes": spec.remove_extra_whitespaces,
-        "escapes": spec.escape_whitespaces,
-    }
+    charsmap = normalizer["charsmap"]
+    escapes = normalizer["escapes"]
+    steps = [
+        charsmap and {"type": "Precompiled", "precompiled_charsmap": charsmap},
+        *[_STRIP, _SPACES_TO_ONE] * normalizer["squeezes"],
+        normalizer["prefix"] and {"type": "Prepend", "prepend": MARK if escapes else " "},
+        escapes and _SPACES_TO_MARKS,
+    ]
+    return list(filter(None, steps))
 
 
 def _sentencepiece_decoder(proto):
@@ -10268,7 +10204,16 @@ def read_sentencepiece(data, *_):
         special_tokens |= symbols
         added_tokens = dict.fromkeys(symbols, _USER_SYMBOL)
     [unknown] = ids[_UNKNOWN]
-    step = _sentencepiece_normalizer(proto.normalizer_spec, [*symbols])
+    spec = proto.normalizer_spec
+    charsmap = base64.b64encode(spec.precompiled_charsmap).decode()
+    normalizer = {
+        "type": "SentencePiece",
+        "charsmap": charsmap,
+        "symbols": [*symbols] if charsmap else [],  # it does not change these
+        "prefix": spec.add_dummy_prefix,
+        "squeezes": spec.remove_extra_whitespaces,
+        "escapes": spec.escape_whitespaces,
+    }
     return Model(
         dict(enumerate(map(str.encode, names))),
         [] if trainer.model_type == 4 else None,
@@ -10278,7 +10223,7 @@ def read_sentencepiece(data, *_):
         added_tokens=added_tokens,
         alphabet="characters",
         scores=scores,
-        normalizer=Normalizer([step]).steps,
+        normalizer=Normalizer([normalizer]).steps,
         decoder=_sentencepiece_decoder(proto),
         unk_token=unknown,
         byte_fallback=trainer.byte_fallback,
@@ -10326,18 +10271,14 @@ def _parse_sentencepiece(data):
     except import_optional("google.protobuf.message").DecodeError:
         proto.Clear()
     require(
-        proto.pieces and proto.HasField("trainer_spec") and proto.HasField("normalizer_spec"),
+        proto.HasField("trainer_spec") and proto.HasField("normalizer_spec"),
         "not a SentencePiece model, or cut off",
     )
     trainer = proto.trainer_spec
-    types = [piece.type for piece in proto.pieces]
-    n_unknown = types.count(_UNKNOWN)
     features = {
         "words": trainer.model_type not in _SENTENCEPIECE_KINDS,
-        "a token that is not UTF-8": bytes in {type(piece.piece) for piece in proto.pieces},
         "a denormalizer": proto.denormalizer_spec.precompiled_charsmap,
-        "an unused token": _UNUSED in types,
-        f"{n_unknown} unknown tokens": n_unknown != 1,
+        "an unused token": any(piece.type == _UNUSED for piece in proto.pieces),
         "treat_whitespace_as_suffix": trainer.treat_whitespace_as_suffix,
     }
     for feature, is_there in features.items():
@@ -10363,43 +10304,38 @@ _BERT_ROLES = {
 
 
 def read_bert(data, file, config):
-    """Read the vocabulary of a BERT.
+    """Read the vocabulary of a BERT, and give `config` the roles of its special tokens.
 
     `config`, as from `_read_config`, tells whether text is brought to lower case. Without such an
     entry it is, unless there is no tokenizer_config.json and a token without brackets has a capital
     letter.
     """
-    names = [line.removesuffix("\r") for line in data.decode().split("\n")]
-    ids = {name: token_id for token_id, name in enumerate(names) if name}
-    roles = {
-        role: _token_object(config.get(role) or text)["content"]
-        for role, text in _BERT_ROLES.items()
-    }
-    specials = {text: ids[text] for text in roles.values() if text in ids}
-    plain = [name for name in ids if not re.fullmatch(r"\[.*\]|<.*>", name)]
+    names = enumerate(re.split(r"\r?\n", data.decode()))
+    ids = {name: token_id for token_id, name in names if name}
+    for role, text in _BERT_ROLES.items():
+        if text in ids and not config.get(role):
+            config[role] = text
+    roles = {role: _token_object(token)["content"] for role, token in _roles(config).items()}
     is_configured = _beside(file, "tokenizer_config.json").is_file()
-    is_lower = is_configured or plain == [*map(str.lower, plain)]
+    is_lower = is_configured or not re.search(rb"(?m)^[^\[<\n]*[A-Z]", data)
     normalizer = NORMALIZERS["bert"] | {"lowercase": is_lower}
     normalizer |= {field: config[name] for name, field in _BERT_FIELDS.items() if name in config}
     content = {
-        "model": {"type": "WordPiece", "vocab": ids, "unk_token": roles["unk_token"]},
-        "added_tokens": [{"content": text, "id": specials[text]} for text in specials],
+        "model": {"type": "WordPiece", "vocab": ids, "unk_token": roles.get("unk_token")},
         "normalizer": normalizer,
         "pre_tokenizer": {"type": "BertPreTokenizer"},
         "decoder": {"type": "WordPiece", "prefix": "##", "cleanup": True},
     }
-    if {roles["cls_token"], roles["sep_token"]} <= specials.keys():
-        template = "{cls_token} $A {sep_token}".format(**roles)
-        content["post_processor"] = template_processing(template, specials)
-    model = read_huggingface(content)
-    model.config = {role: text for role, text in roles.items() if text in specials}
-    return model
+    sides = [roles.get("cls_token"), roles.get("sep_token")]
+    if ids.keys() >= {*sides}:
+        content["post_processor"] = template_processing("{} $A {}".format(*sides), ids)
+    return read_huggingface(content)
 
 
 # Files beside a vocabulary, as transformers reads them. All settings are kept, and written again.
 
 ROLES = ("bos_token", "eos_token", "pad_token", "unk_token")
-# settings that change ids in transformers, but not here; the last two are those of SentencePiece
+# settings beside a .model that change ids in transformers, but not here
 _UNHEEDED = {"split_special_tokens": True, "add_prefix_space": False, "do_lower_case": True}
 
 
@@ -10432,13 +10368,13 @@ def _read_config(file):
         tokens = {names[text]: {"content": text, "normalized": True} for text in names}
         config["added_tokens_decoder"] = tokens
     first = _beside(file, "chat_template.jinja")
-    others = [*file.parent.glob("additional_chat_templates/*.jinja")]
-    templates = {path.stem: _read_text(path) for path in [first, *others] if path.is_file()}
+    if first.is_file():
+        config["chat_template"] = _read_text(first)
+    others = sorted(file.parent.glob("additional_chat_templates/*.jinja"))
     if others:
-        rows = [("default", templates.pop(first.stem)), *sorted(templates.items())]
-        config["chat_template"] = [{"name": name, "template": text} for name, text in rows]
-    elif templates:
-        config["chat_template"] = templates[first.stem]
+        texts = {"default": config["chat_template"]}
+        texts |= {path.stem: _read_text(path) for path in others}
+        config["chat_template"] = [{"name": name, "template": texts[name]} for name in texts]
     return config
 
 
@@ -10469,11 +10405,10 @@ def _with_folder(model, file, config):
         config["extra_special_tokens"] = {name: text_of(token) for name, token in extra.items()}
     elif extra:
         config["extra_special_tokens"] = [*map(text_of, extra)]
+    if model.proto:  # transformers finds them before SentencePiece sees the text
+        tokens = {text: own._replace(normalized=False) for text, own in tokens.items()}
     if tokens:
-        if "SentencePiece" in [step["type"] for step in model.normalizer_steps]:
-            # transformers finds them before SentencePiece sees the text
-            tokens = {text: added._replace(normalized=False) for text, added in tokens.items()}
-        is_ranked = model.looks_up_words and model.kind == "bpe" and model.merges is None
+        is_ranked = model.kind == "bpe" and model.merges is None and model.scores is None
         model = add_special_tokens(model, tokens, ids if is_ranked else {})
     others = dict(ids.items() - model.special_tokens.items())
     if others:
@@ -10485,10 +10420,11 @@ def _with_folder(model, file, config):
 
 def _add_sides(model):
     """Make the post_processor that `add_bos_token` and `add_eos_token` ask for."""
-    config = dict.fromkeys(("bos_token", "eos_token"), "<|endoftext|>") | model.config  # of GPT-2
-    sides = [config.get(f"add_{side}") and config[side] for side in ("bos_token", "eos_token")]
+    roles = ("bos_token", "eos_token")
+    config = dict.fromkeys(roles, "<|endoftext|>") | model.config  # of GPT-2
+    sides = [(config.get(f"add_{role}") and config[role]) or "" for role in roles]
     if any(sides):
-        template = "{} $A {}".format(*(side or "" for side in sides))
+        template = "{} $A {}".format(*sides)
         model.post_processor = template_processing(template, model.special_tokens)
 
 
@@ -10553,23 +10489,15 @@ def transformers_config(
     fields = {}
     for role, text in zip(ROLES, (bos_token, eos_token, pad_token, unk_token), strict=True):
         if text is not None:
-            require(
-                text in special_tokens,
-                f"`{role}` {text!r} is not a special token of this tokenizer: "
-                f"{', '.join(special_tokens) or 'it has none'}",
-            )
+            require_known("special token", text, special_tokens)
             fields[role] = text
     if model_max_length is not None:
-        if model_max_length < 1:
-            raise InputError(f"`model_max_length` is {model_max_length}: it must be at least 1")
         fields["model_max_length"] = model_max_length
     if chat_template == "chatml":
         if not {"<|im_start|>", "<|im_end|>"} <= set(special_tokens):
             raise InputError("ChatML needs the special tokens '<|im_start|>' and '<|im_end|>'")
         fields["chat_template"] = CHATML
     elif chat_template is not None:
-        is_file = os.path.isfile(chat_template)
-        require(is_file, f"`chat_template` {chat_template!r} is no file and not chatml")
         fields["chat_template"] = _read_text(Path(chat_template))
     return fields
 
@@ -10608,7 +10536,7 @@ FORMATS = {
         _read_gpt2_pair,
         write_gpt2,
         "vocab.json",
-        rb"#version|(?!" + _RANK + rb")\S+ \S+\r?\n|" + _VOCAB,
+        rb"#version|" + _VOCAB,
         {"pattern", "special_tokens"},
     ),
     "tiktoken": Format(
@@ -10657,8 +10585,7 @@ def load_model(path, **options):
     options = {name: value for name, value in options.items() if value is not None}
     file = find_model(path)
     if not isinstance(file, Path):
-        require(not options, "a tokenizer of a library has its own: omit `pattern`")
-        return _model_of(file)
+        return _model_of(file, **options)
     data = _read_limited(file)
     config = _read_config(file)
     form = next((form for form in FORMATS.values() if regex.match(form.sign, data)), None)
@@ -10669,9 +10596,8 @@ def load_model(path, **options):
         model = _with_folder(form.read(data, file, config, **options), file, config)
         if form not in (FORMATS["huggingface"], FORMATS["bert"]):  # in transformers, they have none
             _add_sides(model)
-    names = [*_UNHEEDED][: None if form.read is read_sentencepiece else 1]
-    unheeded = [name for name in names if config.get(name) is _UNHEEDED[name]]
-    if unheeded:
+    unheeded = [name for name, value in _UNHEEDED.items() if config.get(name) is value]
+    if unheeded and form.read is read_sentencepiece:
         note(f"{', '.join(unheeded)} of a tokenizer_config.json: kept, but not applied by `encode`")
     if model.drops_unknown:
         note(
@@ -10729,7 +10655,7 @@ def _model_of(tokenizer):
         "a model is a path, a name of the hub, a tokenizers.Tokenizer, a fast tokenizer of "
         f"transformers or a tiktoken.Encoding, not {tokenizer!r:.80}",
     )
-    content = read_json(backend.to_str().encode(), "the tokenizer")
+    content = json.loads(backend.to_str())
     if backend is tokenizer:
         return read_huggingface(content)
     content |= dict.fromkeys(_BATCHING)  # left over from the last call of the tokenizer
@@ -10757,9 +10683,8 @@ def save_model(model, path, format=None):
         require(format != "gpt2", f"{path}: GPT-2's format has two files: name a folder for them")
         # Two models in one folder share no file.
         own = "" if path.name == form.file else f"{path.stem}."
-        names = {name: own + name for name in texts}
-        names |= {name: name.replace(form.file, path.name) for name in texts if form.file in name}
-        atomic_write_all(path.parent, {names[name]: texts[name] for name in texts})
+        names = [(own + name).replace(own + form.file, path.name) for name in texts]
+        atomic_write_all(path.parent, dict(zip(names, texts.values(), strict=True)))
         return
     also = (write_gpt2, write_sentencepiece)
     for write in also * (format is None and not model.looks_up_words):
@@ -10843,7 +10768,7 @@ KINDS = {
         begin_unigram,
     ),
 }
-KINDS["trimmed"] = KINDS["bpe"]._replace(write=write_trimmed, read=read_trimmed)
+KINDS["trimmed"] = KINDS["bpe"]._replace(write=write_trimmed)
 
 
 # ─── Tokenizer ────────────────────────────────────────────────────────────────────────────────────
