@@ -4902,24 +4902,25 @@ class Words(NamedTuple):
     @interruptible
     def as_characters(
         self,
-        coverage: float = 1.0,
         metaspace: Metaspace | None = None,
-        required: Iterable[str] = (),
+        *,
+        coverage: float = 1.0,
+        required_chars: Iterable[str] = (),
     ) -> Words:
         """Decode words over the single bytes as words over characters, in the order of code points.
 
-        coverage   the most frequent characters are kept until they make up this share of all
-                   occurrences; on a tie the smaller code point comes first. ASCII and white space
-                   are always kept
-        metaspace  replaces the spaces first, and may put its character before each word that lacks
-                   it
-        required   characters that are kept, also those that do not occur
+        metaspace       replaces the spaces first, and may put its character before each word that
+                        lacks it
+        coverage        the most frequent characters are kept until they make up this share of all
+                        occurrences; on a tie the smaller code point comes first. ASCII and white
+                        space are always kept
+        required_chars  characters that are kept, also those that do not occur
 
         A word is split at characters that are not kept and at invalid bytes, and each part gets the
         count of the word. The rule of coverage is that of SentencePiece, which keeps neither ASCII
         nor white space. The order is that of Hugging Face's trainers, and decides ties.
 
-        >>> words = Words.from_counts({"naïve".encode(): 1, b"vane": 2}).as_characters(0.9)
+        >>> words = Words.from_counts({"naïve".encode(): 1, b"vane": 2}).as_characters(coverage=0.9)
         >>> words.alphabet, words.to_counts()
         ([b'a', b'e', b'n', b'v'], {b'na': 1, b've': 1, b'vane': 2})
         """
@@ -4928,7 +4929,7 @@ class Words(NamedTuple):
             "these words are not over the 256 bytes: they have characters already",
         )
         require(0 <= coverage <= 1, f"a coverage is a number from 0 to 1, not {coverage!r}")
-        required = np.array([*map(ord, required)], i64)
+        required = np.array([*map(ord, required_chars)], i64)
         code_points, offsets = _decode_words(self, metaspace)
         counts = np.repeat(self.counts, np.diff(offsets))
         totals = np.bincount(code_points, counts, N_CODE_POINTS)
@@ -12596,20 +12597,10 @@ def train(
     vocab_size: int = 8192,
     special_tokens: Sequence[str] = (),
     *,
-    special_tokens_at: str | None = None,
     texts: Iterable[Text | Sequence[Text]] | None = None,
     counts: PathName | Counts | None = None,
     like: AnyModel | None = None,
     from_: AnyModel | None = None,
-    model: str | None = None,
-    alphabet: str | None = None,
-    pattern: PatternSource | None = None,
-    mark: str | None = None,
-    normalizer: Sequence[str] = (),
-    coverage: float | None = None,
-    required_chars: str = "",
-    byte_fallback: bool = False,
-    unk_token: str | None = None,
     balance: float | None = None,
     weights: Sequence[float] = (),
     max_words: int = MAX_WORDS,
@@ -12631,8 +12622,6 @@ def train(
                        `count`, which contain the pattern, the normalizer and the special tokens
     vocab_size         number of tokens in all
     special_tokens     strings that end documents and are not learnt from
-    special_tokens_at  the ids of special tokens: first, the default, after-bytes, or last (as in
-                       GPT-2)
     texts              texts to learn from instead of inputs, or lists of them; they are read once,
                        in bounded memory
     counts             words and their counts to learn from instead of inputs: a file with a word,
@@ -12643,6 +12632,19 @@ def train(
                        and settings the new one gets; only its vocabulary is learnt anew
     from_              a model whose training is continued: its tokens keep their ids and scores,
                        and new ones get the last ids. A text without the new tokens keeps its ids
+    balance            each of the inputs is a language, and its share of the bytes becomes
+                       proportional to share ** balance: 1 changes nothing, and 0 makes all shares
+                       equal. The counts of words are multiplied, see `Words.add_up` (Conneau and
+                       Lample 2019, "Cross-lingual Language Model Pretraining")
+    weights            the factors of the counts of the inputs, by hand, in their order
+    max_words          drop the rarest words when there are more unique words than this; 0: never
+                       drop any
+    out                folder to write, as `Training.save` does
+
+    Also template, as in `convert`; text_field and skip_bad_lines, as in a Source; workers and
+    progress, as in an Engine. The other options are those of `transformers_config`, such as
+    eos_token, and these, of which some go with `from_` and `like`:
+
     model              bpe, the default; wordpiece; unigram; or longest, which learns as bpe does
                        and takes the longest tokens
     alphabet           tokens are made of bytes or characters; the default is bytes with bpe and
@@ -12662,19 +12664,8 @@ def train(
     byte_fallback      with characters: unknown characters become tokens of their bytes
     unk_token          with characters and no byte fallback: the token of unknown characters; the
                        default is <unk> or, with wordpiece, [UNK]
-    balance            each of the inputs is a language, and its share of the bytes becomes
-                       proportional to share ** balance: 1 changes nothing, and 0 makes all shares
-                       equal. The counts of words are multiplied, see `Words.add_up` (Conneau and
-                       Lample 2019, "Cross-lingual Language Model Pretraining")
-    weights            the factors of the counts of the inputs, by hand, in their order
-    max_words          drop the rarest words when there are more unique words than this; 0: never
-                       drop any
-    out                folder to write, as `Training.save` does
-
-    Also template, as in `convert`; text_field and skip_bad_lines, as in a Source; workers and
-    progress, as in an Engine. The other options are those of `transformers_config`, such as
-    eos_token, and those of the learner of the family:
-
+    special_tokens_at  the ids of special tokens: first, the default, after-bytes, or last (as in
+                       GPT-2)
     tie_break          the order of equally frequent pairs: bytes, the default, the greater bytes
                        first; least-bytes, the smaller bytes first; or ids, the smaller ids first
                        (the rule of Hugging Face)
@@ -12701,22 +12692,23 @@ def train(
     """
     engine = Engine(workers, progress)
     files, words_files, settings = _find_texts(inputs, texts, counts)
-    given = {"special_tokens": special_tokens, "special_tokens_at": special_tokens_at}
-    given |= {"like": like, "from_": from_, "model": model, "alphabet": alphabet, "mark": mark}
-    given |= {"pattern": pattern, "normalizer": normalizer, "byte_fallback": byte_fallback}
-    given["unk_token"] = unk_token
-    given = {name: value for name, value in given.items() if value or value == ""}
-    roles = _take(options, transformers_config) | {"unk_token": unk_token}
-    start = _begin(given, settings, template, roles)
-    start.check(vocab_size, coverage, required_chars)
-    coverage = coverage or COVERAGE
+    roles = _take(options, transformers_config)
+    start = _begin(special_tokens, like, from_, settings, roles, options)
+    model = start.model
+    model.config |= transformers_config(model.special_tokens, **roles)
+    if template is not None:
+        model.post_processor = template_processing(template, model.special_tokens)
+    letters = {"coverage": COVERAGE, "required_chars": ""}
+    if model.alphabet == "characters":
+        letters |= _take(options, Words.as_characters)
+    start.check(vocab_size)
     source = start.source(None if words_files else files, text_field, skip_bad_lines)
     _check_settings(files, words_files, settings, source)
     if out is not None:
         check_writable(as_path(out))
     workers = engine.n_workers
     with stage("compile"):
-        start.compile(source, options, workers)
+        start.compile(source, letters, options, workers)
     with stage("scan") as spent:
         inputs = files if words_files else inputs
         counted, shares = _count_inputs(
@@ -12729,13 +12721,13 @@ def train(
         note(f"{out}: the model in this folder will be replaced when the new one is complete")
     with stage("learn"):
         more = {"workers": workers, "progress": progress}
-        learned = start.learn(words, vocab_size, options, coverage, required_chars, **more)
+        learned = start.learn(words, vocab_size, letters, options, **more)
     with stage("vocabulary"):
         tokenizer = Tokenizer.from_model(start.build(learned), is_checked=True)
     if len(tokenizer) < vocab_size:
         note(f"the text gives {len(tokenizer):,} tokens, fewer than the {vocab_size:,} asked for")
-    options |= {"vocab_size": vocab_size, "coverage": coverage, "max_words": max_words}
-    options |= {"required_chars": required_chars, "balance": balance, "weights": [*weights]}
+    options |= {"vocab_size": vocab_size, "coverage": letters["coverage"], "max_words": max_words}
+    options |= letters | {"balance": balance, "weights": [*weights]}
     sizes = _sizes(tokenizer, counted, learned, start.metaspace)
     training = Training(tokenizer, counted, learned, source, start, options, shares, *sizes)
     if out is not None:
@@ -12750,19 +12742,17 @@ def _take(options, function):
     return {name: options.pop(name) for name in names}
 
 
-def _begin(given, settings, template, roles):
-    """Make the Start of a training; it gets a template and the roles of special tokens."""
-    if "from_" in given:
-        start = start_from(**given)
-    elif "like" in given:
-        start = start_like(**given)
-    else:
-        start = untrained(**_open_settings(settings) | given)
-    model = start.model
-    model.config |= transformers_config(model.special_tokens, **roles)
-    if template is not None:
-        model.post_processor = template_processing(template, model.special_tokens)
-    return start
+def _begin(special_tokens, like, from_, settings, roles, options):
+    """Make the Start of a training; the options that it takes are removed."""
+    require(like is None or from_ is None, "`like` does not go with `from_`")
+    if from_ is not None:
+        return start_from(from_, special_tokens, **_take(options, start_from))
+    if like is not None:
+        return start_like(like, special_tokens)
+    given = _open_settings(settings) | _take(options, untrained)
+    if special_tokens:
+        given["special_tokens"] = special_tokens
+    return untrained(**given, unk_token=roles.get("unk_token"))
 
 
 class Family(NamedTuple):
@@ -12799,8 +12789,8 @@ BYTE_TOKENS = tuple(token.decode() for token in _FALLBACK_TOKENS)
 class Start(NamedTuple):
     """A model before a training learns its tokens.
 
-    >>> start = untrained("bpe", ["<s>"])
-    >>> learned = start.learn(Words.from_counts({b"low": 2}), 259)
+    >>> start = untrained(["<s>"])
+    >>> learned = start.learn(Words.from_counts({b"low": 2}), 259, {}, {})
     >>> start.build(learned).merges
     [(b'o', b'w'), (b'l', b'ow')]
     """
@@ -12828,46 +12818,47 @@ class Start(NamedTuple):
             skip_bad_lines=skip_bad_lines,
         )
 
-    def check(self, vocab_size, coverage, required_chars):
-        """Raise InputError for a size that is too small or too large, or for a wrong coverage."""
-        is_of_bytes = self.model.alphabet == "bytes"
-        require(coverage in (None, 1) or not is_of_bytes, "`coverage` goes with characters")
-        require(not required_chars or not is_of_bytes, "`required_chars` goes with characters")
-        is_share = coverage is None or 0 < coverage <= 1
-        require(is_share, f"`coverage` is more than 0, and at most 1, not {coverage}")
+    def check(self, vocab_size):
+        """Raise InputError for a size that is too small or too large."""
         n_least = len(self.model.vocab) + 1
-        n_least += 255 * (is_of_bytes and self.places is not None)
+        n_least += 255 * (self.model.alphabet == "bytes" and self.places is not None)
         require(
             isinstance(vocab_size, numbers.Integral) and n_least <= vocab_size <= MAX_ID,
             f"`vocab_size` is {vocab_size}: with this alphabet, these special tokens or this model "
             f"it must be a whole number from {n_least} to {MAX_ID:,}",
         )
 
-    def compile(self, source, options, workers):
+    def compile(self, source, letters, options, workers):
         """Compile the kernels of counting and, by a small training, of learning."""
         if source.files:
             _warn_of_source(source)
         compile_counting(source)
-        word = Words.from_counts({b"aa": 1})
-        self.learn_symbols(word, 257, options, workers=workers)  # bad options raise an error
+        word = Words.from_counts({b"aa": 1})  # bad options raise an error
+        if self.model.alphabet == "characters":
+            word.as_characters(self.metaspace, **letters)
+        self.learn_symbols(word, 257, options, workers=workers)
 
     def learn_symbols(self, words, n_symbols, options, **more):
         """Call the learner of the family with its options, and with those of `more` it takes."""
         learner = FAMILIES[self.family].learn
         return learner(words, n_symbols, **options, **_take(more, learner))
 
-    def learn(self, words, vocab_size, options=None, coverage=1.0, required_chars="", **more):
-        """Learn from words over bytes; `options` and `more` are those of `learn_symbols`."""
+    def learn(self, words, vocab_size, letters, options, **more):
+        """Learn from words over bytes.
+
+        letters  options of `Words.as_characters`
+        options  of `learn_symbols`, and `more`
+        """
         model = self.model
-        options = options or {}
         n_symbols = vocab_size - len(model.vocab)
+        old = {}
         if self.places is None:
-            words, n_old, old = _words_to_go_on(model, words, coverage, required_chars)
-            return self.learn_symbols(words, n_symbols + n_old, {**options, **old}, **more)
-        if model.alphabet == "characters":
-            words = words.as_characters(coverage, self.metaspace, required_chars)
-            more["required_chars"] = required_chars
-        return self.learn_symbols(words, n_symbols, options, **more)
+            words, n_old, old = _words_to_go_on(model, words, **letters)
+            n_symbols += n_old
+        elif model.alphabet == "characters":
+            words = words.as_characters(self.metaspace, **letters)
+            more |= letters
+        return self.learn_symbols(words, n_symbols, options | old, **more)
 
     def build(self, learned):
         """Make the model with the learnt tokens."""
@@ -12892,25 +12883,25 @@ class Start(NamedTuple):
 
 
 def untrained(
-    model="bpe",
     special_tokens=(),
     *,
-    special_tokens_at="first",
-    alphabet=None,
-    pattern=None,
-    mark=None,
-    normalizer=(),
-    byte_fallback=False,
-    unk_token=None,
+    model: str = "bpe",
+    alphabet: str | None = None,
+    pattern: PatternSource | None = None,
+    mark: str | None = None,
+    normalizer: Sequence[str] = (),
+    byte_fallback: bool = False,
+    unk_token: str | None = None,
+    special_tokens_at: str = "first",
 ):
     """Start with a model without tokens; the options are those of `train`.
 
     Raises InputError for options that cannot be combined.
 
-    >>> start = untrained("bpe", ["<s>"], alphabet="characters")
+    >>> start = untrained(["<s>"], alphabet="characters")
     >>> [*start.model.special_tokens], start.pattern, start.metaspace.replacement
     (['<s>', '<unk>'], 'gpt2', '▁')
-    >>> untrained("bpe", ["x"])
+    >>> untrained(["x"])
     Traceback (most recent call last):
     ...
     bpe_numba.InputError: the special token 'x' is a single byte, or names one: use a longer one
@@ -13087,7 +13078,7 @@ def _with_ids(part, ids):
     return json.loads(json.dumps(part), object_hook=renew)
 
 
-def _words_to_go_on(model, words, coverage, required_chars):
+def _words_to_go_on(model, words, coverage=1.0, required_chars=""):
     """Prepare words over bytes for learning that goes on from a model.
 
     Returns the words, the number of tokens of the model that the learner counts, and options for
@@ -13098,7 +13089,7 @@ def _words_to_go_on(model, words, coverage, required_chars):
     letters = []
     if model.alphabet == "characters":
         required = [*map(chr, model.letters), *required_chars]
-        characters = words.as_characters(coverage, required=required)
+        characters = words.as_characters(coverage=coverage, required_chars=required)
         letters = [letter for letter in characters.alphabet if letter not in known]
     if model.kind == "unigram":
         scores = {token: float(model.scores[token_id]) for token, token_id in known.items()}
@@ -14516,7 +14507,8 @@ def _make_parser(name):
     if name in ("train", "convert"):
         functions.append(transformers_config)
     if name == "train":
-        functions += [family.learn for family in FAMILIES.values()]
+        learners = [family.learn for family in FAMILIES.values()]
+        functions += [untrained, Words.as_characters, *learners]
     doc = _doc(command)
     texts = {}
     for function in [Engine, Source, convert, train, *functions[::-1]]:

@@ -2199,7 +2199,7 @@ def test_words_of_characters_are_what_python_decodes(counts, coverage, step):
         for is_kept, letters in itertools.groupby(text, frequent.__contains__):
             if is_kept and n:
                 expected["".join(letters).encode()] += n
-    words = bpe.Words.from_counts(counts).as_characters(coverage, step)
+    words = bpe.Words.from_counts(counts).as_characters(step, coverage=coverage)
     assert words.alphabet == [letter.encode() for letter in sorted(frequent)]
     assert tally(zip(words.texts, words.counts.tolist(), strict=True)) == expected
 
@@ -3449,7 +3449,7 @@ def test_learning_unigram_does_not_depend_on_the_order_of_words(library):
     shuffled = random.Random(1).sample(counts, len(counts))
     words = [bpe.Words.from_counts(dict(some)) for some in (counts, shuffled)]
     # parts of words are equal words
-    ours, other = (bpe.learn_unigram(some.as_characters(0.9), 500) for some in words)
+    ours, other = (bpe.learn_unigram(some.as_characters(coverage=0.9), 500) for some in words)
     assert ours.tokens == other.tokens and (ours.scores == other.scores).all()
 
 
@@ -8005,12 +8005,11 @@ REFUSED_ARGUMENTS = {
         ({"model": "wordpiece", "byte_fallback": True}, "`byte_fallback` is for bpe and unigram"),
         ({"alphabet": "letters"}, "no alphabet is named 'letters'; there are bytes, characters"),
         (OF_CHARACTERS | {"mark": "ab"}, "a mark is one character"),
-        (OF_CHARACTERS | {"coverage": 0.0}, "`coverage` is more than 0"),
+        (OF_CHARACTERS | {"coverage": 1.1}, "from 0 to 1, not 1.1"),
         (OF_CHARACTERS | {"byte_fallback": True, "unk_token": "?!"}, "nothing is unknown"),
         (OF_CHARACTERS | {"vocab_size": 5}, "vocabulary has room for"),
         ({"score": lambda count: count}, "2, 4 or 5 numbers, not 1"),
         ({"normalizer": ["nfx"]}, "no normalizer is named 'nfx'"),
-        ({"required_chars": "é"}, "`required_chars` goes with characters"),
         ({"balance": 0.5}, "`balance` and `weights` need a list of `inputs`"),
     ],
     lambda options: bpe.train(["text.txt", "empty.txt"], 300, **options): [
@@ -8165,13 +8164,13 @@ REFUSED_COMMANDS = [
     ("train text.txt --pattern ''", ["--pattern is empty"]),
     ("train text.txt --out new --pattern \udcff", ["surrogates not allowed"]),
     ("train text.txt --workers 0", ["0 workers"]),
-    ("train text.txt --coverage 0.5", ["--coverage goes with characters"]),
+    ("train text.txt --coverage 0.5 --out new", ["--coverage does not go with the other options"]),
     ("train text.txt --input b", ["unrecognized arguments: --input b; see"]),
     (
         "train text.txt --model unigram --tie-break ids --out new",
         ["--tie-break does not go with the other options"],
     ),
-    ("train text.txt --like bytes --alphabet bytes", ["--alphabet does not go with"]),
+    ("train text.txt --like bytes --alphabet bytes --out new", ["--alphabet does not go with"]),
     ("train text.txt --like bytes --from bytes", ["--like does not go with"]),
     ("train text.txt --chat-template chatm", ["chatm: No such file"]),
     ("train text.txt --model unigram --vocab-size 2 --out no", ["--vocab-size must be larger by "]),
