@@ -14504,11 +14504,11 @@ def _make_parser(name):
     """Make the parser of a command; its `flags` tell how each argument is written."""
     command = COMMANDS[name]
     functions = [command]
-    if name in ("train", "convert"):
-        functions.append(transformers_config)
     if name == "train":
         learners = [family.learn for family in FAMILIES.values()]
         functions += [untrained, Words.as_characters, *learners]
+    if name in ("train", "convert"):
+        functions.append(transformers_config)
     doc = _doc(command)
     texts = {}
     for function in [Engine, Source, convert, train, *functions[::-1]]:
