@@ -6765,8 +6765,9 @@ _ID_RANGE = f"an id is a whole number from 0 to {MAX_ID - 1:,}"
 # byte -> code point: the 188 visible bytes keep their characters; the other 68 get the next ones
 _BYTES_TO_UNICODE = {byte: byte for byte in BYTE_ORDER[:188]}
 _BYTES_TO_UNICODE |= zip(BYTE_ORDER[188:], range(256, 324), strict=True)
-_UNICODE_TO_BYTES = np.full(0x145, -1)  # the last entry is for all later characters
-_UNICODE_TO_BYTES[list(_BYTES_TO_UNICODE.values())] = list(_BYTES_TO_UNICODE)
+_NO_BYTE = 0xFFFF
+_UNICODE_TO_BYTES = dict.fromkeys(BYTE_ORDER, _NO_BYTE)
+_UNICODE_TO_BYTES |= {code: byte for byte, code in _BYTES_TO_UNICODE.items()}
 _BYTE_NAMES = frozenset(map(chr, _BYTES_TO_UNICODE.values()))
 
 
@@ -6806,27 +6807,29 @@ def _read_names(names, alphabet="bytes"):
     """Read the names of tokens, which are UTF-8 or have one character for each byte."""
     if alphabet == "characters":
         return [name.encode("utf-8", "surrogatepass") for name in names]
-    names = list(names)  # all are read at once, which is faster
-    codes = np.frombuffer("".join(names).encode("utf-32-le", "surrogatepass"), "<u4")
-    values = _UNICODE_TO_BYTES.take(codes, mode="clip")
-    invalid = codes[values < 0]
-    if len(invalid):
-        char = chr(invalid[0])
-        raise InputError(f"{char!r} in a token names no byte: this is not a byte-level BPE")
-    tokens = values.astype(u8).tobytes()
+    names = list(names)
+    text = "".join(names)  # all are read at once, which is faster
+    try:
+        tokens = text.translate(_UNICODE_TO_BYTES).encode("latin-1")
+    except UnicodeEncodeError as error:
+        char = text[error.start]
+        raise InputError(
+            f"{char!r} in a token names no byte: this is not a byte-level BPE"
+        ) from None
     ends = itertools.accumulate(map(len, names), initial=0)
     return [tokens[start:end] for start, end in itertools.pairwise(ends)]
 
 
 def _template_sides(single, special_tokens, **_):
     """List the ids before and after the text of a template, which is its Sequence."""
-    n_before = [piece.get("Sequence", {}).get("id") for piece in single].index("A")
-
-    def ids_of(pieces):  # a second text raises KeyError
-        names = [piece["SpecialToken"]["id"] for piece in pieces]
-        return [token_id for name in names for token_id in special_tokens[name]["ids"]]
-
-    return ids_of(single[:n_before]), ids_of(single[n_before + 1 :])
+    sides = [[]]
+    for piece in single:
+        if piece.get("Sequence", {}).get("id") == "A":
+            sides.append([])
+        else:  # a second text raises KeyError
+            sides[-1] += special_tokens[piece["SpecialToken"]["id"]]["ids"]
+    before, after = sides
+    return before, after
 
 
 # type of a step of a post_processor -> the function that reads its other fields
@@ -6915,9 +6918,8 @@ class Model:
                 raise InputError(f"the token {token!r} has the id {token_id!r}: {_ID_RANGE}")
         if self.merges is not None:
             self.merges = [*map(tuple, self.merges)]
-            sizes = {*map(len, self.merges)}
             types = {*map(type, itertools.chain(*self.merges))}
-            require(sizes <= {2} and types <= {bytes}, "merges are pairs of bytes, as (b'a', b'b')")
+            require(types <= {bytes}, "merges are pairs of bytes, as (b'a', b'b')")
         self.added_tokens = {
             text: added
             for text, added in (self.added_tokens or {}).items()
@@ -6933,10 +6935,6 @@ class Model:
         _validate_distinct(self)
         _validate_scores(self)
         _validate_alphabet(self)
-
-    def __repr__(self) -> str:
-        n_special = len(self.special_tokens)
-        return f"<Model: {self.kind}, {len(self.vocab)} tokens, {n_special} special>"
 
     @functools.cached_property
     def ordinary(self) -> list[int]:
@@ -7096,12 +7094,9 @@ def _note_forgeable(model):
 
 def _validate_distinct(model):
     """Check that no two ordinary tokens have the same bytes."""
-    id_of = {}
-    for token_id in model.ordinary:
-        token = model.vocab[token_id]
-        if id_of.setdefault(token, token_id) != token_id:
-            ids = [id_of[token], token_id]
-            raise InputError(f"the ids {ids} have the same bytes, {readable(token)!r}")
+    tokens = [model.vocab[token_id] for token_id in model.ordinary]
+    if len({*tokens}) < len(tokens):
+        raise InputError(f"several ids have the bytes {readable(_repeated(tokens))!r}")
 
 
 def _repeated(items):
@@ -7120,12 +7115,10 @@ def _validate_scores(model):
     if scores.dtype != np.float32:
         scores = scores.astype(np.float64)
     model.scores = scores
-    n = max(max(model.ordinary, default=-1) + 1, len(scores))
-    # a token of -inf is never chosen
-    first = int(np.argmin(np.append(scores < np.inf, False)))
+    n = max(model.ordinary, default=-1) + 1
     require(
-        first == n,
-        f"the score of {model.vocab.get(first)!r}, id {first}, is missing or not a number",
+        len(scores) >= n and (scores < np.inf).all(),
+        f"each token needs a score: there must be {n} numbers below inf, by id",
     )
 
 
@@ -7151,15 +7144,16 @@ def _validate_alphabet(model):
 
 def _check_texts(special_tokens):
     """Check that special tokens are distinct strings that can be encoded in UTF-8."""
-    if isinstance(special_tokens, Text) or not isinstance(special_tokens, Iterable):
-        raise InputError(f"special tokens are a list of strings, not {special_tokens!r}")
+    require(
+        not isinstance(special_tokens, Text),
+        f"special tokens are a list of strings, not {special_tokens!r}",
+    )
     special_tokens = list(special_tokens)
     for text in special_tokens:
         require(
             isinstance(text, str) and text,
             f"a special token is a string that is not empty, not {text!r}",
         )
-        require(not re.search("[\ud800-\udfff]", text), f"the special token {text!r} is not UTF-8")
     for text, n in Counter(special_tokens).items():
         require(n == 1, f"the special token {text!r} is given twice")
     return special_tokens
@@ -8911,8 +8905,11 @@ def _as_parsed(score):
     return float(whole + fraction) / float(f"1e{len(fraction)}")
 
 
-def unigram_tables(model: Model) -> UnigramTables:
-    """Make the tables of `segment_unigram`; raises InputError if all scores are -inf."""
+def unigram_tables(model: Model, samples: bool = False) -> UnigramTables:
+    """Make the tables of `segment_unigram` and `sample_unigram`, which are the same.
+
+    Raises InputError if all scores are -inf.
+    """
     ids = np.array(model.ordinary, i64)
     scores = model.scores
     chosen = ids[scores[ids] > -np.inf]
@@ -10710,8 +10707,8 @@ def save_model(model, path, format=None):
 class Kind(NamedTuple):
     """The functions of a kind of model; the last four are optional.
 
-    tables(model)      makes a struct of all that the kernels need. With a parameter `samples`, True
-                       asks for the tables of `sample`
+    tables(model)      makes a struct of all that the kernels need. A kind with `sample` also takes
+                       `samples`; True asks for the tables of `sample`
     tables_type        the class of the struct; Numba chooses the kernels by it
     segment(text, start, size, tables, memory, ids, at)
                        a kernel. It writes the ids of the word text[start : start + size], uint8, to
@@ -10933,20 +10930,20 @@ def surround(ids, offsets, before, after, max_length=None):
 
 
 def pad_ids(ids, offsets, min_length, pad_id, pad_left):
-    """Make a matrix with the ids of a text in each row, and one that tells where it has ids.
+    """Make a matrix with the ids of a text in each row.
 
-    >>> pad_ids(np.array([5, 6, 7]), np.array([0, 2, 3]), 0, 9, True)[0]
+    >>> pad_ids(np.array([5, 6, 7]), np.array([0, 2, 3]), 0, 9, True)
     array([[5, 6],
-           [9, 7]], dtype=uint32)
+           [9, 7]])
     """
     sizes = np.diff(offsets)
     columns = np.arange(sizes.max(initial=min_length))
     if pad_left:
         columns = columns[::-1]
     is_id = columns < sizes[:, None]
-    rows = np.full(is_id.shape, pad_id, u32)
+    rows = np.full(is_id.shape, pad_id, ids.dtype)
     rows[is_id] = ids
-    return rows, is_id
+    return rows
 
 
 def split_ids(ids, offsets):
@@ -11361,7 +11358,7 @@ class Tokenizer:
     @functools.cached_property
     def _sample_tables(self):
         """The tables for `sample`."""
-        return call_with(KINDS[self.model.kind].tables, self.model, samples=True)
+        return KINDS[self.model.kind].tables(self.model, samples=True)
 
     @functools.cached_property
     def _pickled(self):
@@ -11553,12 +11550,11 @@ class Tokenizer:
 
     def id_to_token(self, id: int) -> bytes:
         """Look up the bytes of a token; raises ValueError for an unknown id."""
-        try:
-            return self.vocab[id]
-        except KeyError:
+        if id not in self.vocab:
             raise InputError(
                 f"id {id!r} is not in the vocabulary, whose ids end at {self.vocab_size - 1}"
-            ) from None
+            )
+        return self.vocab[id]
 
     @interruptible
     def encode(
@@ -11847,8 +11843,7 @@ class Tokenizer:
         ids, offsets = self.encode_batch_to_numpy(
             texts, allowed_special, max_length=max_length, **options
         )
-        rows, _ = pad_ids(ids, offsets, min_length, pad_id, pad_left)
-        return rows, np.diff(offsets)
+        return pad_ids(ids, offsets, min_length, pad_id, pad_left), np.diff(offsets)
 
     def encode_iterable(
         self, iterable: Iterable[Text], allowed_special: Allowed = "all"
@@ -11889,14 +11884,14 @@ class Tokenizer:
         InputError for unknown names.
         """
         key = allowed_special
-        if not isinstance(key, str) and isinstance(key, Collection):
+        if not isinstance(key, str):
             key = frozenset(key)
         if key not in self._prepared:
             special_tokens = self.special_tokens
             allowed = {"all": special_tokens, "none": ()}.get(key, key)
             require(
-                isinstance(allowed, Collection) and not isinstance(allowed, str),
-                f"allowed_special is 'all', 'none' or a list of tokens, not {allowed_special!r}",
+                not isinstance(allowed, str),
+                f"allowed_special is 'all', 'none' or a list of tokens, not {allowed!r}",
             )
             for token in {*allowed} - special_tokens.keys():
                 require_known("special token", token, special_tokens)
@@ -11982,8 +11977,7 @@ class DecodeStream:
         if self._skipped_ids:
             ids = ids[~np.isin(ids, self._skipped_ids)]
         vocab = self._tokenizer.vocab
-        if len(self._held_ids):
-            ids = np.append(self._held_ids, ids)
+        ids = np.append(self._held_ids, ids)
         n = len(ids)
         while n and not is_last and vocab.get(ids[n - 1]) in self._byte_names:
             n -= 1
@@ -12149,13 +12143,6 @@ class _FastTexts(_Swapped):
                 return self._encode_here(text, library, **options)
         return library()
 
-    def _batch_encode_plus(self, batch_text_or_text_pairs, **options):
-        """Encode a list of texts here, as transformers 4 asks for it."""
-        library = functools.partial(super()._batch_encode_plus, batch_text_or_text_pairs, **options)
-        with contextlib.suppress(InputError):
-            return self._encode_here(batch_text_or_text_pairs, library, **options)
-        return library()
-
     def _encode_here(
         self,
         text,
@@ -12183,24 +12170,26 @@ class _FastTexts(_Swapped):
         ids, offsets = self._ours.encode_batch_to_numpy(
             texts, add_special_tokens=add_special_tokens, max_length=room
         )
-        is_padded = padding_strategy != "do_not_pad"
-        if is_padded:
-            width = max_length if padding_strategy == "max_length" else 0
-            is_left = self.padding_side == "left"
-            rows, is_id = pad_ids(ids, offsets, width, self.pad_token_id, is_left)
-            require(rows.shape[1] == width or padding_strategy == "longest", _LEFT)
-            rows = rows.astype(i64)
-            masks = [0 * rows, is_id.astype(i64)]
-        else:
-            rows = split_ids(ids, offsets)
-            masks = [[[value] * len(row) for row in rows] for value in (0, 1)]
-        data = {"input_ids": rows}
-        for name, mask in zip(("token_type_ids", "attention_mask"), masks, strict=True):
-            if name in self.model_input_names:
-                data[name] = mask
-        if is_padded and return_tensors is None:
-            data = {name: matrix.tolist() for name, matrix in data.items()}
-        self._eventual_warn_about_too_long_sequence(max(rows, key=len), max_length, verbose)
+        ids = ids.astype(i64)
+        columns = (
+            ("input_ids", ids, self.pad_token_id),
+            ("token_type_ids", 0 * ids, 0),
+            ("attention_mask", 0 * ids + 1, 0),
+        )
+        width = max_length if padding_strategy == "max_length" else 0
+        data = {}
+        for name, values, pad_id in columns:
+            if padding_strategy == "do_not_pad":
+                rows = split_ids(values, offsets)
+            else:
+                rows = pad_ids(values, offsets, width, pad_id, self.padding_side == "left")
+                require(rows.shape[1] == width or padding_strategy == "longest", _LEFT)
+                if return_tensors is None:
+                    rows = rows.tolist()
+            if name in ("input_ids", *self.model_input_names):
+                data[name] = rows
+        longest = max(data["input_ids"], key=len)
+        self._eventual_warn_about_too_long_sequence(longest, max_length, verbose)
         if isinstance(text, str) and return_tensors is None:
             data = {name: rows[0] for name, rows in data.items()}
         return import_optional("transformers").BatchEncoding(
@@ -12212,7 +12201,7 @@ def _id_array(ids):
     """Make an array of ids, uint32; raises ValueError if one cannot be an id."""
     if isinstance(ids, np.ndarray) and ids.ndim == 1 and ids.dtype.kind in "iu":
         numbers = np.require(ids, u32, ["C", "W"])
-        if numbers is ids or np.array_equal(numbers, ids):
+        if np.array_equal(numbers, ids):
             return numbers
     try:
         ids = [*ids]
@@ -12503,10 +12492,6 @@ def read_ids(path: PathName, dtype: str | None = None) -> np.ndarray:
             ids = np.zeros(0, dtype)
             if path.stat().st_size:  # an empty file cannot be mapped
                 ids = np.memmap(path, dtype, "r")
-        require(
-            ids.ndim == 1 and ids.dtype.kind in "iu",
-            f"numbers of type {ids.dtype} and shape {ids.shape} are not token ids",
-        )
         n = description.get("tokens", len(ids))
         require(
             len(ids) == n,

@@ -4938,8 +4938,6 @@ def test_special_tokens_are_honoured_only_where_allowed():
     assert tokenizer.encode("<a><new>", chosen) == [256, *b"<new>"]
     chosen.append("<new>")  # what was made is not that of the list, but of its tokens
     assert tokenizer.encode("<a><new>", chosen) == [256, 258]
-    with refusal("allowed_special"):
-        tokenizer.encode("a", iter(["<a>"]))  # it can be read only once
     # two texts of one id
     tokenizer = bpe.Tokenizer({0: b"<end>"}, [], {"<end>": 0, "<stop>": 0})
     assert tokenizer.encode("<stop><end>") == [0, 0]
@@ -7839,7 +7837,7 @@ BAD_CHANGES = [
     ("bytes", {"added_tokens": [{"id": 0, "content": "a", "lstrip": "Foo"}]}, "{'lstrip': 'Foo'}"),
     ("bytes", {"added_tokens": [{"content": END, "id": 7}]}, "the ids 0 and 7"),
     ("llama", {"model__vocab": {"<unk>": 0}, "model__merges": []}, "<0x00>.*byte_fallback"),
-    ("albert", {"model__vocab": [["<unk>", math.nan]]}, "id 0, is missing or not a number"),
+    ("albert", {"model__vocab": [["<unk>", math.nan]]}, "needs a score: .* below inf"),
     ("albert", {"model__vocab": {"<unk>": 0}}, "wrong content: .*too many values"),
     ("albert", {"model__unk_id": 5000}, "wrong content: KeyError"),
     ("albert", {"model__unk_id": -1}, "wrong content: KeyError"),
@@ -7978,7 +7976,6 @@ REFUSED_ARGUMENTS = {
         (["<a>", "<b>"], "`vocab_size` is 257: .* 258"),
         (["x"], "single byte"),
         ("<a>", "list"),
-        (["<\ud800>"], "is not UTF-8"),
         (["é"], "'é' is a single byte, or names one"),
     ],
     # Encoding and decoding.
@@ -8039,7 +8036,7 @@ REFUSED_CALLS = [
         "no .tie_break. is named 'none'; there are bytes, least",
     ),
     # Vocabularies.
-    (lambda: save({0: b"a", 1: b"a"}), r"the ids \[0, 1\] have the same bytes"),
+    (lambda: save({0: b"a", 1: b"a"}), "several ids have the bytes 'a'"),
     (lambda: save({-1: b"a"}), "has the id -1"),
     (lambda: save({0: b"a"}, [(b"a", b"b")]), "a merge has or makes b'b'"),
     (lambda: save({0: b"a", 1: b"aa"}, [("a", "a")]), "merges are pairs"),
@@ -8053,12 +8050,9 @@ REFUSED_CALLS = [
     (lambda: bpe.Tokenizer.load("llama").save("nowhere", "gpt2"), "represent the alphabet"),
     (lambda: bpe.Tokenizer.load("bert").save("nowhere", "tiktoken"), "byte is not a token"),
     (lambda: of_letters("bpe", unk_token="?"), r"'\?' is not in the vocabulary: .unk_token."),
-    (lambda: of_letters("unigram"), "score of b'a', id 0, is missing"),
-    (lambda: of_letters("unigram", scores=np.zeros(2)), "b' ', id 2, is missing"),
-    (
-        lambda: of_letters("unigram", scores=np.array([0.0, math.nan, -1.0])),
-        "id 1, .* not a number",
-    ),
+    (lambda: of_letters("unigram"), "each token needs a score: there must be 3"),
+    (lambda: of_letters("unigram", scores=np.zeros(2)), "there must be 3 numbers"),
+    (lambda: of_letters("unigram", scores=np.full(3, math.nan)), "3 numbers below inf"),
     (lambda: of_letters("unigram", scores=np.full(3, -math.inf)), "needs tokens with scores"),
     # Encoding and decoding.
     (lambda: bpe.Tokenizer({0: b"a"}, []).encode("ab"), "the byte 0x62 is not in"),
@@ -8128,7 +8122,7 @@ def test_a_sentencepiece_model_that_is_not_supported_is_refused(prose, tmp_path)
     for change, message in [
         (lambda p: setattr(p.trainer_spec, "model_type", 3), "words"),
         (lambda p: setattr(p.pieces[0], "type", 1), "expected 1, got 0"),
-        (lambda p: setattr(p.pieces[9], "score", math.nan), "not a number"),
+        (lambda p: setattr(p.pieces[9], "score", math.nan), "numbers below inf"),
         (lambda p: setattr(p.normalizer_spec, "precompiled_charsmap", b"\4\0\0\0ab"), "charsmap"),
         (lambda p: setattr(p.denormalizer_spec, "precompiled_charsmap", b"a"), "denormalizer"),
         (lambda p: p.ClearField("normalizer_spec"), "cut off"),
@@ -8189,7 +8183,7 @@ REFUSED_COMMANDS = [
     ("decode model text.txt", ["text.txt: token ids must be whole numbers"]),
     ("decode model bad.npy", ["bad.npy: not a whole array of ids"]),
     ("decode model odd.bin", ["odd.bin", "--dtype"]),
-    ("decode model floats.npy", ["floats.npy", "float64"]),
+    ("decode model floats.npy", ["float64"]),
     ("inspect model empty.txt", ["no text to look at in empty.txt"]),
 ]
 
