@@ -6223,6 +6223,11 @@ def test_texts_at_random_are_samples_of_each(family, library, tmp_path, monkeypa
         found, _ = ids_of_documents(ours, files, tmp_path, **sampling)
         assert found[:-1] == rows
         assert ours.decode(found[-1]) == texts[0] and found[-1] != ours.encode(texts[0])
+    small = [tmp_path / f"{k}.txt" for k in range(1000)]
+    for path in small:
+        path.write_text("self import of " * 5)
+    one, two = (ids_of_documents(ours, small, tmp_path, alpha=0.3, workers=n)[0] for n in (1, 2))
+    assert one == two and len({*map(tuple, one)}) > 50  # each file has a seed of its own
     for alpha in (math.nan, -1e308):  # with the second, each probability would be 0 or infinite
         with refusal("alpha is a probability"):
             bpe.encode_files(ours, files, tmp_path / "a.npy", alpha=alpha)
