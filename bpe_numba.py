@@ -6981,8 +6981,9 @@ class Model:
     @property
     def decoder_steps(self) -> list[dict]:
         """The steps of the decoder, without any Sequence."""
-        if self.alphabet == "bytes":  # ByteLevel only reads their names
-            return []
+        if self.alphabet == "bytes":  # ByteLevel only reads their names; CLIP has a suffix
+            suffix = {"type": "BPEDecoder", "suffix": self.word_suffix}
+            return [suffix] * bool(self.word_suffix)
         if self.decoder == (None,):
             # tokens are joined by spaces, like those of a WordPiece that all begin a word
             return [{"type": "WordPiece", "prefix": "\0", "cleanup": False}]
