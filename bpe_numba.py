@@ -10396,14 +10396,16 @@ def _with_folder(model, file, config):
         tokens[text] = own._replace(special=True, normalized=text not in ids and own.normalized)
         return text
 
+    known = {*tokens, *model.added_tokens}  # an extra token that was added before stays as it is
     roles = _roles(config)
-    config |= {role: text_of(roles[role]) for role in (*_ROLE_ORDER, *roles) if role in roles}
-    extra = config.pop("additional_special_tokens", None)
-    extra = config.get("extra_special_tokens") or extra
+    extra = config.get("extra_special_tokens") or []
     if isinstance(extra, dict):
-        config["extra_special_tokens"] = {name: text_of(token) for name, token in extra.items()}
-    elif extra:
-        config["extra_special_tokens"] = [*map(text_of, extra)]
+        roles |= extra
+        extra = []
+    config |= {role: text_of(roles[role]) for role in (*_ROLE_ORDER, *roles) if role in roles}
+    for token in extra or config.get("additional_special_tokens") or []:
+        if _token_object(token)["content"] not in known:
+            text_of(token)
     if model.proto:  # transformers finds them before SentencePiece sees the text
         tokens = {text: own._replace(normalized=False) for text, own in tokens.items()}
     if tokens:

@@ -4694,15 +4694,24 @@ def test_roles_and_case_of_a_bert_are_those_of_its_settings(config, tmp_path):
     assert ours.encode(text, add_special_tokens=True) == theirs.encode(text)
 
 
-def test_a_role_makes_an_added_token_special(tokenizer, tmp_path):
+@pytest.mark.parametrize(
+    "roles, text",
+    [
+        ({"eos_token": "é"}, "ab"),
+        ({"extra_special_tokens": {"image_token": "é"}}, "ab"),
+        ({"extra_special_tokens": ["é", "<new>"]}, "a\ufffdb"),
+        ({"additional_special_tokens": ["é"]}, "a\ufffdb"),
+    ],
+)
+def test_a_role_makes_an_added_token_special(roles, text, tokenizer, tmp_path):
     written(tmp_path, tokenizer, [{"content": "é", "special": False, "lstrip": True}])
-    roles = {"eos_token": "é", "tokenizer_class": "PreTrainedTokenizerFast"}
+    roles = {"tokenizer_class": "PreTrainedTokenizerFast", **roles}
     write_folder(tmp_path, {"tokenizer_config.json": roles})
     ours = bpe.Tokenizer.load(tmp_path)
     theirs = transformers.AutoTokenizer.from_pretrained(tmp_path)
     ids = ours.encode("a éb")
-    assert ids == theirs.encode("a éb") and ours.decode(ids, True) == "ab"
-    assert ours.decode(ids, True) == theirs.decode(ids, skip_special_tokens=True)
+    assert ids == theirs.encode("a éb") and ours.decode(ids, True) == text
+    assert theirs.decode(ids, skip_special_tokens=True) == text
 
 
 UNREAD = [
