@@ -1217,8 +1217,8 @@ def _fill_trie(text, ends, ids, edges, values):
     return n_nodes
 
 
-def _trie_arrays(tokens):
-    """Make the edges and the values of a trie."""
+def make_trie(tokens: Mapping[int, bytes]) -> Trie:
+    """Make a trie of tokens, {id: bytes}; if several have the same bytes, the first one counts."""
     ids = np.fromiter(tokens, np.int32)
     sizes = np.fromiter(map(len, tokens.values()), i64)
     text = _with_padding(b"".join(tokens.values()))
@@ -1231,12 +1231,7 @@ def _trie_arrays(tokens):
         edges = np.zeros(n_slots, u64)
         values = np.full(n_nodes, -1, np.int32)
         n_nodes = _fill_trie(text, ends, ids, edges, values)
-    return edges, values
-
-
-def make_trie(tokens: Mapping[int, bytes]) -> Trie:
-    """Make a trie of tokens, {id: bytes}; if several have the same bytes, the first one counts."""
-    return Trie(*_trie_arrays(tokens))
+    return Trie(edges, values)
 
 
 # ─── Steps ────────────────────────────────────────────────────────────────────────────────────────
@@ -2820,56 +2815,49 @@ def _resolve(k, mark, text, table, lanes):
 
 
 @inline_kernel
-def _next_entry(entry, text, position, table):
-    """Look up the entry for the byte at a position."""
-    return table[u64(entry & ROW_MASK) | u64(text[position])]
+def _lane(k, lanes):
+    """Return the position and the entry of lane k."""
+    return u64(lanes[k, POSITION]), u32(lanes[k, ENTRY])
+
+
+@inline_kernel
+def _read_byte(k, i, position, entry, text, table, marks):
+    """Look up the entry for byte i of lane k, and mark its lower byte; returns the entry.
+
+    `marks` is flat, so that its address takes a single register for all lanes: the loop of
+    `_read_together` has none to spare.
+    """
+    entry = table[u64(entry & ROW_MASK) | u64(text[position + i])]
+    marks[u64(k * MARK_ROW) + i] = u8(entry)
+    return entry
 
 
 @inline_kernel
 def _read_alone(k, text, count, table, lanes, marks):
     """Read the next `count` bytes of lane k: see `_read_together`."""
-    position = u64(lanes[k, POSITION])
-    row = u64(k * MARK_ROW)
-    entry = u32(lanes[k, ENTRY])
+    position, entry = _lane(k, lanes)
     for i in range(count):
-        entry = _next_entry(entry, text, position + u64(i), table)
-        marks[row + u64(i)] = u8(entry)
+        entry = _read_byte(k, u64(i), position, entry, text, table, marks)
     lanes[k, ENTRY] = entry
 
 
 @inline_kernel
 def _read_together(text, count, table, lanes, marks):
-    """Read the next `count` bytes of each lane, and mark the ends.
-
-    The lower byte of each entry goes to `marks`, and the last entry of each lane to ENTRY. `marks`
-    is flat, so that its address takes a single register for all lanes: the loop has none to spare.
-    """
-    p0 = u64(lanes[0, POSITION])
-    p1 = u64(lanes[1, POSITION])
-    p2 = u64(lanes[2, POSITION])
-    p3 = u64(lanes[3, POSITION])
-    p4 = u64(lanes[4, POSITION])
-    p5 = u64(lanes[5, POSITION])
-    e0 = u32(lanes[0, ENTRY])
-    e1 = u32(lanes[1, ENTRY])
-    e2 = u32(lanes[2, ENTRY])
-    e3 = u32(lanes[3, ENTRY])
-    e4 = u32(lanes[4, ENTRY])
-    e5 = u32(lanes[5, ENTRY])
+    """Read the next `count` bytes of each lane; its last entry goes to ENTRY."""
+    p0, e0 = _lane(0, lanes)
+    p1, e1 = _lane(1, lanes)
+    p2, e2 = _lane(2, lanes)
+    p3, e3 = _lane(3, lanes)
+    p4, e4 = _lane(4, lanes)
+    p5, e5 = _lane(5, lanes)
     for k in range(count):
         i = u64(k)
-        e0 = _next_entry(e0, text, p0 + i, table)
-        e1 = _next_entry(e1, text, p1 + i, table)
-        e2 = _next_entry(e2, text, p2 + i, table)
-        e3 = _next_entry(e3, text, p3 + i, table)
-        e4 = _next_entry(e4, text, p4 + i, table)
-        e5 = _next_entry(e5, text, p5 + i, table)
-        marks[i] = u8(e0)
-        marks[i + u64(MARK_ROW)] = u8(e1)
-        marks[i + u64(2 * MARK_ROW)] = u8(e2)
-        marks[i + u64(3 * MARK_ROW)] = u8(e3)
-        marks[i + u64(4 * MARK_ROW)] = u8(e4)
-        marks[i + u64(5 * MARK_ROW)] = u8(e5)
+        e0 = _read_byte(0, i, p0, e0, text, table, marks)
+        e1 = _read_byte(1, i, p1, e1, text, table, marks)
+        e2 = _read_byte(2, i, p2, e2, text, table, marks)
+        e3 = _read_byte(3, i, p3, e3, text, table, marks)
+        e4 = _read_byte(4, i, p4, e4, text, table, marks)
+        e5 = _read_byte(5, i, p5, e5, text, table, marks)
     lanes[0, ENTRY] = e0
     lanes[1, ENTRY] = e1
     lanes[2, ENTRY] = e2
@@ -3149,8 +3137,7 @@ def _write_spaces(text, scanned, meanings, mark, scheme, opening, table):
 class _SpecialTable:
     """Special tokens, by number."""
 
-    edges: np.ndarray  # uint64[H]     a Trie of their numbers
-    values: np.ndarray  # int32[K]
+    trie: Trie  # their numbers
     ids: np.ndarray  # int64[S]
     sizes: np.ndarray  # int64[S]      in bytes
     leads: np.ndarray  # bool[256]     whether a token begins with this byte
@@ -3199,7 +3186,7 @@ def _special_table(ids, added_tokens, normalizer=None):
     if any(bits):  # \s of Rust's regular expressions, which Hugging Face uses here
         spaces = _code_points_matching(r"\p{White_Space}")
     return _SpecialTable(
-        *_trie_arrays(dict(enumerate(tokens))),
+        make_trie(dict(enumerate(tokens))),
         np.array([ids[name] for name in tokens.values()], i64),
         np.fromiter(map(len, tokens), i64),
         np.isin(np.arange(256), list(first_bytes)),
@@ -3214,15 +3201,14 @@ def _special_table(ids, added_tokens, normalizer=None):
 @inner_kernel
 def _special_at(text, position, special):
     """Find the longest special token at a position; returns its number, or -1."""
-    edges = special.edges
-    values = special.values
+    trie = special.trie
     stop = len(text) - PADDING
     node = ZERO
     number = i64(-1)
     while node >= 0 and position < stop:
-        node = trie_child(node, text[position], edges)
-        if node >= 0 and values[node] >= 0:
-            number = i64(values[node])
+        node = trie_child(node, text[position], trie.edges)
+        if node >= 0 and trie.values[node] >= 0:
+            number = i64(trie.values[node])
         position += 1
     return number
 
@@ -3625,28 +3611,18 @@ def _uniform_step(source, text=""):
 def _normal_form(form):
     """Make the step for a normal form of Unicode.
 
-    Characters that may be reordered or composed are joined. They begin with an accent or, if the
-    form composes, with a character that a composition may end with. These are the vowels and
-    finals of Hangul, and all but the first character of a decomposition. A form that composes
-    changes joined characters only, and so has no `changes`.
+    Characters that may be reordered or composed are joined: those that are or begin with an accent,
+    and if the form composes, all that its quick check (Unicode Standard Annex 15) is not sure of.
+    A form that composes changes joined characters only, and so has no `changes`.
     """
-    decomposed = form.replace("C", "D")
-    decomposes = form == decomposed
     normalize = functools.partial(unicodedata.normalize, form)
-    changed = _matching(rf"\p{{{form}_QC=N}}")
-    changes = {}
-    joined = set()
-    if decomposes:
-        changes = {ord(char): normalize(char) for char in changed}
-    else:
-        joined.update(changed)
-        for char in _matching(r"\p{NFD_QC=N}"):
-            joined.update(unicodedata.normalize("NFD", char)[1:])
-    for char in _matching(rf"\p{{{decomposed}_QC=N}}|\p{{M}}"):
-        first = unicodedata.normalize(decomposed, char)[0]
-        if first in joined or unicodedata.combining(first):
-            joined.add(char)
-    return _CharacterStep(changes, joined, normalize, decomposes)
+    changed = _matching(rf"[^\p{{{form}_QC=Y}}]")
+    accents = _matching(r"[^\p{CCC=0}]")
+    if "C" in form:
+        return _CharacterStep({}, {*changed, *accents}, normalize)
+    changes = {ord(char): normalize(char) for char in changed}
+    begin = (char for char in changed if unicodedata.combining(normalize(char)[0]))
+    return _CharacterStep(changes, {*begin, *accents}, normalize, decomposes=True)
 
 
 MAX_REPLACEMENT = 100  # bytes; the replacements of Unicode's normal forms have at most 33
@@ -8606,8 +8582,7 @@ def _expect(lattice, probabilities, words):
         for k in range(n):
             scaled[k] = forward[k] < TINY
             if scaled[k]:
-                for i in range(k, k + reach):
-                    forward[i] *= HUGE
+                forward[k : k + reach] *= HUGE
             token = longest[start + k]
             while token >= 0:
                 forward[k + sizes[token]] += forward[k] * table[token, 0]
@@ -8622,8 +8597,7 @@ def _expect(lattice, probabilities, words):
                 table[token, 1] += forward[k] * onward
                 token = shorter[token]
             if scaled[k]:
-                for i in range(k, k + reach):
-                    backward[i] *= HUGE
+                backward[k : k + reach] *= HUGE
     return table[:, 1].copy()
 
 
@@ -8693,14 +8667,11 @@ def _find_substrings(tokens, words, lattice):
     last_symbols[: len(symbol_of)] = np.arange(len(symbol_of))
     keys = lattice.shorter.astype(i64) << 32 | last_symbols
     order = np.argsort(keys)
-    keys = keys[order]
 
     def longer(number, letter):
         key = number << 32 | symbol_of.get(letter, -1)
-        place = keys.searchsorted(key) % len(keys)
-        if keys[place] == key:
-            return order[place]
-        return -2  # of no substring; -1 is the empty one
+        found = order[keys.searchsorted(key, sorter=order) % len(keys)]
+        return found if keys[found] == key else -2  # of no substring; -1 is the empty one
 
     return np.array([functools.reduce(longer, token.decode(), -1) for token in tokens])
 
@@ -8946,15 +8917,6 @@ def unigram_tables(model: Model, samples: bool = False) -> UnigramTables:
 
 
 @inline_kernel
-def _following(word, node, tables):
-    """Return the node of a lattice after the next character; an invalid byte is a character."""
-    following = node + 1
-    if not tables.of_bytes:
-        following = node + (_decode_character(word, node, len(word)) & 7)
-    return following
-
-
-@inline_kernel
 def _next_edge(child, byte, is_character, edges, values, unknown):
     """Go on from `child`, a node of the trie of the tokens, by a byte.
 
@@ -8971,41 +8933,39 @@ def _next_edge(child, byte, is_character, edges, values, unknown):
 
 
 @inner_kernel
-def _best_path(word, tables, total):
-    """Find the best path of a word, uint8[N] (Viterbi); `total` is the sum before the word.
+def _find_path(word, tables, total, alpha=1.0, state=None):
+    """Find the best path of a word, uint8[N] (Viterbi); or a path at random, see `sample_unigram`.
 
     The nodes are the offsets from 0 to N. Of paths with equal sums, the best is the one with the
-    longest last edge. Returns
+    longest last edge. `total` is the sum before the word. Returns
 
     - `path`, int64[2, N + 1]: of each node, the start and the token of the last edge on its path;
     - the sum after the word;
-    - whether the word is sure and has no unknown characters, so that the scores of its ids add up
-      to the sum.
+    - whether it is sure without unknown characters, so that the scores of its ids give the sum.
     """
     edges = tables.trie.edges
     values = tables.trie.values
     scores = tables.scores
-    in_single = tables.in_single
+    in_single = tables.in_single and state is None
     through_text = tables.through_text
     unknown = len(scores) - 1
     size = len(word)
     lattice = np.empty((4, size + 1))
+    lattice[:2] = -np.inf
     sums = lattice[0]
     gaps = lattice[1]  # the second best sum minus the best one, or nearer to 0
     path = lattice[2:].view(i64)
-    for k in range(size + 1):
-        sums[k] = gaps[k] = -np.inf
     sums[0] = total
     is_sure = abs(total) < tables.near and size <= MAX_SURE_BYTES
     node = ZERO
     while node < size:
         if in_single and abs(sums[node]) > MAX_SUM:
             # SentencePiece subtracts a far sum from all later sums, here from those reached so far.
-            far_sum = sums[node]
             reached = sums[node : node + tables.longest + 1]
-            for k in range(len(reached)):
-                reached[k] = np.float32(reached[k] - far_sum)
-        following = _following(word, node, tables)
+            reached[:] = (reached - sums[node]).astype(np.float32)
+        following = node + 1  # the next character; an invalid byte is one
+        if not tables.of_bytes:
+            following = node + (_decode_character(word, node, size) & 7)
         end = node
         child = ZERO
         while end < size and (child >= 0 or end < following):
@@ -9013,14 +8973,18 @@ def _best_path(word, tables, total):
             child, token_id = _next_edge(child, word[end], is_character, edges, values, unknown)
             end += 1
             if token_id >= 0:
-                total = sums[node] + scores[token_id]
+                total = sums[node] + alpha * scores[token_id]
                 if in_single:
                     total = float(np.float32(total))
                 if through_text:
-                    gap = -abs(total - sums[end])
-                    gaps[end] = max(gaps[end], gap)
-                if total > sums[end]:
-                    sums[end] = total
+                    gaps[end] = max(gaps[end], -abs(total - sums[end]))
+                if state is None:
+                    is_chosen = total > sums[end]
+                    sums[end] = max(total, sums[end])
+                else:
+                    sums[end] = np.logaddexp(total, sums[end])
+                    is_chosen = _random(state) < np.exp(total - sums[end])
+                if is_chosen:
                     path[0, end] = node
                     path[1, end] = token_id
         node = following
@@ -9033,7 +8997,7 @@ def _best_path(word, tables, total):
 
 @inner_kernel
 def _write_path(word, tables, path, ids, at):
-    """Write the ids of a word from the path of `_best_path`; returns their number.
+    """Write the ids of a word from the path of `_find_path`; returns their number.
 
     With `fuse_unk`, consecutive unknown characters, and unknown tokens that are written in the
     text, become one token. Unknown characters become the tokens of their bytes if all of these
@@ -9083,28 +9047,7 @@ def sample_unigram(text, start, size, tables, alpha, state, ids, at):
     probability sampling plan").
     """
     word = text[start : start + size]
-    edges = tables.trie.edges
-    values = tables.trie.values
-    unknown = len(tables.scores) - 1
-    path = np.zeros((2, size + 1), i64)
-    sums = np.full(size + 1, -np.inf)
-    sums[0] = 0.0
-    node = ZERO
-    while node < size:
-        following = _following(word, node, tables)
-        end = node
-        child = ZERO
-        while end < size and (child >= 0 or end < following):
-            is_character = end + 1 == following
-            child, token_id = _next_edge(child, word[end], is_character, edges, values, unknown)
-            end += 1
-            if token_id >= 0:
-                total = sums[node] + alpha * tables.scores[token_id]
-                sums[end] = np.logaddexp(sums[end], total)
-                if _random(state) < np.exp(total - sums[end]):
-                    path[0, end] = node
-                    path[1, end] = token_id
-        node = following
+    path, _, _ = _find_path(word, tables, 0.0, alpha, state)
     return _write_path(word, tables, path, ids, at)
 
 
@@ -9127,7 +9070,7 @@ def begin_unigram(text, start, is_new, tables, memory, ids, at):
             if tables.in_single:
                 total = float(np.float32(total))
     if not is_near:
-        _, total, _ = _best_path(text[memory.n_bytes : start], tables, memory.total)
+        _, total, _ = _find_path(text[memory.n_bytes : start], tables, memory.total)
     memory.total = total
     memory.n_bytes = start
     memory.n_ids = at
@@ -9141,7 +9084,7 @@ def segment_unigram(text, start, size, tables, memory, ids, at):
     if tables.through_text:
         begin_unigram(text, start, False, tables, memory, ids, at)
         total = memory.total
-    path, memory.total, is_sure = _best_path(word, tables, total)
+    path, memory.total, is_sure = _find_path(word, tables, total)
     n = _write_path(word, tables, path, ids, at)
     memory.n_bytes = start + size
     memory.n_ids = at + n
