@@ -611,12 +611,6 @@ def interruptible(function: Function) -> Function:
     return call
 
 
-def call_with(function, *arguments, **options):
-    """Call a function with arguments, and with the options that are its parameters."""
-    names = inspect.signature(function).parameters.keys() & options
-    return function(*arguments, **{name: options[name] for name in names})
-
-
 def number_of(n, noun):
     """Write a number and a noun: 1 file, 2 files."""
     return f"{n:,} {noun}{'s' * (n != 1)}"
