@@ -12835,7 +12835,6 @@ def untrained(
     require_known("`special_tokens_at`", special_tokens_at, SPECIAL_TOKENS_AT)
     defaults = FAMILIES[model]
     alphabet = alphabet or defaults.alphabet
-    require_known("alphabet", alphabet, ALPHABETS)
     special_tokens = _check_learnt_texts(special_tokens)
     fields = {}
     metaspace = None
@@ -12847,8 +12846,6 @@ def untrained(
         mark = ""
     else:
         mark = defaults.mark if mark is None else mark
-        is_mark = len(mark) < 2 and not mark.isspace()
-        require(is_mark, f"a mark is one character, not white space: {mark!r}")
         if mark:  # ▁ replaces a space, and any other mark begins each word
             metaspace = Metaspace(mark, "never" if mark == MARK else "always")
         if defaults.kind == "unigram" or not byte_fallback:
@@ -13224,8 +13221,6 @@ class Training:
             rows.append(("merges", f"{len(learned.counts):,}; the last pair occurred {last}"))
         rows.append(("bytes/token", self.n_bytes / self.n_tokens))
         rows.append(("lost", number_of(self.lost, "byte")))
-        if model.alphabet == "characters":
-            rows.append(("characters", f"{len(learned.alphabet):,} are tokens"))
         rows.append(("tokens", f"{len(model.vocab):,}, {len(special_tokens)} of them special"))
         unseen = special_tokens.keys() - self.counted.special_tokens - {model.unk_token}
         if unseen:
@@ -13264,7 +13259,6 @@ def count_files(
     special_tokens: Sequence[str] = (),
     pattern: PatternSource = "gpt2",
     normalizer: Sequence[str] = (),
-    byte_fallback: bool = False,
     max_words: int = MAX_WORDS,
     text_field: str | None = None,
     skip_bad_lines: bool = False,
@@ -13275,14 +13269,13 @@ def count_files(
 
     `train` takes words files instead of the texts, for models of any family. If the name of an
     unknown token or of a byte, such as <unk>, is plain text in the files, they are counted twice,
-    and a family that needs the name refuses the words file. So it does if they come from a pipe.
+    and a family that needs the name refuses the words file, unless it was counted with this name as
+    a special token. So it does if they come from a pipe.
 
     inputs         files, folders, globs, URLs, or - for standard input, as for `train`
     out            the words file, .npz
     pattern        gpt2, cl100k, o200k, llama3, qwen2, nanochat, bert, whitespace, whitespace-split,
                    spaces, none, or a regular expression
-    byte_fallback  for a training with byte_fallback: names of byte tokens in the text, such as
-                   <0x0A>, end documents as well
 
     Also special_tokens, normalizer and max_words, as in `train`; text_field and skip_bad_lines, as
     in a Source; workers and progress, as in an Engine.
@@ -13305,7 +13298,7 @@ def count_files(
     source = Source(
         inputs,
         pattern,
-        [*_check_learnt_texts(special_tokens), *BYTE_TOKENS * byte_fallback],
+        _check_learnt_texts(special_tokens),
         text_field,
         normalizer=_named_normalizer(normalizer),
         skip_bad_lines=skip_bad_lines,
@@ -13341,10 +13334,8 @@ def _find_texts(inputs, texts, counts):
         words = Words.from_counts(read_counts(counts) if isinstance(counts, PathName) else counts)
         return ["`counts`"], [CorpusCounts(words, 0, words.n_tokens)], ()
     if texts is not None:
-        has_columns = hasattr(texts, "columns") or hasattr(texts, "column_names")
-        is_list = isinstance(texts, Iterable) and not isinstance(texts, Text | Mapping)
         require(
-            is_list and not has_columns,
+            not isinstance(texts, Text | Mapping) and not hasattr(texts, "columns"),
             "`texts` is a list of texts, or their iterator: not a single text, and not a table, "
             'whose column is passed, such as table["text"]',
         )
@@ -13373,8 +13364,6 @@ def _count_inputs(source, inputs, words_files, balance, weights, engine, max_wor
     if balance is None and not weights:
         return count(source, engine, words_files, max_words), {}
     require(not isinstance(inputs, PathName), "`balance` and `weights` need a list of `inputs`")
-    is_power = balance is None or 0 <= balance <= 1
-    require(is_power, f"`balance` is a number from 0 to 1, not {balance}")
     names = [*map(str, inputs)]
     n = len(names) if balance is None else 0
     require(len(weights) == n, "each of `inputs` needs its `weights`, or all together a `balance`")
@@ -13688,13 +13677,13 @@ def _by_name(items):
         items = [items]
     named = {}
     for number, item in enumerate(items, 1):
-        name = item
+        name = str(item)
         if not isinstance(item, PathName):
-            model = getattr(item, "tokenizer", item)
-            name = f"{model.model.kind}-{len(model)}" if isinstance(model, Tokenizer) else number
+            tokenizer = open_model(item)
+            name = f"{tokenizer.model.kind}-{len(tokenizer)}"
             if name in named:
                 name = f"{name} ({number})"
-        named[str(name)] = item
+        named[name] = item
     return named
 
 
@@ -14005,10 +13994,9 @@ class Curve(Report):
     def plot(self, path: PathName | None = None):
         """Draw bytes per token, and the saving by 1,000 more; returns the figure of matplotlib.
 
-        A notebook shows the figure. With a path it is written to a .png, .svg or .pdf file.
+        A notebook shows the figure. With a path it is written to a .png, .svg or .pdf file, or to
+        another one that matplotlib knows.
         """
-        suffix = Path(path or "curve.png").suffix
-        require(suffix in (".png", ".svg", ".pdf"), f"{path}: name a .png, .svg or .pdf file")
         pyplot = import_optional("matplotlib.pyplot")
         with pyplot.rc_context({"font.size": 9, "svg.hashsalt": "curve"}):
             figure, (left, right) = pyplot.subplots(1, 2, figsize=(7, 3), layout="constrained")
@@ -14019,18 +14007,17 @@ class Curve(Report):
             for name, (sizes, _, rates, saved) in self.columns.items():
                 label = name.replace("$", r"\$")  # $ begins a formula
                 left.semilogx(sizes, rates, base=2, label=label)
-                right.semilogx(sizes[:-1000], saved[:-1000], base=2)
+                right.semilogx(sizes, saved, base=2)
             places = import_optional("matplotlib.ticker").LogLocator(subs=(1, 2, 3, 5))
             right.yaxis.set_major_locator(places)
             right.yaxis.set_major_formatter("{x:g}")  # else 6 × 10¹
             right.minorticks_off()
-            if not any(line.get_xdata().size for line in right.lines):
-                right.remove()  # there are not 1,000 more
-            if len(self.columns) > 1:
-                left.legend()
+            left.legend()
+            if max(len(sizes) for sizes, *_ in self.columns.values()) <= 1000:
+                right.remove()
             if path:
                 with atomic_write(Path(path)) as file:
-                    figure.savefig(file, format=suffix[1:], dpi=200)
+                    figure.savefig(file, format=Path(path).suffix[1:], dpi=200)
         return figure
 
 
@@ -14152,7 +14139,7 @@ def compare(
     corpora          their names
     n_tokens         int64[models, corpora]
     bytes_per_token  float64[models, corpora], of the text that is in tokens
-    lost             float64[models, corpora], the % of the text that is in no token
+    lost             float64[models, corpora], the % of the bytes that are in no token
     same             the share of words, weighted by counts, that all models split alike
     differences      words split differently: a list of (word, count, [its pieces by each model])
 
@@ -14187,7 +14174,6 @@ def compare(
         ids_of_words = tokenizer.encode_batch([*words], "none")
         splits.append([_pieces(tokenizer, ids) for ids in ids_of_words])
     rates = n_kept / n_tokens
-    lost = 100 - 100 * n_kept / n_bytes
     differences = []
     for (word, n), *pieces in zip(words.items(), *splits, strict=True):
         cuts = {tuple(map(len, tokens)) for tokens in pieces}
@@ -14197,28 +14183,21 @@ def compare(
     shown = []
     for word, n, pieces in differences[:ROWS]:
         shown.append((readable(word), n, *("|".join(map(readable, tokens)) for tokens in pieces)))
-    header = ("model", *corpora)
+    header = ("model", *corpora, "the fewest", "lost, %")
+    lost_in_all = 100 - 100 * n_kept.sum(axis=1) / n_bytes.sum(axis=1)
+    rows = [*zip(tokenizers, *rates.T, rates.min(axis=1), lost_in_all, strict=True)]
     title = f"Words split alike by all: {100 * same:.1f} % of the {COMPARED_WORDS:,} most frequent"
     report = Report(
         title="Models compared",
         tables=[
-            Table(
-                "Bytes per token",
-                (*header, "the fewest"),
-                [*zip(tokenizers, *rates.T, rates.min(axis=1), strict=True)],
-            ),
-            Table(
-                "Lost: % of the bytes that are in no token",
-                header,
-                [*zip(tokenizers, *lost.T, strict=True)],
-            ),
+            Table("Bytes per token", header, rows),
             Table(f"{title}, weighted", ("word", "count", *tokenizers), shown),
         ],
         models=[*tokenizers],
         corpora=[*corpora],
         n_tokens=n_tokens,
         bytes_per_token=rates,
-        lost=lost,
+        lost=100 - 100 * n_kept / n_bytes,
         same=same,
         differences=differences,
     )
@@ -14319,8 +14298,6 @@ def view(
     257 220 259   198
     bpe-260: 10 bytes, 4 tokens
     """
-    if isinstance(text, str) and os.path.exists(text):
-        note(f"this is the name {text}; for the file write < {text}, for a model use `beside`")
     data = sys.stdin.buffer.read() if text is None else _text_bytes(text)
     views = []
     for name, given in [*_by_name(model).items(), *_by_name(beside).items()]:
@@ -14345,8 +14322,9 @@ def view(
 #
 # `train` and `convert` pass other options on, whose types stand where they arrive. A parameter is a
 # string or a list of strings if its type is no number or bool. Messages name parameters
-# `like_this`, and `main` prints them as options. An InputError becomes one line on standard error,
-# and the exit status 2; so does a TypeError, which names an option that a function does not take.
+# `like_this`, and `main` prints them as options. A ValueError or an OSError becomes one line on
+# standard error, and the exit status 2; so does a TypeError, which names an option that a function
+# does not take.
 
 COMMANDS = {
     "train": train,
@@ -14368,21 +14346,18 @@ _ROW = regex.compile(r"^(\w+)  +(.+(?:\n  +.+)*)", regex.MULTILINE)
 _program = "python bpe_numba.py"  # the words by which a user calls it; `run` knows them
 
 
-def _whole_number(text):
+def whole_number(text):
     """Read a whole number, which may be written as 10k, 2M or 10,000.
 
-    >>> _whole_number("10k"), _whole_number("10_000"), _whole_number("2M")
+    >>> whole_number("10k"), whole_number("10_000"), whole_number("2M")
     (10000, 10000, 2000000)
     """
-    match = re.fullmatch(r"(-?\d+(?:[_,]\d{3})*)([kmg]?)", text.lower())
-    if match is None:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number, such as 4, 32000 or 32k")
-    digits, unit = match.groups()
-    number = int(re.sub("[_,]", "", digits))
-    return number * 1000 ** " kmg".index(unit or " ")
+    power = " kmg".find(text[-1:].lower())
+    digits = text[: len(text) - (power > 0)].replace(",", "")
+    return int(digits) * 1000 ** max(power, 0)
 
 
-_TYPES = {"int": _whole_number, "float": float, "Sequence[float]": float}  # others are strings
+_TYPES = {"int": whole_number, "float": float, "Sequence[float]": float}  # others are strings
 
 
 class _Parser(argparse.ArgumentParser):
@@ -14543,7 +14518,7 @@ def main(arguments=None):
         return 0
     except BrokenPipeError:  # the reader, such as `head`, has closed the pipe
         return 0
-    except (InputError, OSError, MemoryError, UnicodeEncodeError, TypeError) as error:
+    except (ValueError, OSError, MemoryError, TypeError) as error:
         message = getattr(error, "strerror", None) or str(error) or "out of memory"
         if getattr(error, "filename", None):
             message = f"{error.filename}: {message}"
