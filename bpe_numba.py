@@ -7923,7 +7923,8 @@ def exact_pattern(model):
 def _made_tokens(model):
     """Collect the tokens that text becomes, except characters that only stand alone."""
     if model.kind == "unigram":  # also the names of byte tokens, which a text may have
-        possible = (k for k in model.ordinary if model.scores[k] > -np.inf)
+        ids = [*model.ordinary, *model.unused]
+        possible = (k for k in ids if model.scores[k] > -np.inf)
         return {*map(model.vocab.get, possible)}
     if model.merges is None:
         return {*model.ordinary_ids}
@@ -8840,7 +8841,9 @@ class UnigramTables:
     """Tokens and their scores."""
 
     trie: Trie
+    runs: Trie  # of tokens with the score -inf: only a whole run of unknown characters becomes one
     scores: np.ndarray  # float64[V + 1]  by id; the last one is the score of an unknown character
+    written: np.ndarray  # int64[V + 1]   the ids that they become: unk_id for unused tokens
     byte_ids: np.ndarray  # int32[256]    the ids of "<0x00>" to "<0xFF>", or -1
     longest: int  # bytes of the longest token
     unk_id: int  # -1 for none
@@ -8876,7 +8879,7 @@ def unigram_tables(model: Model, samples: bool = False) -> UnigramTables:
 
     Raises InputError if all scores are -inf.
     """
-    ids = np.array(model.ordinary, i64)
+    ids = np.array([*model.ordinary, *model.unused], i64)
     scores = model.scores
     chosen = ids[scores[ids] > -np.inf]
     require(len(chosen), "a unigram model needs tokens with scores")
@@ -8886,6 +8889,7 @@ def unigram_tables(model: Model, samples: bool = False) -> UnigramTables:
         scores = np.vectorize(_as_parsed)(scores)
         known = scores[scores > -np.inf]
     tokens = {token_id: model.vocab[token_id] for token_id in chosen.tolist()}
+    runs = {token_id: model.vocab[token_id] for token_id in ids if token_id not in tokens}
     fallback_ids = model.ids if model.byte_fallback else {}
     unknown = known.min() - scores.dtype.type(UNKNOWN_PENALTY)
     unk_id = model.ids.get((model.unk_token or "").encode(), -1)
@@ -8895,9 +8899,13 @@ def unigram_tables(model: Model, samples: bool = False) -> UnigramTables:
     if unk_id not in tokens:
         scores[unk_id] = unknown
     byte_ids = [fallback_ids.get(token, -1) for token in _FALLBACK_TOKENS]
+    written = np.arange(len(scores))
+    written[[*tokens.keys() & {*model.unused}, -1]] = unk_id
     return UnigramTables(
         trie=make_trie(tokens),
+        runs=make_trie(runs),
         scores=scores,
+        written=written,
         byte_ids=np.array(byte_ids, np.int32),
         longest=max(map(len, tokens.values())),
         unk_id=unk_id,
@@ -8984,7 +8992,7 @@ def _find_path(word, tables, total, alpha=1.0, state=None):
         node = following
     while node > 0:
         is_sure &= gaps[node] < -tables.rounding * size
-        is_sure &= path[1, node] not in (unknown, tables.unk_id)
+        is_sure &= tables.written[path[1, node]] != tables.unk_id
         node = path[0, node]
     return path, sums[size], is_sure or not through_text
 
@@ -8995,11 +9003,11 @@ def _write_path(word, tables, path, ids, at):
 
     With `fuse_unk`, consecutive unknown characters, and unknown tokens that are written in the
     text, become one token. Unknown characters become the tokens of their bytes if all of these
-    exist, and otherwise the unknown token. Without an unknown token the result is -1.
+    exist, and otherwise a token of `runs` or the unknown token. Without one the result is -1.
     """
     unknown = len(tables.scores) - 1
-    unk_id = tables.unk_id
-    unknown_ids = (unknown, unk_id)
+    unknown_ids = (unknown, tables.unk_id)
+    runs = (tables.runs.edges, tables.runs.values)
     byte_ids = tables.byte_ids
     node = len(word)
     stop = at + node
@@ -9017,7 +9025,10 @@ def _write_path(word, tables, path, ids, at):
         for k in range(node, end):
             has_bytes &= byte_ids[word[k]] >= 0
         if token_id == unknown:
-            token_id = unk_id
+            child = ZERO
+            for k in range(node, end):
+                child, token_id = _next_edge(child, word[k], k + 1 == end, *runs, unknown)
+        token_id = tables.written[token_id]
         if has_bytes:
             first -= end - node
             for k in range(node, end):
@@ -9470,6 +9481,8 @@ def read_gpt2(vocab_path, merges_path, special_tokens, pattern, threshold=0):
 
 def _read_gpt2_pair(data, file, config, special_tokens=None, pattern=None):
     """Read one of GPT-2's two files, and the other one in the same folder."""
+    if file.with_name("source.spm").is_file():
+        return _read_marian(file, config)
     cut = _BYTE_LEVEL if config.get("add_prefix_space") else "gpt2"
     for vocab, merges in (("vocab.json", "merges.txt"), ("encoder.json", "vocab.bpe")):
         start = file.name.removesuffix(vocab).removesuffix(merges)
@@ -9481,7 +9494,35 @@ def _read_gpt2_pair(data, file, config, special_tokens=None, pattern=None):
     raise InputError(
         f"{file}: not a tokenizer.json, since it has no model; and if it is one of GPT-2's two "
         "files, a vocabulary and merges with names that end in vocab.json and merges.txt, the "
-        f"other is missing, as in folders of Marian{_ELSEWHERE}"
+        f"other is missing{_ELSEWHERE}"
+    )
+
+
+def _read_marian(file, config):
+    """Read Marian's folder: the pieces of source.spm have their ids in vocab.json.
+
+    The pieces that are not there get further ids, and become unknown tokens. All other tokens are
+    of the target language: only a run of characters that source.spm lacks may be one.
+    """
+    source = read_sentencepiece(_read_limited(file.with_name("source.spm")))
+    is_other = source.kind != "unigram" or source.byte_fallback or config.get("separate_vocabs")
+    _refuse("a folder of Marian with a BPE, byte_fallback or separate_vocabs", is_other)
+    names = read_json(_read_limited(file), file)
+    special = [name for name in names if re.fullmatch("</s>|<unk>|<pad>|>>.*<<", name)]
+    vocab = read_vocab(names)
+    scores = {source.vocab[k]: source.scores[k] for k in source.ordinary}
+    further = dict(enumerate(sorted(scores.keys() - {*vocab.values()}), max(vocab) + 1))
+    others = [k for k, token in vocab.items() if token not in scores]
+    vocab |= further
+    return dataclasses.replace(
+        source,
+        vocab=vocab,
+        special_tokens={name: names[name] for name in special},
+        added_tokens={name: AddedToken(special=name[0] == "<") for name in special},
+        scores=np.float32([scores.get(vocab.get(k), -np.inf) for k in range(max(vocab) + 1)]),
+        config={"add_eos_token": True, "eos_token": "</s>"},
+        unused=[*others, *further],
+        proto=b"",
     )
 
 
@@ -9714,6 +9755,7 @@ def read_wordlevel(data, added, alphabet):
 
 def write_unigram(model):
     """Write the "model" object of a Unigram, whose tokens must be numbered from 0 without gaps."""
+    _refuse("a folder of Marian that is written as a tokenizer.json", model.unused)
     # The later tokens have no score: they are added tokens.
     names = dict(itertools.islice(vocab_names(model).items(), len(model.scores)))
     require(
@@ -10548,8 +10590,8 @@ def load_model(path, **options):
 # The files that are downloaded from a repository of the hub.
 _HUB_FILES = ("tokenizer.json", "tekken.json", "vocab.json", "tokenizer.model", "vocab.txt",
               "spiece.model", "sentencepiece.bpe.model", "merges.txt", "tokenizer_config.json",
-              "config.json", "added_tokens.json", "special_tokens_map.json", "chat_template.jinja",
-              "additional_chat_templates/*.jinja")  # fmt: skip
+              "config.json", "source.spm", "added_tokens.json", "special_tokens_map.json",
+              "chat_template.jinja", "additional_chat_templates/*.jinja")  # fmt: skip
 
 
 def _find_on_hub(name):
@@ -12967,6 +13009,7 @@ def start_from(from_, special_tokens=(), pattern=None):
     True
     """
     model = open_model(from_).model
+    _refuse("going on from a folder of Marian", model.kind == "unigram" and model.unused)
     family = _family_of(model)
     fields = {}
     if model.kind == "bpe":

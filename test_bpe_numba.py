@@ -4716,7 +4716,7 @@ def test_a_role_makes_an_added_token_special(roles, text, tokenizer, tmp_path):
 
 UNREAD = [
     ("tekken.json", '{"config": {}, "vocab": []}', "it has no model.*AutoTokenizer"),
-    ("vocab.json", '{"a": 0, "b</w>": 1}', "Marian.*AutoTokenizer"),
+    ("vocab.json", '{"a": 0, "b</w>": 1}', "merges.txt, the other is missing.*AutoTokenizer"),
     ("nothing.bin", "", "no tokenizer.json here.*AutoTokenizer"),
 ]
 TEXTS = ["\nA text.\n", "\n\n", "\na\nb\n", "\n}\n}\n", "Two words\n\nA text.\n"]
@@ -4808,6 +4808,30 @@ def test_a_folder_of_clip_has_the_ids_of_transformers(prose, tmp_path):
         assert ids == theirs(text)["input_ids"] and ours.decode(ids) == theirs.decode(ids)
         for skip in (True, False):
             assert ours.decode(ids[1:-1], skip) == theirs.decode(ids[1:-1], skip)
+
+
+@pytest.mark.filterwarnings("ignore:Recommended", "ignore:some ids may differ")
+def test_a_folder_of_marian_has_the_ids_of_transformers(prose, tmp_path):
+    pieces = {}
+    for name, texts in [("target", [*map(str.upper, prose), "流氓皇帝 è ç"]), ("source", prose)]:
+        model, file = trained_there(tmp_path, texts, character_coverage=1.0)
+        file.rename(tmp_path / f"{name}.spm")
+        pieces |= {model.id_to_piece(k): 0 for k in range(3, len(model))}
+    names = ["</s>", "<unk>", *[*pieces][::-1], ">>fr<<", "氓皇", "<pad>"]
+    for n_missing in (0, 30):
+        vocab = {name: k for k, name in enumerate(names[:20] + names[20 + n_missing :])}
+        write_folder(tmp_path, {"vocab.json": vocab})
+        theirs = transformers.MarianTokenizer.from_pretrained(tmp_path)
+        ours = bpe.Tokenizer.load(tmp_path)
+        tricky = [">>fr<< Aè 流氓皇帝 氓皇", "a</s>>>fr<<b", "è", "", "  a ", "氓皇帝 皇 AççBç"]
+        for text in [*prose[:200], *map(str.upper, prose[:50]), *tricky]:
+            assert ours.encode(text, add_special_tokens=True) == theirs(text)["input_ids"]
+        ids = theirs("some text")["input_ids"]
+        assert ours.decode(ids, True) == theirs.decode(ids, skip_special_tokens=True)
+        with refusal("a folder of Marian that is written"):
+            ours.save(tmp_path / "saved")
+        with refusal("going on from a folder of Marian"):
+            bpe.train(texts=["a"], vocab_size=9999, from_=ours)
 
 
 # Names of the hub, and tokenizers of other libraries
