@@ -10114,7 +10114,7 @@ def _read_added_tokens(added):
 # the tokens, and the settings of the training (TrainerSpec) and of the normalizer (NormalizerSpec).
 
 # the types of pieces
-_UNKNOWN, _CONTROL, _USER_DEFINED, _UNUSED, _BYTE = range(2, 7)
+_NORMAL, _UNKNOWN, _CONTROL, _USER_DEFINED, _UNUSED, _BYTE = range(1, 7)
 # A type of model of SentencePiece -> its kind. A model of characters (4) is a BPE without merges. A
 # model of words (3) is not supported.
 _SENTENCEPIECE_KINDS = {1: "unigram", 2: "bpe", 4: "bpe"}
@@ -10213,10 +10213,11 @@ def read_sentencepiece(data, *_):
 
 @naming_file("a .model cannot hold this tokenizer")
 def write_sentencepiece(model):
-    """Write the .model that was read again, and a piece for each new token.
+    """Write the .model that was read again, with the tokens of this model as its pieces.
 
-    A new token of a BPE is worse than all others, in the order of ids. A new special token becomes
-    a control token, which SentencePiece does not find in a text.
+    Names that were pieces keep their types. A new special token becomes a control token, which
+    SentencePiece does not find in a text. New tokens of a BPE are worse than all old ones, in the
+    order of ids.
     """
     require(
         model.proto,
@@ -10224,18 +10225,20 @@ def write_sentencepiece(model):
         "too, so name the file",
     )
     proto = _parse_sentencepiece(model.proto)
-    lowest = np.float32(min(piece.score for piece in proto.pieces))
+    types = {piece.piece: piece.type for piece in proto.pieces}
+    names = [model.vocab[token_id].decode() for token_id in range(len(model.vocab))]
+    n_kept = next((k for k, name in enumerate(types) if names[k : k + 1] != [name]), len(types))
+    del proto.pieces[n_kept:]
+    score = np.float32(min(piece.score for piece in proto.pieces))
     ordinary = set(model.ordinary)
-    for token_id in range(len(proto.pieces), len(model.vocab)):
-        piece = proto.pieces.add(piece=model.vocab[token_id].decode())
-        if token_id not in ordinary:
-            piece.type = _CONTROL
-        elif model.kind == "unigram":
-            piece.score = model.scores[token_id]
-        else:
-            lowest = np.nextafter(lowest, np.float32(-np.inf))
-            piece.score = lowest
-        proto.trainer_spec.vocab_size = len(proto.pieces)
+    for token_id, name in enumerate(names[n_kept:], n_kept):
+        score = min(score - 1, np.nextafter(score, -np.inf, dtype=np.float32))
+        own_type = types.get(name, _NORMAL if token_id in ordinary else _CONTROL)
+        proto.pieces.add(piece=name, type=own_type, score=score)
+    if model.kind == "unigram":
+        for piece, score in zip(proto.pieces, model.scores, strict=False):
+            piece.score = score if piece.type == _NORMAL else piece.score
+    proto.trainer_spec.vocab_size = len(names)
     data = proto.SerializeToString()
     _require_same(model, read_sentencepiece(data))
     return {"tokenizer.model": data}
@@ -12835,8 +12838,11 @@ class Start(NamedTuple):
         vocab = build_vocabulary(learned, self.places, BYTE_TOKENS * model.byte_fallback)
         scores = None
         if learned.scores is not None:
-            score_of = dict(zip(learned.tokens, learned.scores.tolist(), strict=True))
-            scores = np.array([score_of.get(token, 0.0) for token in vocab.values()])
+            # SentencePiece does not find the names of bytes in a text
+            score_of = dict.fromkeys(_FALLBACK_TOKENS, -np.inf if model.sums_in_single else 0.0)
+            score_of |= zip(learned.tokens, learned.scores.tolist(), strict=True)
+            scores = [score_of.get(token, 0.0) for token in vocab.values()]
+            scores = np.array(scores, model.scores.dtype)
         ids = {token: token_id for token_id, token in vocab.items()}
         return dataclasses.replace(
             model,
@@ -12995,7 +13001,7 @@ def start_like(like, special_tokens=()):
         vocab=dict(enumerate(map(str.encode, names))),
         merges=[] if model.kind == "bpe" else None,
         special_tokens=[*first, *last],
-        scores=np.zeros(len(names)) if model.kind == "unigram" else None,
+        scores=np.zeros(len(names), model.scores.dtype) if model.kind == "unigram" else None,
         added_from=MAX_ID,
         unused=(),
     )
