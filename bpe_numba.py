@@ -268,8 +268,8 @@ def _compiler(cache, **options):
     """Make a decorator for kernels, which release Python's lock.
 
     cache  whether the disk keeps the kernel. If two processes compiled one kernel for different
-           types at the same time, what they write could be lost or mixed up. So a kernel that
-           several others call with different types is not kept
+           types at the same time, their files could be lost or mixed up. So a kernel that several
+           others call with different types is not kept
     """
     # A cfunc wrapper is for kernels in variables. A wrapper takes a tenth of the time of compiling.
     options.update(nogil=True, no_cfunc_wrapper=True)
@@ -1119,7 +1119,7 @@ def _equal(text, start, other, other_start, size):
     for k in range(0, size - 7, 8):
         if load_u64(text, start + k) != load_u64(other, other_start + k):
             return False
-    rest = size & 7  # so many bytes are left, and those after them are masked
+    rest = size & 7  # the number of bytes left; the mask hides the bytes after them
     k = size - rest
     mask = (ONE << u64(8 * rest)) - ONE
     difference = load_u64(text, start + k) ^ load_u64(other, other_start + k)
@@ -1688,9 +1688,9 @@ PATTERN_NAMES = {_plain_steps(entry): name for name, entry in PATTERNS.items()}
 #                                     wanted
 #     ("either", sequence, …)         match one of the sequences; earlier ones are preferred
 #     ("repeat", sequence, least, most, mode)
-#                                     match the sequence so many times. The mode is "" if more are
-#                                     preferred, "?" if fewer are, and "+" if the end is where the
-#                                     sequence matches no more
+#                                     match the sequence from `least` to `most` times. The mode is
+#                                     "" to prefer more, "?" to prefer fewer, and "+" to go on until
+#                                     the sequence matches no more
 
 _GROUP = r"\((?:\?(?P<look>[=!])|\?(?P<fold>i?):|(?!\?))"
 _ESCAPE = (
@@ -1761,7 +1761,7 @@ def _parse(source, sources):
         if token["count"]:
             refuse_if(_may_be_empty(part), "a quantifier on a part that may be empty")
             count = _COUNTS.get(token["count"], token["count"].strip("{}"))
-            limits = count.split(",")  # one number, or two of which the second may be missing
+            limits = count.split(",")  # one or two numbers; the second may be missing
             least = int(limits[0])
             most = float(limits[-1] or "inf")
             part = (("repeat", part, least, most, token["mode"]),)
@@ -1789,7 +1789,7 @@ def _may_be_empty(sequence):
             return False
         if kind == "either" and not any(map(_may_be_empty, [first, *others])):
             return False
-        if kind == "repeat" and others[0]:  # at least so many times
+        if kind == "repeat" and others[0]:  # the least number of times
             return False
     return True
 
@@ -2512,7 +2512,7 @@ def _leaves_whole(table, characters):
     """Check that no text of these characters, bool[0x110000], contains a match."""
     classes = np.unique(table.class_of[characters])
     next_state = table.next_state[:, classes].tolist()
-    states = [0]  # those that such a text reaches, one after another
+    states = [0]  # the states that the text reaches, one after another
     for state in states:
         states += {*next_state[state]} - {-1, *states}
     return not table.accepts[states[1:]].any()
@@ -2747,7 +2747,7 @@ def _next_split(text, position, until, class_of, must_split):
 LANES = 6  # a single lane waits for its loads
 LANE_BYTES = 1 << 13  # of a lane in one batch; the ends of more would not fit into the L1 cache
 MIN_LANE_BYTES = 256  # with fewer bytes for each, lanes do not pay
-MARKED_BYTES = 256  # a lane reads so many before its ends are collected
+MARKED_BYTES = 256  # the number that a lane reads before its ends are collected
 MARK_ROW = MARKED_BYTES + 64  # bytes of `marks` for each lane
 BATCH_BYTES = LANES * LANE_BYTES
 MAX_ENDS = 2 * BATCH_BYTES  # in one batch, with some reserve
@@ -3075,7 +3075,7 @@ def _write_spaces(text, scanned, meanings, mark, scheme, opening, table):
     """Write a mark for each space, and before texts and pretokens that lack it.
 
     The scheme of a Metaspace says which of them need a mark. If the table is that of a Split that
-    drops white space, the text between it is such a pretoken. Returns text and meanings.
+    drops white space, the text between white space needs one, too. Returns text and meanings.
     """
     class_of = table.class_of
     dropped = table.dropped
@@ -3135,7 +3135,7 @@ class _SpecialTable:
     ids: np.ndarray  # int64[S]
     sizes: np.ndarray  # int64[S]      in bytes
     leads: np.ndarray  # bool[256]     whether a token begins with this byte
-    lead: int  # the byte that all tokens begin with; -1: they differ; 0xFD: there are none
+    lead: int  # the byte that all tokens begin with; -1: they differ; 0xFD: no tokens
     flags: np.ndarray  # uint8[S]      LSTRIP, RSTRIP
     spaces: np.ndarray  # bool[0x110000]  white space; empty if no token has flags
     longest: int  # bytes of the longest token
@@ -3398,7 +3398,7 @@ class _CharacterMap:
     texts: np.ndarray  # uint8[…]           replacements, end to end, and PADDING
     offsets: np.ndarray  # int64[R + 2]     replacement r is texts[offsets[r] : offsets[r + 1]]
     leads: np.ndarray  # bool[256]          whether a joined character may begin with this byte
-    longest: int  # for each byte of a text there is room for so many bytes of replacements
+    longest: int  # the most bytes that replace one byte of a text
 
 
 def _character_map(changes, joined):
@@ -4148,7 +4148,7 @@ STANDARD_STREAM = Path("-")
 
 Files = PathName | Iterable[PathName]  # files, folders, globs, URLs, or - for standard input
 
-# the first bytes of files that are not text; those that are neither packed nor Parquet are refused
+# the first bytes of files that are not text: packed files and Parquet are read, others are refused
 _SIGNS = {
     "gzip": rb"\x1f\x8b",
     "xz": rb"\xfd7zXZ\x00",
@@ -4471,7 +4471,7 @@ class Source:
         if not isinstance(self.pattern, Pattern):
             self.pattern = Pattern(self.pattern)
         self._states = {}  # of the files before they are read
-        self._has_doubt = False  # whether such a note was given
+        self._has_doubt = False  # whether a note on doubtful text was given
 
     @functools.cached_property
     def pretokenizer(self) -> Pretokenizer:
@@ -4524,7 +4524,7 @@ class Source:
     def texts(self, block: Block) -> list[bytes]:
         """Read the texts of a block: a single one, or one from each line or row.
 
-        What has no text is left out, and stands in `block.items.bad`.
+        Items without a text are left out, and listed in `block.items.bad`.
         """
         if not block.unit:
             return [block.read()]
@@ -4648,7 +4648,7 @@ class Source:
         return self._item_blocks(Path(str(stream)), "text", itertools.chain.from_iterable(batches))
 
     def _item_blocks(self, path, unit, items):
-        """Gather items, most of which are texts, into blocks."""
+        """Gather items, which should be texts, into blocks."""
 
         def size_of(item):
             return isinstance(item, Text) and len(item)
@@ -4748,7 +4748,7 @@ def _batched_by_size(items, size_of, limit):
 Merge = tuple[bytes, bytes]  # the two tokens that became one
 Counts = Mapping[Text, int] | Iterable[tuple[Text, int]]  # words and their counts
 TASK_BYTES = 1 << 24  # text that a worker counts at once, unless a block is longer
-MAX_WORDS = 40_000_000  # counting so many words and learning from them takes 8 GB
+MAX_WORDS = 40_000_000  # to count this many words and learn from them takes 8 GB
 
 
 class Words(NamedTuple):
@@ -4884,7 +4884,7 @@ class Words(NamedTuple):
         coverage        the most frequent characters are kept until they make up this share of all
                         occurrences; on a tie the smaller code point comes first. ASCII and white
                         space are always kept
-        required_chars  characters that are kept, also those that do not occur
+        required_chars  characters that are kept, even if they do not occur
 
         A word is split at characters that are not kept and at invalid bytes, and each part gets the
         count of the word. The rule of coverage is that of SentencePiece, which keeps neither ASCII
@@ -5016,8 +5016,8 @@ class CorpusCounts(NamedTuple):
 # fields that are added up
 _NUMBERS = ("n_documents", "n_bytes", "n_bad_lines", "n_dropped", "n_dropped_bytes", "max_error")
 
-# The table of words uses linear probing, and is at most half full; the cache of encoding is such a
-# table, too, up to three quarters full. An entry is four numbers of 64 bits, and a slot is its
+# The table of words uses linear probing, and is at most half full; the cache of encoding is a
+# similar table, up to three quarters full. An entry is four numbers of 64 bits, and a slot is its
 # place. In a table of 8 entries "the" (home slot 2) was counted 5 times, " cat" (home 2, which is
 # taken, so slot 3) twice, "internationalization" (home 6) once:
 #
@@ -5235,7 +5235,7 @@ def _add_words(table, text, start, ends, n, weights, keys):
 
 @kernel
 def _count_text(table, text, scanned, n_ends, scan_table, lanes, marks, keys):
-    """Scan and count a flat text with so many ENDs; arguments are as in "Scanning"."""
+    """Scan and count a flat text with `n_ends` ENDs; arguments are as in "Scanning"."""
     once = np.empty(1, i64)
     once[0] = 1  # np.ones takes longer to compile
     stop = _begin_scan(text, lanes)
@@ -5342,7 +5342,7 @@ class WordCounter:
 def _drop_rarest(words, max_words):
     """Drop the rarest words, so that at most half of `max_words` are left, or one word.
 
-    All words of the same count are dropped, or none. Returns the others, and what happened as
+    All words of the same count are dropped, or none. Returns the others, and the losses as
     fields of CorpusCounts; `max_error` is the count of the most frequent dropped word.
 
     >>> words = Words.from_counts({b"a": 7, b"b": 5, b"cd": 1, b"e": 1})
@@ -6153,7 +6153,7 @@ def _merge_until(goal, learner):
     Returns the fields of the next Pair; -1, -1, 0, 0 if there is none.
     """
     while True:
-        # Most entries of such a large heap are outdated.
+        # In a heap as large as this, most entries are outdated.
         if learner.heap_size == 0 or learner.heap_size > learner.n_pairs:
             _refill_heap(learner)
             if learner.heap_size == 0:
@@ -6653,7 +6653,7 @@ class Learner:
         return tokens
 
     def _check_room(self, n_symbols):
-        """Check that there may be so many symbols."""
+        """Check that there is room for `n_symbols` symbols."""
         most = len(self._fields.symbols) - 1
         require(n_symbols <= most, f"this learner has room for `n_symbols` {most:,} only")
 
@@ -7198,7 +7198,7 @@ ID_MASK = (ONE << ID_BITS) - ONE
 NO_RANK = ID_MASK << ID_BITS
 NO_MERGE = ALL_ONES
 NO_TOKEN = NO_MERGE - ONE  # no token has these two bytes side by side
-LOOK_UP = NO_MERGE - u64(2)  # the letters of the two bytes are to be looked up
+LOOK_UP = NO_MERGE - u64(2)  # look up the letters of the two bytes
 # In the table of merges, the bit OTHER_SLOT of an entry tells which of its two slots it is in. The
 # bits above it are a part of its key.
 OTHER_SLOT = ONE << u64(42)
@@ -7210,7 +7210,7 @@ NO_ID = -1
 DROPPED = -2
 # Both ids of a merge are this if only its result is given. `_fill_merges` then finds the pair.
 ANY_PAIR = -1
-# a word of up to so many letters is merged by comparing all its pairs, a longer one by a heap
+# the longest word that is merged by comparing all its pairs, in letters; a heap merges longer ones
 MAX_LINEAR_MERGE = 48
 SHORT_BYTES = 1 << 12  # of a text that one call of a kernel encodes
 # the names of the tokens for the bytes of unknown characters
@@ -7720,7 +7720,7 @@ def _write_parts(n, parts, ids, at, size):
 
     `parts` is that of BpeTables, int64[V, 2] or empty. The ids are taken from the end. That of an
     unused token gives way to its two parts, which are taken next. That of a used token moves to the
-    end of ids[at : at + size], before those that are already there. There is room for all ids,
+    end of ids[at : at + size], before the ids that are already there. There is room for all ids,
     since each stands for at least one of the `size` bytes of the word.
     """
     # without unused tokens nothing is to do, but a branch would have references counted
@@ -7805,8 +7805,8 @@ def _fill_merges(rows, keeps_all, tokens, tables):
 
     Several pairs could make the same token, but only one of them ever does. To find it, the kernel
     segments the bytes of the token by the merges of shorter tokens, which are already in the
-    tables: the pair is what is left. It enters this pair alone: 200,000 of the 446,000 pairs of
-    o200k. A table half as large makes merging twice as fast.
+    tables: two tokens are left, and are the pair. It enters this pair alone: 200,000 of the 446,000
+    pairs of o200k. A table half as large makes merging twice as fast.
 
     Proof. Let a pair become a token somewhere in a word. All merges in its bytes until then took
     place within these bytes, and each had the lowest rank, the leftmost of several, also among the
@@ -8038,7 +8038,7 @@ def _store_ids(entries, slot, pool, n_pooled, n, ids, at):
         for k in range(n):
             pool[n_pooled + k] = ids[at + k]
         n_pooled += n
-    else:  # always three ids, of which n are valid
+    else:  # always three ids; the first n are valid
         second = u64(ids[at + 1])
         entries[slot, VALUE] = u64(ids[at]) | second << u64(32)
         entries[slot, MORE] = u64(ids[at + 2])
@@ -8357,7 +8357,7 @@ PREFIX = b"##"  # of the tokens that continue a word
 
 
 def _mark_continuing(words, required_chars=""):
-    """Number the symbols that continue words after those that begin words, which all characters do.
+    """Number the symbols that begin words, all characters, before those that continue words.
 
     Required characters do both. Returns words, and the number of symbols that begin words.
     """
@@ -8398,8 +8398,8 @@ def learn_wordpiece(
     longest_token  the most characters of a token, without the prefix
     required_chars characters of the alphabet of `words` that become tokens with and without the
                    prefix, even if they do not occur
-    n_beginning    the symbols of `words` are tokens of a model, without the prefix; so many begin
-                   words, and the others continue them
+    n_beginning    the number of symbols that begin words; they and the others, which continue
+                   words, are tokens of a model without the prefix
 
     `words` hold plain characters. Tokens that continue words have the prefix. The alphabet has all
     characters that occur, and with the prefix the ones that occur after the first character of a
@@ -8710,7 +8710,7 @@ class _UnigramLearner:
             return np.log(self.probabilities)
 
     def keep(self, values, n):
-        """Keep n tokens: the alphabet, those that stay, and those of the greatest values."""
+        """Keep n tokens: the alphabet, the fixed ones, and the ones with the greatest values."""
         values = np.where(self.fixed >= 0, np.inf, values)
         values[: self.n_alphabet] = np.inf
         ids = np.sort(_best_first(values)[:n])
@@ -8798,7 +8798,7 @@ def learn_unigram(
     engine = Engine(workers, progress)
     scores = old_scores or {}
     learner = _UnigramLearner(words, SEED_SIZE, longest_token, engine, scores)
-    n_symbols -= len(scores) - learner.n_fixed  # without those that do not occur
+    n_symbols -= len(scores) - learner.n_fixed  # old tokens that do not occur are left out
     goal = learner.n_fixed + (n_symbols - learner.n_fixed) * 11 // 10
     n = max(learner.n_tokens, goal)
     with engine.progress_bar("prune", n - goal, " tokens") as bar:
@@ -8923,7 +8923,7 @@ def _next_edge(child, byte, is_character, edges, values, unknown):
     """Go on from `child`, a node of the trie of the tokens, by a byte.
 
     Returns the next node of the trie, or NO_CHILD; and the token of the edge in the lattice that
-    ends here, or -1 if there is none. An edge that is one character, but no token, is `unknown`.
+    ends here, or -1 without one. An edge that is one character, but no token, is `unknown`.
     """
     child = trie_child(child, byte, edges)
     token_id = i64(-1)
@@ -9212,7 +9212,7 @@ def _read_beside(path):
 
 
 def _to_json(data, indent=2):
-    """Write the JSON of a file; what is not JSON, such as an object in an option, as a string."""
+    """Write the JSON of a file; a value that is not JSON, such as an object, becomes a string."""
 
     def plain(value):
         return value.tolist() if hasattr(value, "tolist") else repr(value)
@@ -9220,15 +9220,15 @@ def _to_json(data, indent=2):
     return json.dumps(data, ensure_ascii=False, indent=indent, default=plain) + "\n"
 
 
-# what reading raises if a file has other content than it should have
+# the errors that reading raises if a file has other content than it should have
 _WRONG = (AttributeError, LookupError, OverflowError, RecursionError, TypeError, ValueError)
 
 
 @contextlib.contextmanager
 def naming_file(where):
-    """Put the name of a file, or a clause that says what failed, before the message of an error.
+    """Put the name of a file, or a clause with the cause, before the message of an error.
 
-    So a reader takes the content of a file for what it should be, and does not check types.
+    So a reader trusts the content of a file, and does not check types.
     """
     try:
         yield
@@ -10287,9 +10287,9 @@ _BERT_ROLES = {
 def read_bert(data, file, config):
     """Read the vocabulary of a BERT, and give `config` the roles of its special tokens.
 
-    `config`, as from `_read_config`, tells whether text is brought to lower case. Without such an
-    entry it is, unless there is no tokenizer_config.json and a token without brackets has a capital
-    letter.
+    `config`, as from `_read_config`, tells whether text is brought to lower case. Without this
+    setting it is, unless there is no tokenizer_config.json and a token without brackets has a
+    capital letter.
     """
     names = enumerate(re.split(r"\r?\n", data.decode()))
     ids = {name: token_id for token_id, name in names if name}
@@ -10898,7 +10898,7 @@ def surround(ids, offsets, before, after, max_length=None):
     >>> surround(np.array([5, 6, 7]), np.array([0, 2, 2, 3]), [1], [2], 3)
     (array([1, 5, 2, 1, 2, 1, 7, 2]), array([0, 3, 5, 8]))
     """
-    # At each offset one text ends and another begins; what is outside of all texts is cut off.
+    # At each offset one text ends and another begins. Ids outside of all texts are cut off.
     row = [*after, *before]
     if not row and max_length is None:
         return ids, offsets
@@ -11288,7 +11288,7 @@ class Tokenizer:
     def text_sizes(self) -> np.ndarray:
         """The bytes of text that each id stands for, int64[V].
 
-        They are those that `decode` writes for it inside a text; 0 for the unknown token. A mark is
+        `decode` writes these bytes for it inside a text; the unknown token has 0. A mark is
         one byte, the space. But the space that a WordPiece writes between any two words is in no
         token. The bytes that these lack of a text are *lost*: the pattern or the normalizer has
         dropped them, or they are unknown. A character that the normalizer changes counts with the
@@ -11663,7 +11663,7 @@ class Tokenizer:
         opening             CONTINUES if the first text continues an earlier one; see
                             Pretokenizer.apply
         add_special_tokens  as in `encode`
-        max_length          the last ids of a longer text are left out, but none of those that
+        max_length          the last ids of a longer text are left out, but no ids that
                             add_special_tokens puts around it
         alpha               cut words at random, as `sample` does
         seed                text number k, from 0, is cut as by `sample` with the seed `seed` + k
@@ -12142,7 +12142,7 @@ class _FastTexts(_Swapped):
         verbose=True,
         **others,
     ):
-        """Encode a text or texts; raises InputError for what is left to the library."""
+        """Encode a text or texts; raises InputError for calls that are left to the library."""
         texts = [text] if isinstance(text, str) else text
         is_plain = isinstance(texts, list | tuple) and {*map(type, texts)} == {str}
         is_plain &= not any(others.values()) and not self.pad_token_type_id
@@ -12613,7 +12613,7 @@ def train(
 
     Also template, as in `convert`; text_field and skip_bad_lines, as in a Source; workers and
     progress, as in an Engine. The other options are those of `transformers_config`, such as
-    eos_token, and these, of which some go with `from_` and `like`:
+    eos_token, and these; some of them go with `from_` and `like`:
 
     model              bpe, the default; wordpiece; unigram; or longest, which learns as bpe does
                        and takes the longest tokens
@@ -13114,7 +13114,7 @@ def words_of_model(model: Model, words: Words, letters: Sequence[bytes] = ()) ->
 
 
 def extend_model(model: Model, learned: Learned) -> Model:
-    """Return a model with what was learnt on its `words_of_model` added to its own tokens.
+    """Return a model that also has the tokens that were learnt on its `words_of_model`.
 
     All ids and scores stay, also those of special tokens, and new tokens get the next ids. If a new
     merge makes a token that the old merges did not reach, the token keeps its id.
@@ -13455,7 +13455,7 @@ def _check_settings(files, counts, settings, source):
         for name, expected in source.settings.items():
             found = saved[name]
             differs = found != expected
-            if name == "special_tokens":  # those that are not in the text change nothing
+            if name == "special_tokens":  # tokens that are not in the text change nothing
                 unseen = {*saved.get("absent", ()), *found} - counted.special_tokens.keys()
                 differs = ({*found} ^ {*expected}) - unseen
             message = f"was counted with the {name} {found}: count the texts again, with {expected}"
