@@ -3394,7 +3394,9 @@ class _CharacterMap:
 
     # int32[0x110000]  the number of the replacement, from 1 on; 0: the character stays; or JOINED
     entries: np.ndarray
-    ascii_bytes: np.ndarray  # int16[256]   the byte that replaces one of ASCII; -1: see `entries`
+    # uint64[256]  the bytes that replace a byte, whatever is beside it, and size << 56; ALL_ONES:
+    # a character that begins with this byte may have a replacement
+    short_texts: np.ndarray
     texts: np.ndarray  # uint8[…]           replacements, end to end, and PADDING
     offsets: np.ndarray  # int64[R + 2]     replacement r is texts[offsets[r] : offsets[r + 1]]
     leads: np.ndarray  # bool[256]          whether a joined character may begin with this byte
@@ -3403,23 +3405,27 @@ class _CharacterMap:
 
 def _character_map(changes, joined):
     """Make the table of a _MapPass."""
-    texts = [text.encode("utf-8", "surrogateescape") for text in changes.values()]
+    as_utf8 = "utf-8", "surrogateescape"
+    texts = [text.encode(*as_utf8) for text in changes.values()]
     sizes = [*map(len, texts)]
     entries = np.zeros(N_CODE_POINTS, np.int32)
     entries[list(changes)] = np.arange(1, len(changes) + 1)
-    ascii_bytes = np.full(256, -1, np.int16)
-    for code in range(0x80):
-        text = changes.get(code, chr(code))
-        if len(text) == 1 and text.isascii():
-            ascii_bytes[code] = ord(text)
-    ascii_bytes[END] = END
+    short = {code: changes.get(code, chr(code)).encode(*as_utf8) for code in range(0x80)}
+    if SURROGATE_ESCAPE not in changes:
+        firsts = {chr(code).encode("utf-8", "surrogatepass")[0] for code in changes}
+        short |= {byte: BYTES[byte] for byte in {*range(0x80, 256)} - firsts}
+    short[END] = BYTES[END]
+    short_texts = np.full(256, ALL_ONES)
+    for byte, data in short.items():
+        if len(data) < 8:
+            short_texts[byte] = int.from_bytes(data, "little") | len(data) << 56
     entries[[*map(ord, joined)]] = JOINED
     leads = np.zeros(256, bool)
-    leads[[char.encode("utf-8", "surrogateescape")[0] for char in joined]] = True
+    leads[[char.encode(*as_utf8)[0] for char in joined]] = True
     leads[INVALID_BYTE] = True  # so there is a first one
     return _CharacterMap(
         entries,
-        ascii_bytes,
+        short_texts,
         _with_padding(b"".join(texts)),
         np.cumsum([0, 0, *sizes]),
         leads,
@@ -3487,10 +3493,12 @@ def _map_characters(text, runs, changed, changed_ends, table):
     changed_ends  int64[…]: the positions of these ENDs; those of the padding may follow
     """
     entries = table.entries
-    ascii_bytes = table.ascii_bytes
+    short_texts = table.short_texts
     texts = table.texts
     offsets = table.offsets
-    out = _on_huge_pages(np.empty(len(text) + 64, u8))
+    # with room for replacements of the last bytes, or a text that does not grow would be copied
+    room = MAPPED_BYTES * table.longest + 4 * PADDING
+    out = _on_huge_pages(np.empty(len(text) + room, u8))
     n = position = written = ZERO
     for q in range(len(runs)):
         while position < runs[q, 0]:
@@ -3501,11 +3509,11 @@ def _map_characters(text, runs, changed, changed_ends, table):
                 n = _copy_bytes(text, position, limit, out, n)
                 position = limit
             while position < limit:
-                ascii_byte = ascii_bytes[text[position]]
-                if ascii_byte >= 0:
-                    out[n] = ascii_byte
+                short = short_texts[text[position]]
+                if short != ALL_ONES:
+                    store_u64(out, n, short)
                     position = position + 1
-                    n = n + 1
+                    n += i64(short >> u64(56))
                     continue
                 character = _decode_character(text, position, position + 4)
                 number = entries[character >> 3]
