@@ -12944,7 +12944,7 @@ def _check_learnt_texts(special_tokens):
     return special_tokens
 
 
-def _with_mark(pattern, metaspace):
+def _with_mark(pattern, metaspace=None):
     """Return the steps of a pattern and a mark, which comes last, but before "none" in a file."""
     if metaspace is None:
         return pattern
@@ -13032,9 +13032,7 @@ def start_from(from_, special_tokens=(), pattern=None):
     if pattern:
         steps = Pattern(model.pattern).steps
         marks = [step for step in steps if isinstance(step, Metaspace) and step.replacement != " "]
-        is_marked = Metaspace in map(type, Pattern(pattern).steps)
-        # the old tokens have the mark
-        fields["pattern"] = pattern if is_marked or not marks else _with_mark(pattern, marks[-1])
+        fields["pattern"] = _with_mark(pattern, *marks[-1:])  # the old tokens have the mark
     new = [text for text in special_tokens if text not in model.special_tokens]
     if new:
         fields["special_tokens"] = [*model.special_tokens, *_check_learnt_texts(new)]
@@ -13094,7 +13092,7 @@ def with_unknown(model, letters=(), **fields):
 
 
 def words_of_model(model: Model, words: Words, letters: Sequence[bytes] = ()) -> Words:
-    """Segment words over the single bytes into the tokens of a BPE or a WordPiece.
+    """Segment words into the tokens of a BPE or a WordPiece.
 
     These tokens become the alphabet of the words, in the order of their ids, and then `letters`,
     characters that the model lacks. All others that it lacks split a word. From the result, `learn`
@@ -13107,7 +13105,6 @@ def words_of_model(model: Model, words: Words, letters: Sequence[bytes] = ()) ->
     >>> words_of_model(model, Words.from_counts({b"abab": 2, b"ba": 1})).symbols
     array([2, 2, 1, 0], dtype=int32)
     """
-    require(words.alphabet == BYTES, "only words over the 256 bytes can be segmented by a model")
     extended = with_unknown(model, letters, pattern="none", normalizer=())
     prefix = model.subword_prefix.encode()
     fallback = fallback_tokens(extended)
@@ -13296,16 +13293,15 @@ def _warn_of_source(source):
     if not _is_stream(source.files[0]):
         texts = re.findall(rb"<\|\w{1,40}\|>", _read_part(source.files[0], 0, BLOCK_BYTES))
         counts = Counter(map(bytes.decode, texts))
-        for name in source.special_tokens:
-            del counts[name]
-        names = [name for name, n in counts.most_common(5) if n > 2]
+        often = [name for name, n in counts.most_common(5) if n > 2]
+        names = [name for name in often if name not in source.special_tokens]
         if names:
             note(f"{', '.join(names)} in the text: plain text, unless `special_tokens` names it")
 
 
 def _name_some(files):
     """Write the names of the first files."""
-    return ", ".join(map(str, files[:3])) + ", …" * (len(files) > 3)
+    return f"{', '.join(map(str, files)):.300}"
 
 
 @interruptible
@@ -13401,15 +13397,8 @@ def _find_texts(inputs, texts, counts):
         note("no file is named: this learns from the source of Python's standard library")
         return standard_library(), (), ()
     files = find_files(inputs)
-    others = [file for file in files if not str(file).endswith(".npz")]
-    if others == files:
+    if not any(str(file).endswith(".npz") for file in files):
         return files, (), ()
-    require(
-        not others,
-        f"{_name_some(others)}: text and words files cannot be mixed: run `count` on these, too",
-    )
-    is_once = len(set(files)) == len(files)
-    require(is_once, "a words file is named twice: its words would count twice")
     return files, *zip(*map(load_counts, files), strict=True)
 
 
@@ -14291,9 +14280,7 @@ _SPAN = (
 def decode_each(tokenizer, ids):
     """Decode the ids of a text one by one."""
     as_first, as_later = tokenizer._decoded
-    tokens = [as_later[token_id] for token_id in ids]
-    tokens[:1] = map(as_first.get, ids[:1])
-    return tokens
+    return [*map(as_first.get, ids[:1]), *map(as_later.get, ids[1:])]
 
 
 class View(SimpleNamespace):
@@ -14337,12 +14324,12 @@ class View(SimpleNamespace):
 
 @interruptible
 def view(
-    model: AnyModel, text: Text | None = None, *, beside: Models = (), html: PathName | None = None
+    model: AnyModel, text: Text = "-", *, beside: Models = (), html: PathName | None = None
 ) -> View:
     r"""Show a text cut into tokens.
 
     model   a file or a folder of any format, a Tokenizer, or the result of `train`
-    text    the text; by default, and with the command for -, standard input
+    text    the text; -, the default, is standard input
     beside  another model, whose tokens are shown below
     html    also write the tokens to this page, in colours
 
@@ -14355,7 +14342,7 @@ def view(
     257 220 259   198
     bpe-260: 10 bytes, 4 tokens
     """
-    data = sys.stdin.buffer.read() if text is None else _text_bytes(text)
+    data = sys.stdin.buffer.read() if text == "-" else _text_bytes(text)
     views = []
     for name, given in [*_by_name(model).items(), *_by_name(beside).items()]:
         tokenizer = open_model(given)
@@ -14530,8 +14517,7 @@ def _call(name, options):
     timings = options.pop("timings")
     is_quiet = options.pop("quiet")
     if "text" in options:
-        text = " ".join(options.pop("text"))
-        options |= {"text": text} if text != "-" else {}
+        options["text"] = " ".join(options["text"])
     if "out" in parameters:
         default = "model" if name == "train" else parameters["out"].default
         options.setdefault("out", default)
