@@ -6923,8 +6923,11 @@ class Model:
         letters; other models find those whose tokens were added with `special: false`.
         """
         vocab = self.vocab
-        pairs = ((text.encode(), token_id) for text, token_id in self.special_tokens.items())
-        special = {token: token_id for token, token_id in pairs if vocab[token_id] == token}
+        special = {
+            vocab[token_id]: token_id
+            for text, token_id in self.special_tokens.items()
+            if vocab[token_id] == text.encode()
+        }
         found = {text.encode() for text, added in self.added_tokens.items() if not added.special}
         if self.kind in ("bpe", "trimmed"):
             letters = _letters(special, self.alphabet).values()
@@ -6948,8 +6951,8 @@ class Model:
     def ordinary_ids(self) -> dict[bytes, int]:
         """The id of each ordinary token; without merges, none for tokens of unknown characters."""
         unknown = fallback_tokens(self) if self.merges is None else ()
-        pairs = ((self.vocab[token_id], token_id) for token_id in self.ordinary)
-        return {token: token_id for token, token_id in pairs if token not in unknown}
+        vocab = self.vocab
+        return {vocab[key]: key for key in self.ordinary if vocab[key] not in unknown}
 
     @property
     def normalizer_steps(self) -> list[dict]:
@@ -7016,7 +7019,7 @@ class Model:
         newer_names = ("word_suffix", "drops_unknown", "unused", "extra")
         fields = vars(self) | {"normalizer": tuple(self.normalizer_steps)}
         names += filter(fields.get, newer_names)
-        tables = [sorted(table.items()) for table in (self.vocab, self.special_tokens)]
+        tables = sorted(self.vocab.items()), sorted(self.special_tokens.items())
         scores = self.scores
         if scores is not None:
             scores = scores.dtype.str, scores.tolist()
@@ -10798,10 +10801,8 @@ _CLEANUP = {
 
 def _decode_wordpiece(token, is_first, prefix, cleanup):
     """Decode a token of WordPiece."""
-    if not is_first and token.startswith(prefix):
-        token = token.removeprefix(prefix)
-    elif not is_first:
-        token = " " + token
+    if not is_first:  # a space, but none before a token that continues a word
+        token = f" {token}".removeprefix(f" {prefix}")
     if cleanup:
         for text, replacement in _CLEANUP.items():
             token = token.replace(text, replacement)
@@ -11326,13 +11327,12 @@ class Tokenizer:
         Hugging Face keeps a token, too, that it finds in normalized text in another form.
         """
         normalize = self._normalizer.normalize
-        added_tokens = defaultdict(AddedToken, self.model.added_tokens)
+        added_tokens = self.model.added_tokens
         return [
             token_id
             for text, token_id in self.special_tokens.items()
-            if added_tokens[text].special
-            if not added_tokens[text].normalized
-            or normalize(text.encode()).decode() in self.special_tokens
+            if (added := added_tokens.get(text, PLAIN_TOKEN)).special
+            if not added.normalized or normalize(text.encode()).decode() in self.special_tokens
         ]
 
     @functools.cached_property
@@ -11490,7 +11490,7 @@ class Tokenizer:
         there. One that was loaded from a tokenizer of transformers becomes a copy of that. Any
         other becomes the one that `save` would write. A text or a list of texts is encoded here,
         with the options add_special_tokens, padding, truncation, max_length and return_tensors. The
-        library does everything else.
+        library does everything else; transformers 4 also encodes lists.
 
         >>> vocab = {b: bytes([b]) for b in range(256)}
         >>> tokenizer = Tokenizer(vocab, [], ["<pad>"])
@@ -11791,17 +11791,15 @@ class Tokenizer:
             "encode_batch takes a list of texts: use encode for one text",
         )
         engine = Engine(threads)
-
-        def encode(batch, n_before=0):
-            return self.encode_texts(batch, allowed_special, seed=seed + n_before, **options)
-
+        options["allowed_special"] = allowed_special
         texts = [*texts]
         batches = [*_batched_by_size(texts, _text_size, PART_BYTES)]
         if engine.n_workers == 1 or len(batches) < 2:
-            return encode(texts)  # without a copy of the ids
-        n_before = itertools.accumulate(map(len, batches), initial=0)
-        jobs = zip(batches, n_before, strict=False)
-        parts = engine.map(lambda job: encode(*job), jobs, threads=True)
+            return self.encode_texts(texts, seed=seed, **options)  # without a copy of the ids
+        jobs = zip(batches, itertools.accumulate(map(len, batches), initial=seed), strict=False)
+        parts = engine.map(
+            lambda job: self.encode_texts(job[0], seed=job[1], **options), jobs, threads=True
+        )
         ids, offsets = zip(*parts, strict=True)
         sizes = np.concatenate([*map(np.diff, offsets)])
         return np.concatenate(ids), _offsets(sizes)
@@ -11970,7 +11968,8 @@ class DecodeStream:
         if self._skipped_ids:
             ids = ids[~np.isin(ids, self._skipped_ids)]
         vocab = self._tokenizer.vocab
-        ids = np.append(self._held_ids, ids)
+        if len(self._held_ids):
+            ids = np.append(self._held_ids, ids)
         n = len(ids)
         while n and not is_last and vocab.get(ids[n - 1]) in self._byte_names:
             n -= 1
@@ -12328,12 +12327,12 @@ def _array_writer(path, dtype):
 
 def _check_outputs(outputs, inputs):
     """Raise InputError if a file would be both read and written, or written twice."""
-    inputs = [path for path in inputs if not _is_stream(path)]  # a pipe may be both
-    taken = set()
+    taken = {path.resolve() for path in inputs if not _is_stream(path)}  # a pipe may be both
     for path in outputs:
         name = path.resolve()
-        is_taken = name in taken or (path.exists() and any(map(path.samefile, inputs)))
-        require(not is_taken, f"{path}: is an input, or would be written twice; choose another")
+        require(
+            name not in taken, f"{path}: is an input, or would be written twice; choose another"
+        )
         taken.add(name)
 
 
