@@ -9151,7 +9151,7 @@ class RankFile(NamedTuple):
 
 
 # Published encodings. Each has a name, the name of its pattern, the digest of its file, and its
-# special tokens: an id, and the names of the tokens from there on, where a_2:5 means a_2 a_3 a_4.
+# special tokens: an id, and the names of the tokens from there on, where a:2:5 means a2 a3 a4.
 # These facts come from tiktoken 0.14 and from Llama 3's own code. In o200k_harmony the id 200018
 # has two texts: <|endofprompt|> and <|reserved_200018|>.
 _PUBLISHED = """
@@ -9171,43 +9171,41 @@ o200k_base o200k 446a9538cb6c348e3516120d7c08b09f57c36495e2acfffe59a5bf8b0cfb1a2
 199999 endoftext 200018 endofprompt
 
 o200k_harmony o200k 446a9538cb6c348e3516120d7c08b09f57c36495e2acfffe59a5bf8b0cfb1a2d
-199998 startoftext endoftext reserved_200000:200002 return constrain reserved_200004 channel start
-end message reserved_200009:200012 call reserved_200013:201088 200018 endofprompt
+199998 startoftext endoftext reserved_:200000:200002 return constrain reserved_200004 channel start
+end message reserved_:200009:200012 call reserved_:200013:201088 200018 endofprompt
 
 llama3 llama3 82e9d31979e92ab929cd544440f129d9ecd797b69e327f80f17e1c50d5551b55
-128000 begin_of_text end_of_text reserved_special_token_0:4 start_header_id end_header_id
-reserved_special_token_4 eot_id reserved_special_token_5:251
+128000 begin_of_text end_of_text reserved_special_token_:0:4 start_header_id end_header_id
+reserved_special_token_4 eot_id reserved_special_token_:5:251
 
 llama3.1 llama3 82e9d31979e92ab929cd544440f129d9ecd797b69e327f80f17e1c50d5551b55
-128000 begin_of_text end_of_text reserved_special_token_0:2 finetune_right_pad_id
+128000 begin_of_text end_of_text reserved_special_token_:0:2 finetune_right_pad_id
 reserved_special_token_2 start_header_id end_header_id eom_id eot_id python_tag
-reserved_special_token_3:248
+reserved_special_token_:3:248
 """
 
 
 def _published(entry):
     """Read an entry of _PUBLISHED; returns its name and a RankFile."""
-
-    def numbered(word):
-        return " ".join(f"{word[1]}{number}" for number in range(int(word[2]), int(word[3])))
-
-    name, pattern, digest, *words = re.sub(r"(\S+_)(\d+):(\d+)", numbered, entry).split()
+    name, pattern, digest, *words = entry.split()
     special_tokens = {}
     for word in words:
+        stem, *bounds = word.split(":")
+        numbers = range(*map(int, bounds)) if bounds else [""]
         if word.isdigit():
             ids = itertools.count(int(word))
         else:
-            special_tokens[f"<|{word}|>"] = next(ids)
+            special_tokens |= {f"<|{stem}{number}|>": next(ids) for number in numbers}
     return name, RankFile(pattern, special_tokens, digest)
 
 
 ENCODINGS = dict(map(_published, _PUBLISHED.split("\n\n")))
 
 
-def read_json(data, where):
+def read_json(data, where, object_hook=None):
     """Parse a JSON object; raises InputError for other content."""
     with naming_file(where):
-        content = json.loads(data.decode())
+        content = json.loads(data.decode(), object_hook=object_hook)
         require(isinstance(content, dict), "not a JSON object")
     return content
 
@@ -9217,9 +9215,9 @@ def _sidecar(path):
     return path.with_name(path.name + ".json")
 
 
-def _read_beside(path):
+def _read_beside(path, object_hook=None):
     """Read the JSON object of an optional file; empty if the file is missing."""
-    return read_json(_read_limited(path), path) if path.is_file() else {}
+    return read_json(_read_limited(path), path, object_hook) if path.is_file() else {}
 
 
 def _to_json(data, indent=2):
@@ -9277,11 +9275,10 @@ def read_vocab(names: Ids, alphabet: str = "characters", texts: Iterable[str] = 
     alphabet  of the model: it tells how names are read
     texts     names that are read as plain text in any alphabet
     """
-    texts = set(texts)
-    others = [name for name in names if name not in texts]
+    texts = names.keys() & texts
+    others = list(names.keys() - texts)
     tokens = dict(zip(others, _read_names(others, alphabet), strict=True))
-    for name in texts.intersection(names):
-        tokens[name] = name.encode("utf-8", "surrogatepass")
+    tokens |= zip(texts, _read_names(texts, "characters"), strict=True)
     return _by_id([*names.values()], map(tokens.get, names))
 
 
@@ -9438,8 +9435,8 @@ def _gpt2_model(names, lines, special_tokens, pattern, suffix="", **fields):
     texts = _check_texts(special_tokens)
     if not isinstance(special_tokens, Mapping):
         special_tokens = texts
-    content = {"vocab": names, "merges": lines, "end_of_word_suffix": suffix}
-    fields |= read_bpe(content, texts, "bytes")
+    data = {"vocab": names, "merges": lines, "end_of_word_suffix": suffix}
+    fields |= read_bpe(data, texts, "bytes")
     return Model(**fields, special_tokens=special_tokens, pattern=pattern)
 
 
@@ -9453,8 +9450,10 @@ def _names_text(name):
 
 def _read_clip(names, merges):
     """Make the model of CLIP's vocabulary and merges, in which words end in </w>."""
-    special = r"<\|startoftext\|>|<\|endoftext\|>"
-    expression = special + r"|'s|'t|'re|'ve|'m|'ll|'d|[\p{L}]+|[\p{N}]|[^\s\p{L}\p{N}]+"
+    expression = (
+        r"<\|startoftext\|>|<\|endoftext\|>"
+        r"|'s|'t|'re|'ve|'m|'ll|'d|[\p{L}]+|[\p{N}]|[^\s\p{L}\p{N}]+"
+    )
     first, last = ((text, names[text]) for text in ("<|startoftext|>", "<|endoftext|>"))
     blank = {"type": "Replace", "pattern": {"Regex": r"\s+"}, "content": " "}
     return _gpt2_model(
@@ -9545,8 +9544,8 @@ def write_gpt2(model):
     names = vocab_names(model)
     pairs = list(map(" ".join, write_bpe(model)["merges"]))
     _require_same(model, _gpt2_model(names, pairs, None, model.pattern))
-    lines = ["#version: 0.2", *pairs, ""]
-    return {"vocab.json": _to_json(names, None), "merges.txt": "\n".join(lines)}
+    merges = "\n".join(["#version: 0.2", *pairs, ""])
+    return {"vocab.json": _to_json(names, None), "merges.txt": merges}
 
 
 # tiktoken's rank files: a line for each token, its bytes in base64 and its id, which is its rank
@@ -9601,9 +9600,13 @@ def read_tekken(data, file, _):
         n_special + token["rank"]: base64.b64decode(token["token_bytes"])
         for token in content["vocab"][: facts["default_vocab_size"] - n_special]
     }
-    config = {"bos_token": "<s>", "eos_token": "</s>"}
-    pattern = _read_regex(facts["pattern"], _FANCY)
-    return Model(vocab, None, special_tokens, pattern, config=config)
+    return Model(
+        vocab,
+        None,
+        special_tokens,
+        _read_regex(facts["pattern"], _FANCY),
+        config={"bos_token": "<s>", "eos_token": "</s>"},
+    )
 
 
 def _find_encoding(data, file):
@@ -9616,7 +9619,7 @@ def _find_encoding(data, file):
     found = {name: own for name, own in ENCODINGS.items() if own.digest == digest}
     encodings = [found[file.stem]] if file.stem in found else [*found.values()]
     require(
-        encodings and all(own == encodings[0] for own in encodings),
+        len({*map(repr, encodings)}) == 1,
         f"{file}: a rank file does not say its pattern and special tokens: name them (`pattern`), "
         f"or the encoding (`encoding`): {', '.join(found or ENCODINGS)}",
     )
@@ -9640,8 +9643,10 @@ def tiktoken_ranks(model):
 
 def write_tiktoken(model):
     """Write a rank file, and a .json file with the pattern and the special tokens."""
-    ranks = tiktoken_ranks(model).items()
-    lines = [f"{base64.b64encode(token).decode()} {rank}\n" for token, rank in ranks]
+    lines = [
+        f"{base64.b64encode(token).decode()} {rank}\n"
+        for token, rank in tiktoken_ranks(model).items()
+    ]
     pattern = _write_regex(Pattern(model.pattern).source, _FANCY)
     facts = {"pattern": pattern, "special_tokens": model.special_tokens}
     return {"tokenizer.tiktoken": "".join(lines), "tokenizer.tiktoken.json": _to_json(facts)}
@@ -9688,12 +9693,12 @@ def read_bpe(data, added, alphabet):
     plain = {name for name in names if of_bytes and not _BYTE_NAMES.issuperset(name)}
     merges = _read_merges(data["merges"], alphabet, plain)
     require(len(set(merges)) == len(merges), "a merge appears twice")
-    texts = plain.copy()
+    texts = plain
     if of_bytes and not looks_up:
         # An added token names bytes only if a merge makes these bytes, or if they are one byte.
         tokens = {*map(b"".join, merges), *BYTES}
         by_name = filter(_BYTE_NAMES.issuperset, added)
-        texts.update(name for name in by_name if tokens.isdisjoint(_read_names([name])))
+        texts = plain.union(name for name in by_name if tokens.isdisjoint(_read_names([name])))
     vocab = read_vocab(names, alphabet, texts)
     letters = {*BYTES, *(byte + suffix.encode() for byte in BYTES)}
     knows_all = of_bytes and letters <= set(vocab.values())
@@ -9718,8 +9723,8 @@ def read_bpe(data, added, alphabet):
 def write_trimmed(model):
     """Write the "model" object of a trimmed BPE, which is a BPE and the ids of unused tokens."""
     # Unused tokens are named as all others.
-    written = write_bpe(dataclasses.replace(model, unused=()))
-    return written | {"type": "Trimmed", "unused": model.unused}
+    used = dataclasses.replace(model, unused=())
+    return write_bpe(used) | {"type": "Trimmed", "unused": model.unused}
 
 
 def write_wordpiece(model):
@@ -9773,12 +9778,11 @@ def write_unigram(model):
         list(names.values()) == list(range(len(names))),
         "a tokenizer.json numbers the tokens of a Unigram from 0 on, without gaps",
     )
-    # The names of bytes have the score -inf, which JSON cannot hold.
-    scores = np.where(np.isinf(model.scores), 0, model.scores).tolist()
     return {
         "type": "Unigram",
         "unk_id": names.get(model.unk_token),
-        "vocab": list(zip(names, scores, strict=False)),
+        # The names of bytes have the score -inf, which JSON cannot hold.
+        "vocab": list(zip(names, np.nan_to_num(model.scores, neginf=0).tolist(), strict=False)),
         "byte_fallback": model.byte_fallback,
     }
 
@@ -9860,10 +9864,12 @@ def _differs_in_huggingface(model):
             for token, token_id in model.ordinary_ids.items()
             if len(text := token.decode()) > 1
         }
-    is_tie = len(dict(scored)) < len(scored)
-    changes_text = any(step.get("charsmap") or step.get("squeezes") for step in model.normalizer)
-    is_symbol = _USER_SYMBOL in model.added_tokens.values()
-    return is_tie or changes_text or is_symbol or model.sums_in_single
+    return (
+        len(dict(scored)) < len(scored)
+        or any(step.get("charsmap") or step.get("squeezes") for step in model.normalizer)
+        or _USER_SYMBOL in model.added_tokens.values()
+        or model.sums_in_single
+    )
 
 
 def add_special_tokens(model, tokens, own_ids=MappingProxyType({})):
@@ -9882,7 +9888,7 @@ def add_special_tokens(model, tokens, own_ids=MappingProxyType({})):
         next_id = max(model.vocab) + 1
         note(f"new tokens have ids from {next_id} on; in transformers some may differ")
     ids = defaultdict(itertools.count(next_id).__next__, own_ids)
-    given = {text: ids[text] for text in _check_texts(tokens)}
+    given = {text: ids[text] for text in tokens}
     added_tokens = dict(tokens)
     for text, own in model.added_tokens.items():
         added_tokens[text] = own._replace(special=own.special or tokens.get(text, own).special)
@@ -9933,7 +9939,6 @@ def _to_tokenizer_json(model):
     normalizer = model.normalizer
     if normalizer and normalizer[0]["type"] == "SentencePiece":
         normalizer = _sentencepiece_steps(normalizer[0])
-    join = _BYTE_LEVEL if model.alphabet == "bytes" else {"type": "Fuse"}
     return {
         "version": "1.0",
         **{key: model.batching.get(key) for key in _BATCHING},
@@ -9941,7 +9946,7 @@ def _to_tokenizer_json(model):
         "normalizer": _in_sequence(normalizer, "normalizers"),
         "pre_tokenizer": _in_sequence(_pre_tokenizers(model), "pretokenizers"),
         "post_processor": model.post_processor,
-        "decoder": _in_sequence(model.decoder or [join], "decoders"),
+        "decoder": _in_sequence(model.decoder or [_JOIN[model.alphabet]], "decoders"),
         "model": written,
     }
 
@@ -9960,6 +9965,8 @@ _BYTE_LEVEL = {
     "use_regex": True,
 }
 
+_JOIN = {"bytes": _BYTE_LEVEL, "characters": {"type": "Fuse"}}  # the decoder of a new model
+
 
 def _check_after_bytes(parts, kind, fields):
     """Check the pre-tokenizers after a ByteLevel, which writes each byte as a character, its name.
@@ -9969,12 +9976,11 @@ def _check_after_bytes(parts, kind, fields):
     name is "Ã¼". No text becomes a token that Digits would cut: the merges of such tokens are taken
     out of `fields`, which are those of Model.
     """
-    three_digits = _pre_tokenizer(Split("[0-9][0-9][0-9]"))
     is_plain = kind == "bpe" and not fields["ignore_merges"]
     for part in parts:
         _refuse(
             f"a ByteLevel that is not the last pre_tokenizer, but before {_brief_json(part)},",
-            not is_plain or part not in (_DIGITS, three_digits),
+            not is_plain or part not in (_DIGITS, _pre_tokenizer(Split("[0-9][0-9][0-9]"))),
         )
     if _DIGITS in parts:
         is_uncut = re.compile(rb"[\d\xb2\xb3\xb9\xbc-\xbe]+|[^\d\xb2\xb3\xb9\xbc-\xbe]+").fullmatch
@@ -10040,7 +10046,7 @@ def read_huggingface(content):
     model_object = content.get("model")
     require(isinstance(model_object, dict), f"not a tokenizer.json: it has no model{_ELSEWHERE}")
     by_keys = [name for key, name in _TYPES_BY_KEYS.items() if key in model_object]
-    kind = [*filter(None, [model_object.get("type"), *by_keys]), ""][0].lower()
+    kind = (model_object.get("type") or [*by_keys, ""][0]).lower()
     require_known("kind of model", kind, KINDS)
     batching = {key: content[key] for key in _BATCHING if content.get(key)}
     normalizer = list(filter(None, [content.get("normalizer")]))
@@ -10053,7 +10059,10 @@ def read_huggingface(content):
     )
     types = [part["type"] for part in parts]
     alphabet = "bytes" if "ByteLevel" in types else "characters"
-    ids, added_tokens = _read_added_tokens(content.get("added_tokens") or [])
+    added = {token["content"]: token for token in content.get("added_tokens") or ()}
+    added.pop("", None)
+    added_tokens = {text: _read_flags(token) for text, token in added.items()}
+    ids = {text: token["id"] for text, token in added.items()}
     fields = KINDS[kind].read(model_object, list(ids), alphabet)
     fields = {name: model_object[name] for name in _PLAIN if name in model_object} | fields
     if alphabet == "bytes":
@@ -10113,14 +10122,6 @@ def _read_flags(token):
     return AddedToken(**flags)
 
 
-def _read_added_tokens(added):
-    """Read a list of added tokens; returns text -> id, unchecked, and text -> AddedToken."""
-    tokens = {token["content"]: token for token in added if token["content"]}
-    ids = {text: token["id"] for text, token in tokens.items()}
-    added_tokens = {text: _read_flags(token) for text, token in tokens.items()}
-    return ids, added_tokens
-
-
 # SentencePiece's .model: a message of Protocol Buffers, named ModelProto. It has pieces, which are
 # the tokens, and the settings of the training (TrainerSpec) and of the normalizer (NormalizerSpec).
 
@@ -10152,12 +10153,12 @@ def _sentencepiece_steps(normalizer):
 def _sentencepiece_decoder(proto):
     """List the steps of the decoder for a ModelProto, as in Llama 2's tokenizer.json."""
     spec = proto.normalizer_spec
-    may_add_space = spec.add_dummy_prefix or spec.remove_extra_whitespaces
     steps = [
         spec.escape_whitespaces and _MARKS_TO_SPACES,
         proto.trainer_spec.byte_fallback and {"type": "ByteFallback"},
         {"type": "Fuse"},
-        may_add_space and {"type": "Strip", "content": " ", "start": 1, "stop": 0},
+        (spec.add_dummy_prefix or spec.remove_extra_whitespaces)
+        and {"type": "Strip", "content": " ", "start": 1, "stop": 0},
     ]
     return list(filter(None, steps))
 
@@ -10302,12 +10303,12 @@ def read_bert(data, file, config):
     setting it is, unless there is no tokenizer_config.json and a token without brackets has a
     capital letter.
     """
-    names = enumerate(re.split(r"\r?\n", data.decode()))
-    ids = {name: token_id for token_id, name in names if name}
+    names = re.split(r"\r?\n", data.decode())
+    ids = {name: token_id for token_id, name in enumerate(names) if name}
     for role, text in _BERT_ROLES.items():
         if text in ids and not config.get(role):
             config[role] = text
-    roles = {role: _token_object(token)["content"] for role, token in _roles(config).items()}
+    roles = _roles(config)
     is_configured = _beside(file, "tokenizer_config.json").is_file()
     is_lower = is_configured or not re.search(rb"(?m)^[^\[<\n]*[A-Z]", data)
     normalizer = NORMALIZERS["bert"] | {"lowercase": is_lower}
@@ -10343,22 +10344,33 @@ def _beside(file, name):
 
 
 def _roles(config):
-    """Select the special tokens with a role, such as eos_token; each is a text or an object."""
+    """Select the special tokens with a role, such as eos_token."""
     return {
         role: token
         for role, token in config.items()
-        if role.endswith("_token") and isinstance(token, str | dict)
+        if role.endswith("_token") and isinstance(token, str)
     }
 
 
 def _read_config(file):
-    """Read the settings beside a model, all as if they were in tokenizer_config.json."""
-    config = _read_beside(_beside(file, "tokenizer_config.json"))
+    """Read the settings beside a model, all as if they were in tokenizer_config.json.
+
+    The text of a token takes the place of its object. Returns the settings and text -> AddedToken.
+    """
+    flags = {}
+
+    def text_of(fields):
+        if "lstrip" not in fields:
+            return fields
+        flags[fields["content"]] = _read_flags(fields)
+        return fields["content"]
+
+    config = _read_beside(_beside(file, "tokenizer_config.json"), text_of)
     if config.get("added_tokens_decoder") is None:
-        config |= _read_beside(_beside(file, "special_tokens_map.json"))
+        config |= _read_beside(_beside(file, "special_tokens_map.json"), text_of)
         names = _read_beside(_beside(file, "added_tokens.json"))
-        tokens = {names[text]: {"content": text, "normalized": True} for text in names}
-        config["added_tokens_decoder"] = tokens
+        flags |= dict.fromkeys(names, AddedToken(normalized=True, special=False))
+        config["added_tokens_decoder"] = {names[text]: text for text in names}
     first = _beside(file, "chat_template.jinja")
     if first.is_file():
         config["chat_template"] = _read_text(first)
@@ -10367,39 +10379,28 @@ def _read_config(file):
         texts = {"default": config["chat_template"]}
         texts |= {path.stem: _read_text(path) for path in others}
         config["chat_template"] = [{"name": name, "template": texts[name]} for name in texts]
-    return config
+    return config, flags
 
 
-def _token_object(token):
-    """Return a token with a role as an object; it may be a text."""
-    return {"content": token} if isinstance(token, str) else token
-
-
-def _with_folder(model, file, config):
+def _with_folder(model, file, config, flags):
     """Give a model the tokens and settings of `_read_config`; returns another model."""
     added = config.pop("added_tokens_decoder")
-    ids, tokens = _read_added_tokens(
-        {"id": int(key), "special": False, **added[key]} for key in sorted(added, key=int)
-    )
-
-    def text_of(token):
-        token = _token_object(token)
-        text = token["content"]
-        own = tokens.get(text, _read_flags(token))
-        tokens[text] = own._replace(special=True, normalized=text not in ids and own.normalized)
-        return text
-
-    known = {*tokens, *model.added_tokens}  # an extra token that was added before stays as it is
+    ids = {added[key]: int(key) for key in sorted(added, key=int) if added[key]}
+    tokens = {text: flags[text] for text in ids}
+    known = {*ids, *model.added_tokens}  # an extra token that was added before stays as it is
     roles = _roles(config)
     extra = config.get("extra_special_tokens") or []
     if isinstance(extra, dict):
         roles |= extra
         extra = []
-    config |= {role: text_of(roles[role]) for role in (*_ROLE_ORDER, *roles) if role in roles}
-    for token in extra or config.get("additional_special_tokens") or []:
-        if _token_object(token)["content"] not in known:
-            text_of(token)
-    if model.proto:  # transformers finds them before SentencePiece sees the text
+    config |= roles
+    extra = extra or config.get("additional_special_tokens") or []
+    special = [roles[role] for role in (*_ROLE_ORDER, *roles) if role in roles]
+    for text in [*special, *(text for text in extra if text not in known)]:
+        own = flags.get(text, PLAIN_TOKEN)
+        tokens[text] = own._replace(special=True, normalized=text not in ids and own.normalized)
+    if "SentencePiece" in [step["type"] for step in model.normalizer]:
+        # transformers finds them before SentencePiece sees the text
         tokens = {text: own._replace(normalized=False) for text, own in tokens.items()}
     if tokens:
         is_ranked = model.kind == "bpe" and model.merges is None and model.scores is None
@@ -10581,14 +10582,15 @@ def load_model(path, **options):
     if not isinstance(file, Path):
         return _model_of(file, **options)
     data = _read_limited(file)
-    config = _read_config(file)
+    config, flags = _read_config(file)
     form = next((form for form in FORMATS.values() if regex.match(form.sign, data)), None)
     require(form, f"{file}: {_NO_MODEL}")
     for name in options.keys() - form.options:
         raise InputError(f"{file}: a file like {form.file} has its own: omit `{name}`")
     with naming_file(file):
-        model = _with_folder(form.read(data, file, config, **options), file, config)
-        if form not in (FORMATS["huggingface"], FORMATS["bert"]):  # in transformers, they have none
+        model = form.read(data, file, config, **options)
+        model = _with_folder(model, file, config, flags)
+        if form.file not in ("tokenizer.json", "vocab.txt"):  # in transformers, they have none
             _add_sides(model)
     unheeded = [name for name, value in _UNHEEDED.items() if config.get(name) is value]
     if unheeded and form.read is read_sentencepiece:
@@ -10616,8 +10618,8 @@ def _find_on_hub(name):
     folder here is a mistyped path.
     """
     missing = f"{name}: no such file or folder"
-    is_name = re.fullmatch(r"\w[\w.-]*/[\w.-]+", name)
-    require(is_name and not os.path.exists(os.path.dirname(name)), missing)
+    is_path = os.path.exists(os.path.dirname(name))
+    require(re.fullmatch(r"\w[\w.-]*/[\w.-]+", name) and not is_path, missing)
     try:
         hub = importlib.import_module("huggingface_hub")
         download = functools.partial(hub.snapshot_download, name, allow_patterns=_HUB_FILES)
@@ -10638,9 +10640,12 @@ def _find_on_hub(name):
 def _model_of(tokenizer):
     """Make the model of a tokenizer of tokenizers, transformers or tiktoken."""
     if hasattr(tokenizer, "_mergeable_ranks"):
-        vocab = {token_id: token for token, token_id in tokenizer._mergeable_ranks.items()}
-        pattern = _read_regex(tokenizer._pat_str, _FANCY)
-        model = Model(vocab, None, tokenizer._special_tokens, pattern)
+        model = Model(
+            {token_id: token for token, token_id in tokenizer._mergeable_ranks.items()},
+            None,
+            tokenizer._special_tokens,
+            _read_regex(tokenizer._pat_str, _FANCY),
+        )
         tiktoken_ranks(model)  # raises InputError for a pattern that leaves out text
         return model
     backend = getattr(tokenizer, "backend_tokenizer", tokenizer)
@@ -10656,7 +10661,7 @@ def _model_of(tokenizer):
     with tempfile.TemporaryDirectory() as folder:
         tokenizer.save_pretrained(folder)
         config = Path(folder, "tokenizer_config.json")
-        return _with_folder(read_huggingface(content), config, _read_config(config))
+        return _with_folder(read_huggingface(content), config, *_read_config(config))
 
 
 def save_model(model, path, format=None):
@@ -10680,13 +10685,13 @@ def save_model(model, path, format=None):
         names = [(own + name).replace(own + form.file, path.name) for name in texts]
         atomic_write_all(path.parent, dict(zip(names, texts.values(), strict=True)))
         return
-    also = (write_gpt2, write_sentencepiece)
-    for write in also * (format is None and not model.looks_up_words):
-        with contextlib.suppress(InputError):
-            texts |= write(model)
+    if format is None and not model.looks_up_words:
+        for write in (write_gpt2, write_sentencepiece):
+            with contextlib.suppress(InputError):
+                texts |= write(model)
     atomic_write_all(path, texts)
-    files = {form.file for form in FORMATS.values() if (path / form.file).is_file()}
-    others = sorted(files - texts.keys())
+    names = [form.file for form in FORMATS.values() if form.file not in texts]
+    others = [name for name in names if (path / name).is_file()]
     if others:
         note(f"{path}: {', '.join(others)} may hold another model: remove outdated files")
 

@@ -4614,7 +4614,8 @@ def test_settings_of_a_folder_that_are_not_obeyed_are_named(prose, tmp_path):
     assert f"added tokens have the ids {{'<a>': {n}}}, but {{'<a>': {n + 5}}} beside it" in named
     assert all(name in named for name in [*settings][:3]) and ours.config == settings | ours.config
     assert ours.encode("<a>", add_special_tokens=True)[-2:] == [n, 2]
-    for name, wrong in (("added_tokens.json", ["a"]), ("tokenizer_config.json", {"pad_token": {}})):
+    wrong_files = {"added_tokens.json": ["a"], "tokenizer_config.json": {"added_tokens_decoder": 5}}
+    for name, wrong in wrong_files.items():
         write_folder(tmp_path, {"added_tokens.json": {}, "tokenizer_config.json": {}, name: wrong})
         with refused_in_one_line(r"m\.model: wrong content|added_tokens.json: not a JSON object"):
             bpe.Tokenizer.load(file)
@@ -7897,7 +7898,7 @@ BAD_CHANGES = [
     ("albert", {"model__unk_id": 5000}, "wrong content: KeyError"),
     ("albert", {"model__unk_id": -1}, "wrong content: KeyError"),
     ("albert", {"pre_tokenizer": BYTE_LEVEL, "model__byte_fallback": True}, "byte_fallback beside"),
-    ("bert", {"model__vocab": ["a"]}, "wrong content: .*'values'"),
+    ("bert", {"model__vocab": ["a"]}, "wrong content: .*'keys'"),
     ("bert", {"model__max_input_chars_per_word": "ten"}, "wrong content: ValueError.*'ten'"),
 ]
 
