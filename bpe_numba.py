@@ -5562,7 +5562,6 @@ INTERIOR = -2  # in cells, inside a symbol of three cells or more, not at its en
 LEFT = i64(0)
 RIGHT = i64(1)
 FORBIDDEN = -1  # the `start` of a pair that cannot merge
-MERGED = -2
 OUTDATED = -1  # the length of a list that lacks occurrences, which a split has made
 LEAST_SCORE = 5e-324  # the least number above 0
 MERGES_PER_ROUND = 256  # between rounds the progress bar moves, and Ctrl-C takes effect
@@ -5624,9 +5623,9 @@ _SYMBOL = _record(
 _PAIR = _record(
     left="int32",
     right="int32",
-    count="int64",  # in the corpus; 0 or less when merged, or too long
+    count="int64",  # in the corpus
     # occurrences[start : start + length], ascending: all occurrences, and stale ones
-    start="int64",  # or FORBIDDEN, or MERGED
+    start="int64",  # or FORBIDDEN
     length="int64",  # or OUTDATED
 )
 _QUEUED = _record(score="float64", count="int64", pair="int64")
@@ -5660,7 +5659,6 @@ class _Learner:
     """
 
     cells: np.ndarray  # int32[C]  all words, the most frequent first; see above
-    class_of: np.ndarray  # int32[C / 64]  the frequency class of every 64th cell
     classes: np.ndarray  # _CLASS[F]
     symbols: np.ndarray  # _SYMBOL[V + 1]
     spelled: np.ndarray  # uint8[…]        the bytes of all symbols, and PADDING
@@ -5725,7 +5723,7 @@ def _precedes(pair, other, learner):
 
 @inline_kernel
 def _score(pair, learner):
-    """Return the score of a pair: 0 if it is rare, merged or forbidden, inf if it is NaN."""
+    """Return the score of a pair: 0 if it is rare or forbidden, inf if it is NaN."""
     if pair.count < learner.min_frequency or pair.start < 0:
         return 0.0
     if learner.by_count:
@@ -5751,53 +5749,49 @@ def _goes_first(score, count, pair, other, learner):
 
 
 @inner_kernel
-def _push(pair, score, learner):
-    """Push a pair onto the heap: it moves up from the end while it goes before its parent."""
-    child = learner.heap_size
-    count = learner.pairs[pair].count
-    learner.heap_size += 1
-    learner.heap = _reserve(learner.heap, learner.heap_size)
+def _sift_up(place, pair, score, count, learner):
+    """Put a pair at a free place of the heap, and move it up while it goes before its parent."""
     heap = learner.heap
-    while child > 0:
-        parent = (child - 1) >> 1
+    while place > 0:
+        parent = (place - 1) >> 1
         if not _goes_first(score, count, pair, heap[parent], learner):
             break
-        heap[child] = heap[parent]
-        child = parent
-    entry = heap[child]
+        heap[place] = heap[parent]
+        place = parent
+    entry = heap[place]
     entry.score = score
     entry.count = count
     entry.pair = pair
 
 
-@inline_kernel
-def _push_if_due(number, pair, learner):
+@inner_kernel
+def _push_if_due(number, learner):
     """Push a pair onto the heap unless its score is below the threshold."""
+    pair = learner.pairs[number]
     score = _score(pair, learner)
     if score >= learner.threshold:
-        _push(number, score, learner)
+        learner.heap = _reserve(learner.heap, learner.heap_size + 1)
+        learner.heap_size += 1
+        _sift_up(learner.heap_size - 1, number, score, pair.count, learner)
 
 
 @inner_kernel
-def _sift_down(pair, score, count, learner):
-    """Put a pair at the free root of the heap, and move it down while a child goes before it."""
+def _pop(learner):
+    """Remove the first pair: the free place moves down to a leaf, and the last pair gets it."""
+    learner.heap_size -= 1
     heap = learner.heap
     size = learner.heap_size
-    parent = 0
+    place = 0
     child = 1
     while child < size:
         if child + 1 < size:
             other = heap[child + 1]
             child += _goes_first(other.score, other.count, other.pair, heap[child], learner)
-        if _goes_first(score, count, pair, heap[child], learner):
-            break
-        heap[parent] = heap[child]
-        parent = child
+        heap[place] = heap[child]
+        place = child
         child = 2 * child + 1
-    entry = heap[parent]
-    entry.score = score
-    entry.count = count
-    entry.pair = pair
+    last = heap[size]
+    _sift_up(place, last.pair, last.score, last.count, learner)
 
 
 @inner_kernel
@@ -5809,7 +5803,7 @@ def _push_due_pairs(first, learner):
     for number in range(first, learner.n_pairs):
         # The count is tested here, since each call with the learner counts a reference to it.
         if not by_count or pairs[number].count >= threshold:
-            _push_if_due(number, pairs[number], learner)
+            _push_if_due(number, learner)
 
 
 @inner_kernel
@@ -5825,12 +5819,16 @@ def _refill_heap(learner):
 
 
 @inline_kernel
-def _class_at_position(position, class_of, classes):
-    """Look up the record of the frequency class of the word in this cell."""
-    number = class_of[position >> 6]
-    while classes[number].stop <= position:
-        number += 1
-    return classes[number]
+def _find_class(position, first, classes):
+    """Find the frequency class of the word in this cell, from number `first` on, by bisection."""
+    last = len(classes) - 1
+    while first < last:
+        middle = (first + last) >> 1
+        if classes[middle].stop <= position:
+            first = middle + 1
+        else:
+            last = middle
+    return first
 
 
 @inline_kernel
@@ -5859,6 +5857,14 @@ def _reserve_pairs(n, learner):
         learner.slots = slots
 
 
+@inline_kernel
+def _forbid_if_long(pair, learner):
+    """Forbid a pair whose token would be too long."""
+    symbols = learner.symbols
+    if symbols[pair.left].length + symbols[pair.right].length > learner.longest_token:
+        pair.start = FORBIDDEN
+
+
 @kernel
 def _pair_number(left, right, learner):
     """Return the number of a pair, which gets a record if it never occurred; the table may move."""
@@ -5871,6 +5877,7 @@ def _pair_number(left, right, learner):
         new.left = left
         new.right = right
         new.count = new.start = new.length = 0
+        _forbid_if_long(new, learner)
         learner.n_pairs += 1
     return i64(slots[slot])
 
@@ -5899,7 +5906,6 @@ def _merge_places(pair, c, occurrences, learner):
     neighbour of the second one counts as WORD_END.
     """
     cells = learner.cells
-    class_of = learner.class_of
     classes = learner.classes
     a = pair.left
     b = pair.right
@@ -5909,7 +5915,7 @@ def _merge_places(pair, c, occurrences, learner):
     beside = learner.beside
     distinct = learner.distinct
     n_distinct = np.zeros(2, i64)
-    n = total = count = end = 0
+    n = total = count = end = number = 0
     for k in range(len(occurrences)):
         # Both ends are loaded early, so that no step waits for them.
         if k + 16 < len(occurrences):
@@ -5925,9 +5931,9 @@ def _merge_places(pair, c, occurrences, learner):
         cells[middle - 1] = cells[middle] = INTERIOR
         cells[position] = cells[after - 1] = c
         if position >= end:
-            word_class = _class_at_position(position, class_of, classes)
-            end = word_class.stop
-            count = word_class.count
+            number = _find_class(position, number, classes)
+            end = classes[number].stop
+            count = classes[number].count
         total += count
         x = cells[position - 1]
         y = cells[after]
@@ -5986,8 +5992,7 @@ def _add_new_pairs(side, c, n_distinct, positions, learner):
         new.count = neighbour.count
         new.start = stop
         new.length = neighbour.n_occurrences
-        if symbols[x].length + symbols[c].length > learner.longest_token:
-            new.count = 0
+        _forbid_if_long(new, learner)
         neighbour.write_at = stop
         neighbour.offset = symbols[x].width * (side == LEFT)
         stop += neighbour.n_occurrences
@@ -6013,23 +6018,14 @@ def _reserve_memory(learner):
     _reserve_pairs(i64(1 << 16), learner)
 
 
-@inner_kernel
-def _is_too_long(left, right, learner):
-    """Check whether the token that joins two symbols would be too long."""
-    symbols = learner.symbols
-    return symbols[left].length + symbols[right].length > learner.longest_token
-
-
 @kernel
 def _add_first_pairs(learner):
     """Add the pairs of the alphabet: first count each pair, then write its occurrences."""
     cells = learner.cells
     classes = learner.classes
-    occurrences = learner.occurrences
     pairs = learner.pairs
     slots = learner.slots
     class_number = 0
-    stop = 0
     pair_of = np.full(len(cells), -1, np.int32)  # at each position
     for position in range(1, len(cells) - 1):
         class_number += classes[class_number].stop <= position
@@ -6037,28 +6033,26 @@ def _add_first_pairs(learner):
         right = i64(cells[position + 1])
         if left == WORD_END or right == WORD_END:
             continue
-        pair = i64(slots[_find_pair(left, right, slots, pairs)])
-        if pair < 0:
-            pair = _pair_number(left, right, learner)
+        number = i64(slots[_find_pair(left, right, slots, pairs)])
+        if number < 0:
+            number = _pair_number(left, right, learner)
             pairs = learner.pairs
             slots = learner.slots
-        record = pairs[pair]
-        record.count += classes[class_number].count
-        record.length += 1
-        pair_of[position] = pair
-    for pair in range(learner.n_pairs):
-        record = pairs[pair]
-        record.start = stop
-        stop += record.length
-        record.length = 0
-        if _is_too_long(record.left, record.right, learner):
-            record.count = 0
-    for position in range(len(cells)):
+        pair = pairs[number]
+        pair.count += classes[class_number].count
+        pair.length += 1
+        pair_of[position] = number
+    for number in range(learner.n_pairs):
+        learner.n_occurrences += pairs[number].length
+        pairs[number].start = learner.n_occurrences
+    occurrences = learner.occurrences
+    for position in range(len(cells) - 1, 0, -1):
         if pair_of[position] >= 0:
-            record = pairs[pair_of[position]]
-            occurrences[record.start + record.length] = position
-            record.length += 1
-    learner.n_occurrences = stop
+            pair = pairs[pair_of[position]]
+            pair.start -= 1
+            occurrences[pair.start] = position
+    for number in range(learner.n_pairs):
+        _forbid_if_long(pairs[number], learner)
 
 
 @inner_kernel
@@ -6101,23 +6095,12 @@ def _link_pairs(learner):
 
 @inner_kernel
 def _push_again(symbol, learner):
-    """Push the pairs of a symbol whose total has changed, as scores may rise; unlink rare ones."""
-    pairs = learner.pairs
-    heads = learner.heads
+    """Push the pairs of a symbol whose total has changed, as scores may rise."""
     links = learner.links
-    before = i64(-1)
-    k = heads[symbol]
+    k = learner.heads[symbol]
     while k >= 0:
-        pair = pairs[k >> 1]
-        after = links[k]
-        if pair.count >= learner.min_frequency:
-            before = k
-        elif before < 0:
-            heads[symbol] = after
-        else:
-            links[before] = after
-        _push_if_due(k >> 1, pair, learner)
-        k = after
+        _push_if_due(k >> 1, learner)
+        k = links[k]
 
 
 @kernel
@@ -6137,7 +6120,6 @@ def _apply_merge(number, learner):
     totals[c] = pair.count
     totals[a] -= pair.count
     totals[b] -= pair.count
-    pair.start = MERGED
     most = learner.n_occurrences + 2 * len(positions)  # more than there is room for after splits
     learner.occurrences = _reserve(learner.occurrences, most)
     first_new = learner.n_pairs
@@ -6171,28 +6153,21 @@ def _merge_until(goal, learner):
         number = first.pair
         pair = learner.pairs[number]
         score = _score(pair, learner)
-        is_outdated = score < queued or (score == queued and pair.count < first.count)
-        if is_outdated and score >= learner.threshold:
-            _sift_down(number, score, pair.count, learner)
-            continue
-        # Otherwise the pair is merged, forbidden or below the threshold, or the heap has it with a
-        # greater score as well.
-        is_best = score == queued
+        is_best = score == queued and pair.count == first.count
         if is_best and (learner.n_symbols[0] >= goal or score == np.inf):
             return int(pair.left), int(pair.right), int(pair.count), float(score)
-        # The pair leaves the heap. The last pair gets its place, and moves down.
-        learner.heap_size -= 1
-        last = learner.heap[learner.heap_size]
-        _sift_down(last.pair, last.score, last.count, learner)
+        _pop(learner)
         if is_best:
             _apply_merge(number, learner)
+        elif score <= queued:  # otherwise the heap has the pair with the greater score as well
+            _push_if_due(number, learner)
 
 
 @kernel
 def _merge_pair(left, right, learner):
     """Merge two symbols: returns whether they can merge."""
     number = _pair_number(left, right, learner)
-    can_merge = learner.pairs[number].start >= 0 and not _is_too_long(left, right, learner)
+    can_merge = learner.pairs[number].start >= 0
     if can_merge:
         _apply_merge(number, learner)
     return can_merge
@@ -6220,13 +6195,9 @@ def _change_count(left, right, change, learner):
         return
     number = _pair_number(left, right, learner)
     pair = learner.pairs[number]
-    if not _is_too_long(left, right, learner):
-        pair.count += change
-    if pair.start != FORBIDDEN:
-        pair.start = 0
-        pair.length = OUTDATED
-    if change > 0:
-        _push_if_due(number, pair, learner)
+    pair.count += change
+    pair.length = OUTDATED
+    _push_if_due(number, learner)
 
 
 @kernel
@@ -6240,7 +6211,7 @@ def _split_symbol(symbol, parts, learner):
     for position in range(len(cells)):
         if cells[position] != symbol:
             continue
-        count = _class_at_position(position, learner.class_of, learner.classes).count
+        count = learner.classes[_find_class(position, 0, learner.classes)].count
         left = i64(cells[position - 1])
         after = i64(cells[position + width])
         _change_count(left, symbol, -count, learner)
@@ -6257,11 +6228,7 @@ def _split_symbol(symbol, parts, learner):
     totals[symbol] = 0
     for part in parts:
         totals[part] += total
-    # The pair that made the symbol may merge again.
-    _change_count(i64(symbols[symbol].left), i64(symbols[symbol].right), 0, learner)
-    if len(learner.heads):  # any score may have changed, so the lists and the heap are made again
-        learner.heads[:] = -1
-        learner.n_linked = 0
+    if len(learner.heads):  # any score may have changed, so the heap is made again
         learner.heap_size = 0
         learner.threshold = np.inf
     return int(total)
@@ -6279,7 +6246,7 @@ def _copy_words(symbols, offsets, order, cells):
 
 
 def _make_cells(words):
-    """Write the words into cells: returns the fields `cells`, `class_of` and `classes`."""
+    """Write words, the most frequent first, into cells: returns these, and _CLASS[F]."""
     order = np.argsort(-words.counts, kind="stable")
     cells = np.full(1 + len(words.symbols) + len(order), WORD_END, np.int32)
     _copy_words(words.symbols, words.offsets, order, cells)
@@ -6289,9 +6256,7 @@ def _make_cells(words):
     classes = np.empty(len(last), _CLASS)
     classes["stop"] = stops[last]
     classes["count"] = counts[last]
-    positions = np.arange(0, len(cells), 64)
-    class_of = np.searchsorted(classes["stop"], positions, "right").astype(np.int32)
-    return {"cells": cells, "class_of": class_of, "classes": classes}
+    return cells, classes
 
 
 def _make_symbols(words, n_symbols, by_bytes):
@@ -6422,10 +6387,9 @@ class Learner:
     symbol then has one number in all. Merges and splits can be made again on other words.
 
     Wrong arguments raise InputError and change nothing: a symbol that does not exist, a pair that
-    is forbidden, that is merged already, or that is longer than `longest_token`, and more symbols
-    than `n_symbols`. After an interrupt the learner can be used, and `n_symbols` tells how many
-    merges it made. Do not use it after a MemoryError, or after an interrupt of kernels that are not
-    compiled.
+    is forbidden or longer than `longest_token`, and more symbols than `n_symbols`. After an
+    interrupt the learner can be used, and `n_symbols` tells how many merges it made. Do not use it
+    after a MemoryError, or after an interrupt of kernels that are not compiled.
 
     In this BPE, no token has a byte after a "b":
 
@@ -6466,8 +6430,10 @@ class Learner:
         totals = np.zeros(n_symbols + 1, i64)
         if score:
             np.add.at(totals, words.symbols, np.repeat(words.counts, words.sizes))
+        cells, classes = _make_cells(words)
         self._fields = SimpleNamespace(  # of the state, which Python reads or copies
-            **_make_cells(words),
+            cells=cells,
+            classes=classes,
             symbols=_make_symbols(words, n_symbols, tie_break != "ids"),
             totals=totals,
             n_symbols=np.array([len(words.alphabet)]),
@@ -6572,7 +6538,7 @@ class Learner:
         """
         self._check_room(self.n_symbols + 1)
         can_merge = self._run_on_pair(_merge_pair, left, right)
-        require(can_merge, f"the pair {left}, {right} is forbidden, too long, or merged already")
+        require(can_merge, f"the pair {left}, {right} is forbidden, or too long")
         return self.n_symbols - 1
 
     def forbid(self, left: int, right: int) -> None:
@@ -6608,11 +6574,8 @@ class Learner:
         tokens = [*map(self.token, parts)]
         parts = np.array(parts, i64)
         widths = self._fields.symbols["width"]
-        has_width = widths[parts].sum() == widths[symbol]
-        has_bytes = b"".join(tokens) == token
-        is_letter = symbol < len(self.alphabet)
-        if is_letter or symbol in parts or not has_width or not has_bytes:
-            raise InputError(f"the symbol {symbol}, {token}, cannot be split into {tokens}")
+        has_bytes = b"".join(tokens) == token and widths[parts].sum() == widths[symbol]
+        require(has_bytes, f"the symbol {symbol}, {token}, cannot be split into {tokens}")
         self.has_split = True
         return _split_symbol(int(symbol), parts, self._state)
 

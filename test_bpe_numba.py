@@ -2412,10 +2412,9 @@ def test_driven_merges_after_splits_count_past_32_bits():
         assert learner.split(256 + k, [97, 98]) == learner.best().count == 2**41
 
 
-LEARNER_REFUSALS = [("merge", (97, 98), "merged already"), ("merge", (99, 100), "forbidden")]
+LEARNER_REFUSALS = [("merge", (99, 100), "forbidden"), ("merge_best", (999,), "room")]
 LEARNER_REFUSALS += [("merge", (97, 999), "no symbol 999"), ("forbid", (-1, 97), "no symbol -1")]
-LEARNER_REFUSALS += [("token", (1.5,), "no symbol 1.5"), ("merge_best", (999,), "room")]
-LEARNER_REFUSALS += [("split", split, "cannot be split") for split in ((256, [97, 99]), (97, [97]))]
+LEARNER_REFUSALS += [("token", (1.5,), "no symbol 1.5"), ("split", (256, [97, 99]), "cannot be")]
 
 
 def test_a_refused_call_leaves_a_learner_as_it_was():
