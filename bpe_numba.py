@@ -208,7 +208,6 @@ __all__ = [
     "read_ids",
     "read_vocab",
     "struct",
-    "tokens_by_size",
     "train",
     "train_bpe",
     "trie_child",
@@ -12768,7 +12767,7 @@ class Start(NamedTuple):
         n_least = len(self.model.vocab) + 1
         n_least += 255 * (self.model.alphabet == "bytes" and self.places is not None)
         require(
-            isinstance(vocab_size, numbers.Integral) and n_least <= vocab_size <= MAX_ID,
+            n_least <= vocab_size <= MAX_ID,
             f"`vocab_size` is {vocab_size}: with this alphabet, these special tokens or this model "
             f"it must be a whole number from {n_least} to {MAX_ID:,}",
         )
@@ -14034,55 +14033,15 @@ class Curve(Report):
         return figure
 
 
-def tokens_by_size(model: Model, frequencies: np.ndarray) -> np.ndarray:
-    """Compute the tokens of a corpus for the first k merges of a BPE, k = 0 … M: int64[M + 1].
-
-    frequencies  of the ids in the corpus, which all merges made: int64[V]
-
-    Words are merged in the order of ranks, so a model with fewer merges stops earlier. From the
-    last merge to the first, each occurrence of the merged token becomes two tokens again. Raises
-    InputError for a model that is not cut by merges alone, and if two merges make the same token.
-
-    >>> model = Tokenizer.from_merges([(b"a", b"b"), (b"ab", b"ab")]).model
-    >>> tokens_by_size(model, np.bincount([256, 257, 257])).tolist()
-    [10, 5, 3]
-    """
-    merges = model.merges
-    is_cut = model.kind == "bpe" and merges is not None and not model.ignore_merges
-    require(is_cut, "only for a BPE whose words are cut by its merges alone")
-    is_one_way = len({*map(b"".join, merges)}) == len(merges)
-    require(is_one_way, "two merges make the same token: no way back")
-    used = {token: int(frequencies[token_id]) for token, token_id in model.ids.items()}
-    n_tokens = [int(frequencies.sum())]
-    for left, right in reversed(merges):
-        n_made = used[left + right]
-        used[left] += n_made
-        used[right] += n_made
-        n_tokens.append(n_tokens[-1] + n_made)
-    return np.array(n_tokens[::-1])
-
-
-@interruptible
-def curve(
-    models: Models,
-    corpus: Files | None = None,
-    *,
-    plot: PathName | None = None,
-    text_field: str | None = None,
-    workers: int | Executor | None = None,
-    progress: bool = False,
-) -> Curve:
-    """Compute the tokens of a corpus for every size of the vocabulary of a BPE.
+def curve(models: Models, *, plot: PathName | None = None) -> Curve:
+    """Compute the tokens of a training's text for every size of the vocabulary of a BPE.
 
     models  the result of `train`, the folder in which it was saved, or several; or {name: one of
-            these}. With a corpus: models as for `compare`
-    corpus  files, folders or globs; by default the corpus of the training
+            these}
     plot    draw the curves to a .png, .svg or .pdf file
 
-    Also text_field, as in a Source; workers and progress, as in an Engine.
-
     $ curve model
-    $ curve english code --plot curve.png --corpus held-out.txt
+    $ curve english code --plot curve.png
 
     >>> training = train(counts={b"aaab": 3, b"ab": 1}, vocab_size=258)
     >>> report = curve({"a": training})
@@ -14092,19 +14051,11 @@ def curve(
     columns = {}
     tables = []
     header = ("vocabulary", "tokens", "bytes/token", "% that 1,000 more save")
-    options = {"text_field": text_field, "engine": Engine(workers, progress)}
     for name, given in _by_name(models).items():
-        tokenizer = open_model(given)
-        model = tokenizer.model
-        if corpus:
-            encoded = encode_corpus(tokenizer, corpus, has_words=False, **options)
-            n_tokens = tokens_by_size(model, encoded.frequencies(tokenizer.vocab_size))
-            n_bytes = encoded.n_kept
-        else:
-            history = _find_history(given, model)
-            message = f"{name}: no merge counts: name a BPE that `train` wrote, or also a `corpus`"
-            require(history, message)
-            n_tokens, n_bytes = history
+        model = open_model(given).model
+        history = _find_history(given, model)
+        require(history, f"{name}: no merge counts: name a BPE that `train` wrote")
+        n_tokens, n_bytes = history
         n_sizes = len(n_tokens)
         sizes = len(model.ordinary) - n_sizes + 1 + np.arange(n_sizes)
         saved = np.full(n_sizes, np.nan)
@@ -14225,8 +14176,8 @@ def _frequent_words(files, tokenizers, text_field, engine):
     source = Source(files, r"\s?\S+", sorted(special_tokens), text_field)
     counts = count(source, engine).words.to_counts()
     in_order = sorted(sorted(counts), key=counts.get, reverse=True)
-    words = [word for word in in_order if word.decode("utf-8", "replace").strip()]
-    return {word: counts[word] for word in words[:COMPARED_WORDS]}
+    words = filter(bytes.strip, in_order)
+    return {word: counts[word] for word in itertools.islice(words, COMPARED_WORDS)}
 
 
 def _pieces(tokenizer, ids):
