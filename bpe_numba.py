@@ -14034,7 +14034,7 @@ class Curve(Report):
 
 
 def curve(models: Models, *, plot: PathName | None = None) -> Curve:
-    """Compute the tokens of a training's text for every size of the vocabulary of a BPE.
+    """Compute the tokens of the text of a BPE's training for each size.
 
     models  the result of `train`, the folder in which it was saved, or several; or {name: one of
             these}
