@@ -234,7 +234,7 @@ ONE = u64(1)
 Function = TypeVar("Function", bound=Callable)
 Text = str | bytes
 PathName = str | os.PathLike
-Allowed = str | Collection[str]  # of special tokens: "all", "none", or some of them
+Allowed = str | Collection[str]  # of special tokens: "all", "none", one or some of them
 PADDING = 16  # bytes after a text: kernels may read them, but ignore their values
 COMPILES = not numba.config.DISABLE_JIT  # or kernels are plain Python, for debuggers and profilers
 if not COMPILES:
@@ -11842,15 +11842,11 @@ class Tokenizer:
         InputError for unknown names.
         """
         key = allowed_special
-        if not isinstance(key, str):
-            key = frozenset(key)
+        if key not in ("all", "none"):
+            key = frozenset([key] if isinstance(key, str) else key)
         if key not in self._prepared:
             special_tokens = self.special_tokens
             allowed = {"all": special_tokens, "none": ()}.get(key, key)
-            require(
-                not isinstance(allowed, str),
-                f"allowed_special is 'all', 'none' or a list of tokens, not {allowed!r}",
-            )
             for token in {*allowed} - special_tokens.keys():
                 require_known("special token", token, special_tokens)
             added_tokens = self.model.added_tokens
@@ -12358,7 +12354,7 @@ def encode_files(
                      probability with which a merge is left out each time (BPE-dropout); with a
                      unigram, the power of the probabilities
     seed             of alpha; each seed gives one way, whatever the number of workers
-    allowed_special  the special tokens that are found in the texts: "all", "none", or some of them
+    allowed_special  the special tokens that are found in the texts: all, none, one or some of them
 
     Also text_field and skip_bad_lines, as in a Source; workers and progress, as in an Engine.
     Raises InputError for invalid options and inputs.

@@ -4884,7 +4884,7 @@ def test_special_tokens_are_honoured_only_where_allowed():
     assert tokenizer.encode("<a><new>", chosen) == [256, 258]
     # two texts of one id
     tokenizer = bpe.Tokenizer({0: b"<end>"}, [], {"<end>": 0, "<stop>": 0})
-    assert tokenizer.encode("<stop><end>") == [0, 0]
+    assert tokenizer.encode("<stop><end>") == [0, 0] == tokenizer.encode("<stop><stop>", "<stop>")
     assert tokenizer.decode([0]) == "<end>"
 
 
@@ -8099,6 +8099,7 @@ REFUSED_COMMANDS = [
     ("encode model text.txt --out new/", ["new: name a .npy file", ".bin", ".txt"]),
     ("encode model text.txt --out text.txt/o.npy", ["text.txt/o.npy: Not a directory"]),
     ("encode model text.txt --out o.npy --append '<x>'", ["'<x>'", END]),
+    ("encode model text.txt --allowed-special '<x>'", ["no special token is named '<x>'", END]),
     ("encode model text.txt --out o.npy --document-index o.npy", ["o.npy", "twice"]),
     ("encode model odd.bin --out odd.bin", ["is an input, or would be written twice"]),
     ("encode model odd.bin --out link.npy", ["is an input, or would be written twice"]),
