@@ -9364,8 +9364,8 @@ def read_codes(codes, vocabulary="", threshold=0):
     version, *lines = re.split(r"\r?\n", codes)
     require(version.startswith("#version: 0.2"), "codes of subword-nmt begin with #version: 0.2")
     merges = [*dict.fromkeys(_read_merges(lines, "characters"))]
-    made = map(b"".join, merges)
-    names = {token: (token + b"@@").removesuffix(b"</w>@@") for token in made}
+    tokens = map(b"".join, merges)
+    names = {token: (token + b"@@").removesuffix(b"</w>@@") for token in tokens}
     used = dict.fromkeys(names.values())
     if vocabulary:
         rows = [line.rsplit(" ", 1) for line in vocabulary.split("\n") if line]
@@ -9394,11 +9394,10 @@ def _gpt2_model(names, lines, special_tokens, pattern, suffix="", **fields):
         ends = {name + suffix for name in _BYTE_NAMES}
         made = {line.replace(" ", "") for line in lines} | _BYTE_NAMES | ends | {""}
         special_tokens = [name for name in names if name not in made and not _names_text(name)]
-    texts = _check_texts(special_tokens)
     if not isinstance(special_tokens, Mapping):
-        special_tokens = texts
+        special_tokens = _check_texts(special_tokens)
     data = {"vocab": names, "merges": lines, "end_of_word_suffix": suffix}
-    fields |= read_bpe(data, texts, "bytes")
+    fields |= read_bpe(data, special_tokens, "bytes")
     return Model(**fields, special_tokens=special_tokens, pattern=pattern)
 
 
@@ -9517,11 +9516,13 @@ def write_gpt2(model):
 _RANK = rb"(?:=|(?:[A-Za-z\d+/]{4})*[A-Za-z\d+/]{2}(?:==|[A-Za-z\d+/][A-Za-z\d+/=])) \d{1,8}\r?\n"
 
 
-def read_tiktoken(data, file, config, encoding=None, pattern=None, special_tokens=None):
+def read_tiktoken(data, file, config, encoding=None, **given):
     """Read a rank file, which lacks its pattern and its special tokens.
 
     The caller gives them, or they come from the .json file that `save` wrote, or from the RankFile
     that is named or has the same digest.
+
+    given  pattern and special_tokens, or one of them
     """
     data = data.rstrip() + b"\n"
     rows = [line.split() for line in data.splitlines()]
@@ -9531,14 +9532,13 @@ def read_tiktoken(data, file, config, encoding=None, pattern=None, special_token
     if encoding is not None:
         require_known("encoding", encoding, ENCODINGS)
         facts = ENCODINGS[encoding]._asdict()
-    elif not facts and pattern is None:
+    elif not facts and "pattern" not in given:
         facts = _find_encoding(data, file)._asdict()
-    if special_tokens is None:
-        special_tokens = facts.get("special_tokens")
-    pattern = pattern or facts["pattern"]
+    facts |= given
+    pattern = facts["pattern"]
     if isinstance(pattern, str) and not _LIKE_A_NAME.fullmatch(pattern):
         pattern = _read_regex(pattern, _FANCY)
-    return Model(vocab, None, special_tokens, pattern)
+    return Model(vocab, None, facts.get("special_tokens"), pattern)
 
 
 # The special tokens of a tekken.json that lists none.
@@ -10322,9 +10322,9 @@ def _read_config(file):
     flags = {}
 
     def text_of(fields):
-        if "lstrip" not in fields:
+        if not {"content"} <= fields.keys() <= {"__type", "content", *_FLAGS}:
             return fields
-        flags[fields["content"]] = _read_flags(fields)
+        flags[fields["content"]] = _read_flags({"special": False} | fields)
         return fields["content"]
 
     config = _read_beside(_beside(file, "tokenizer_config.json"), text_of)

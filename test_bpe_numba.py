@@ -4474,8 +4474,9 @@ FOLDERS = [
      "tokenizer_config.json": {"eos_token": END}},
     {"tokenizer_config.json": {"mask_token": STRIPPED, "extra_special_tokens": ["<e>", END]}},
     {"tokenizer_config.json": {"added_tokens_decoder": {
-        "258": added_there("lo", special=False), "257": added_there("<new>", rstrip=True)},
-        "padding_side": "left", "truncation_side": "left", "model_max_length": 9}},
+        "258": {"content": "lo"}, "257": added_there("<new>", rstrip=True)},
+        "response_schema": {"role": "user", "content": "a"}, "padding_side": "left",
+        "truncation_side": "left", "model_max_length": 9}},
     {"special_tokens_map.json": {"mask_token": added_there("<c>", rstrip=True),
                                  "additional_special_tokens": ["<a>", "<pad>"]}},
     {"tokenizer_config.json": {"pad_token": "<pad>", "image_token": "<i>", "sep_token": "Ġlo"},
