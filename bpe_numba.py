@@ -14030,7 +14030,7 @@ class Curve(Report):
 
 
 def curve(models: Models, *, plot: PathName | None = None) -> Curve:
-    """Compute the tokens of the text of a BPE's training for each size.
+    """Compute the tokens of a BPE's training text for each size of its vocabulary.
 
     models  the result of `train`, the folder in which it was saved, or several; or {name: one of
             these}
