@@ -23,7 +23,7 @@ import doctest
 import functools
 import gzip
 import hashlib
-import html.parser
+import html
 import http.server
 import importlib.util
 import inspect
@@ -6082,7 +6082,7 @@ def test_files_of_ids_are_not_mistaken_for_others(tmp_path):
 
 
 @pytest.mark.parametrize("options, is_lossless", FAMILIES, ids=str)
-def test_each_family_is_trained_and_gives_text_back(options, is_lossless, library):
+def test_each_family_is_trained_gives_text_back_and_samples(options, is_lossless, library):
     training = family_training(**options)
     ours = training.tokenizer
     assert len(ours) == 1000 and "\n| tokens " in str(training.summary())
@@ -6097,11 +6097,6 @@ def test_each_family_is_trained_and_gives_text_back(options, is_lossless, librar
         assert ours.decode(ids) == "a中 é"
     used = {id for path in library[:40] for id in ours.encode_ordinary(path.read_bytes())}
     assert used.isdisjoint(bpe.unreachable_tokens(ours))
-
-
-@pytest.mark.parametrize("options", [options for options, _ in FAMILIES], ids=str)
-def test_each_family_samples_what_it_can(options):
-    ours = family_training(**options).tokenizer
     text = f"def sample(self):{END} return self.words"
     if ours.model.kind == "wordpiece":
         with refusal("cuts a word in only one way"):
@@ -6197,17 +6192,12 @@ def test_a_unigram_cuts_unseen_text_no_finer_than_sentencepiece(library, tmp_pat
     assert sizes[0] <= sizes[1]
 
 
-def test_a_mark_says_where_words_begin():
+def test_longest_tokens_have_marks_and_may_be_in_long_words():
     ours = family_training(model="longest", alphabet="characters", mark="_").tokenizer
     names = b"".join(map(ours.id_to_token, ours.encode("def  self.x\n return")))
-    assert names == b"_def_self.x_return"
-    assert ours.decode(ours.encode("def  self")) == "def self"
-
-
-def test_a_word_of_the_longest_tokens_may_be_long():
-    text = "a" * 3_000_000
+    assert names == b"_def_self.x_return" and ours.decode(ours.encode("def  self")) == "def self"
     tokenizer = bpe.train(texts=["aaaa"], vocab_size=258, model="longest", workers=1).tokenizer
-    assert len(tokenizer.encode(text)) == len(text) / 4
+    assert len(tokenizer.encode("a" * 3_000_000)) == 3_000_000 / 4
 
 
 def test_training_from_a_saved_model_is_training_in_one_go(library, tmp_path):
@@ -6344,7 +6334,9 @@ def test_a_training_says_without_its_summary_that_text_is_lost():
 def test_bad_options_are_refused_before_texts_are_read(command, tmp_path, monkeypatch):
     monkeypatch.setattr(bpe, "count", lambda *_, **__: 1 / 0)
     wordpiece = {"model": "wordpiece", "score": "best"}
-    for options in ({"tie_break": "chars"}, wordpiece, {"special_tokens_at": "second"}):
+    with refusal("no .tie_break. is named 'chars'; there are bytes, least"):
+        bpe.train(texts=["some text"], tie_break="chars")
+    for options in (wordpiece, {"special_tokens_at": "second"}):
         with refusal([*options][-1]):
             bpe.train(texts=["some text"], **options)
     (tmp_path / "a.txt").write_text("some text")
@@ -6463,13 +6455,10 @@ def test_a_training_on_counts_is_that_on_the_texts(options):
 
 def test_a_file_of_counts_is_learnt_from_on_the_command_line(command, tmp_path):
     (tmp_path / "words.tsv").write_bytes("low\t5\r\n lower 2\n a b\t3\n é\t1\n".encode())
-    (tmp_path / "more.tsv").write_text("low\t5\nlow\n")
     command("train --counts words.tsv --vocab-size 259 --quiet --out model", cwd=tmp_path)
     counts = {"low": 5, " lower": 2, " a b": 3, " é": 1}
     _, merges = bpe.train_bpe(counts=counts, vocab_size=259)
     assert bpe.Tokenizer.load(tmp_path / "model").merges == merges
-    with refusal("line 2 has no word, tab and count: b'low'"):
-        bpe.train(counts=tmp_path / "more.tsv")
 
 
 def test_the_record_of_a_training_is_plain_and_has_no_place_and_no_time(library, tmp_path):
@@ -6601,11 +6590,10 @@ def test_numbers_without_a_header_have_the_type_that_is_named(model, command, tm
 def test_count_reports_its_results(tmp_path, command):
     for name in ("a.txt", "b.txt"):
         (tmp_path / name).write_text(f"some text{END}" * 20)
-    output = command(f"count . --special-token {END}", cwd=tmp_path).stdout.decode()
-    parts = "880 bytes in 40 documents", "80, 2 of them unique", "Written to words.npz"
-    assert all(part in output for part in parts)
-    result = command("train words.npz --vocab-size=260 --out=model", cwd=tmp_path)
-    assert b"880 bytes in 40 documents" in result.stdout
+    lines = f"count . --special-token {END}", "train words.npz --vocab-size=260 --out=model"
+    output = b"".join(command(line, cwd=tmp_path).stdout for line in lines)
+    assert output.count(b"880 bytes in 40 documents") == 2
+    assert b"80, 2 of them unique" in output and b"Written to words.npz" in output
 
 
 def test_a_post_processor_is_written_and_used_by_commands(command, tmp_path):
@@ -7060,27 +7048,6 @@ def some_prose(library):
     return training.tokenizer, training, library[:40]
 
 
-def test_damaged_bytes_of_a_saved_training_change_nothing_or_are_refused(some_prose, tmp_path):
-    training = some_prose[1]
-    training.save(tmp_path)
-    path = tmp_path / "training.npz"
-    whole = path.read_bytes()
-    expected = bpe.curve(training).columns["bpe-1500"][:3]
-    n_refused = 0
-    for place in range(0, len(whole), len(whole) // 40):
-        data = bytearray(whole)
-        data[place] ^= 0x55
-        path.write_bytes(data)
-        try:
-            columns = bpe.curve(tmp_path).columns[str(tmp_path)]
-        except bpe.InputError as error:
-            assert "training.npz: " in str(error)
-            n_refused += 1
-        else:
-            assert all(map(np.array_equal, columns[:3], expected))
-    assert n_refused > 20
-
-
 def naive_lost(tokenizer, texts):
     """The bytes of texts that are in no token, and those of them that are in unknown tokens."""
     model = tokenizer.model
@@ -7202,6 +7169,9 @@ def test_bytes_per_token_are_the_same_in_all_places(library, some_prose, tmp_pat
     training.tokenizer.save(folder)
     with refusal(r"training\.npz: belongs to another model"):
         bpe.curve(folder)
+    (folder / "training.npz").write_bytes(b"PK")
+    with refusal(r"training\.npz: not a whole record of a training"):
+        bpe.curve(folder)
     training.save(folder)
     inspection = bpe.inspect_model(folder, file)
     names = ("bytes per token", "lost bytes", "unknown bytes")
@@ -7273,18 +7243,28 @@ def test_a_training_a_tokenizer_and_a_path_are_models_alike(some_prose, tmp_path
             bpe.curve(wrong)
 
 
-def test_tables_are_frames_with_numbers(reports):
+def test_tables_are_markdown_html_and_frames(reports):
     pytest.importorskip("pandas")
+    text = str(reports[3])
+    assert "| model | 中文 \\| text |     b | the fewest | lost, % |" in text
+    assert "| ----- | -----------: | ----: | ---------: | ------: |" in text
+    for table in text.split("\n\n"):
+        assert len({bpe._cell_width(line) for line in table.splitlines() if line[0] == "|"}) < 2
     number = {"id", "bytes", "tokens", "%", "vocabulary", "bytes/token", "b"}
-    for table in chain.from_iterable(report.tables for report in reports):
-        frame = table.to_pandas()
-        assert frame.shape == (len(table.rows), len(table.header))
-        assert [*frame.columns] == [*table.header]
-        for name in number & {*frame.columns} if len(frame) else ():
-            assert frame[name].dtype.kind in "if", name
-    ids = bpe.Table("Tokens", ("id", "n"), [(50256, 50256)])
-    assert str(ids).endswith("| 50256 | 50,256 |")
-    assert "<td>50,256" in ids._repr_html_() and "50256<td>" in ids._repr_html_()
+    for report in reports:
+        assert cells_of(report._repr_html_(), "h4") == [table.title for table in report.tables]
+        for table in report.tables:
+            frame = table.to_pandas()
+            assert frame.shape == (len(table.rows), len(table.header))
+            assert [*frame.columns] == [*table.header]
+            for name in number & {*frame.columns} if len(frame) else ():
+                assert frame[name].dtype.kind in "if", name
+    rows = [(50256, "<E4>|__init__", 50256), (2, "$x$ `y` #", 2)]
+    table = bpe.Table("Tokens of <a>", ("id", "token", "n"), rows)
+    assert str(table).endswith("|     2 | $x$ `y` #      |      2 |")
+    cells = ["id", "token", "n", "50256", "<E4>|__init__", "50,256", "2", "$x$ `y` #", "2"]
+    assert cells_of(table._repr_html_(), "td") == cells
+    assert cells_of(table._repr_html_(), "h4") == ["Tokens of <a>"]
 
 
 def test_models_are_compared(some_prose, tmp_path):
@@ -7297,7 +7277,6 @@ def test_models_are_compared(some_prose, tmp_path):
     texts = [path.read_bytes() for path in corpora.values()]
     n_tokens = [[len(model.encode(text)) for text in texts] for model in (tokenizer, cl100k)]
     assert report.n_tokens.tolist() == n_tokens
-    assert np.array_equal(report.bytes_per_token, [*map(len, texts)] / report.n_tokens)
     for word, _, (left, right) in report.differences:
         assert b"".join(left) == b"".join(right) == word.strip() and left != right
     counts = [n for _, n, _ in report.differences]
@@ -7353,9 +7332,9 @@ def test_measures_equal_their_definitions(library, tmp_path, model, pattern):
     assert model == "bytes" or tokenizer.token_to_id(tokenizer.model.unk_token) in ids
 
 
-def test_a_view_shows_every_token(some_prose):
+def test_a_view_and_a_page_show_every_token(some_prose, tmp_path):
     tokenizer, _, _ = some_prose
-    text = "def f():\n\treturn 'é中🙂' \x1b[31m\u202e\n".encode() + b"\xff"
+    text = "def f():\n\treturn '<i>é&中🙂' سلام \x00\x1b[31m\u202e\n".encode() + b"\xff"
     report = bpe.view(tokenizer, text)
     assert b"".join(report.tokens) == text and report.ids.tolist() == tokenizer.encode(text)
     for width in (12, 40, 80):
@@ -7364,19 +7343,12 @@ def test_a_view_shows_every_token(some_prose):
         cells = [piece.strip() for line in lines[:-1:2] for piece in line.split("|")[:-1]]
         assert cells == [bpe.readable(token) for token in report.tokens]
         assert [int(id) for line in lines[1:-1:2] for id in line.split()] == report.ids.tolist()
-    assert "<1B>" in report.text(80) and "<E2>|<80>|<AE>|" in report.text(80)
-
-
-def test_a_page_shows_every_token(some_prose, tmp_path):
-    tokenizer, _, _ = some_prose
-    text = "<script>a & b</script> 中文 سلام 🙂\x00\u202e".encode() + b"\n\xff"
-    report = bpe.view(tokenizer, text)
+    assert "<1B>" in report.text(999) and "<E2>|<80>|<AE>|" in report.text(999)
     bpe.write_page(tmp_path / "a.html", report, bpe.Table("A <b>", ("x",), [("<i>",)]))
-    page = Cells((tmp_path / "a.html").read_text())
-    assert "".join(page.of("span", "br")) == "".join(map(bpe.readable, report.tokens))
-    titles = [int(attrs["title"]) for tag, attrs in page.tags if tag == "span"]
-    assert titles == report.ids.tolist()
-    assert "script" not in {tag for tag, _ in page.tags}
+    page = (tmp_path / "a.html").read_text()
+    assert "".join(cells_of(page, "span", "br")) == "".join(map(bpe.readable, report.tokens))
+    assert [*map(int, re.findall('<span title="(.*?)"', page))] == report.ids.tolist()
+    assert "<i>" not in page
 
 
 @given(st.binary(min_size=1, max_size=30) | texts.filter(len).map(str.encode))
@@ -7427,45 +7399,10 @@ def test_a_curve_is_the_length_of_the_text_encoded_at_each_size(some_prose):
     assert np.isnan(saved).tolist() == [False] * (len(saved) - 1000) + [True] * 1000
 
 
-def test_tables_are_markdown_in_columns(reports):
-    text = str(reports[3])
-    assert "| model | 中文 \\| text |     b | the fewest | lost, % |" in text
-    assert "| ----- | -----------: | ----: | ---------: | ------: |" in text
-    for table in text.split("\n\n"):
-        assert len({bpe._cell_width(line) for line in table.splitlines() if line[0] == "|"}) < 2
-
-
-class Cells(html.parser.HTMLParser):
-    """The tags of a page, and the text between them."""
-
-    def __init__(self, page: str):
-        super().__init__()
-        self.tags = []
-        self.texts = []
-        self.feed(page)
-
-    def handle_starttag(self, tag, attrs):
-        self.tags.append((tag, dict(attrs)))
-        self.texts.append("")
-
-    def handle_data(self, data):
-        if self.texts:
-            self.texts[-1] += data
-
-    def of(self, *tags: str) -> list[str]:
-        pairs = zip(self.tags, self.texts, strict=True)
-        return [text.strip("\n") for (tag, _), text in pairs if tag in tags]
-
-
-def test_a_notebook_shows_tables_as_they_are(reports):
-    table = bpe.Table("Tokens of <a>", ("token", "n"), [("<E4>|__init__", 1), ("$x$ `y` #", 2)])
-    cells = Cells(table._repr_html_())
-    assert cells.of("h4") == ["Tokens of <a>"]
-    assert cells.of("td") == ["token", "n", "<E4>|__init__", "1", "$x$ `y` #", "2"]
-    for report in reports:
-        assert Cells(report._repr_html_()).of("h4") == [table.title for table in report.tables]
-        for row in chain.from_iterable(table.rows for table in report.tables):
-            assert all(isinstance(cell, (str, int, float, np.number, type(None))) for cell in row)
+def cells_of(page, *tags):
+    """The text after each of these tags of a page."""
+    found = re.findall(rf"<(?:{'|'.join(tags)})\b[^>]*>([^<]*)", page)
+    return [html.unescape(text).strip("\n") for text in found]
 
 
 @pytest.fixture
@@ -7543,23 +7480,20 @@ def test_a_sequence_is_canonical_if_all_its_pairs_are(merges):
     assert canonical(4) == {ids for ids in sequences if {*pairwise(ids)} <= pairs}
 
 
-def test_view_reads_its_text_from_a_pipe(command, model, monkeypatch):
+def test_views_of_a_pipe_and_reports_on_a_page(command, model, tmp_path, monkeypatch):
     monkeypatch.setenv("COLUMNS", "40")
     output = command("view model The cat", cwd=model).stdout.decode()
     assert output.endswith("7 bytes, 3 tokens\n") and "\x1b" not in output
     for line in ("view model", "view model -"):
         assert command(line, stdin=b"The cat", cwd=model).stdout.decode() == output
-
-
-def test_reports_are_written_to_a_page(command, model, tmp_path):
     (tmp_path / "a.txt").write_text("The cat")
     page = tmp_path / "a.html"
     line = f"view model 'The cat' --beside model --html {page}"
     output = command(line, cwd=model).stdout.decode()
     assert output.count("model: 7 bytes, 3 tokens") == 2
-    assert Cells(page.read_text()).of("h4") == ["model: 7 bytes, 3 tokens"] * 2
+    assert cells_of(page.read_text(), "h4") == ["model: 7 bytes, 3 tokens"] * 2
     output = command(f"compare model --corpus {tmp_path / 'a.txt'} --html {page}", cwd=model).stdout
-    titles = Cells(page.read_text()).of("h4")
+    titles = cells_of(page.read_text(), "h4")
     assert titles and all(title in output.decode() for title in titles)
 
 
@@ -7618,30 +7552,21 @@ def test_the_page_on_evaluation_runs(library, tmp_path, monkeypatch, capsys):
     text = Path("de.txt").read_text()
     for family, tokenizer in names["tokenizers"].items():
         measures = names["table"].loc[family, "German"]
-        n_tokens = len(tokenizer.encode(text))
-        assert measures["tokens"] == n_tokens
-        assert measures["fertility"] == n_tokens / len(text.split())
+        assert measures["tokens"] == len(tokenizer.encode(text))
         lone = [len(tokenizer.encode(word)) for word in text.split()]
         assert measures["fertility, lone words"] == sum(lone) / len(lone)
         assert measures["STRR, lone words"] == lone.count(1) / len(lone)
     ours = names["tokenizers"]["bpe"]
-    words = [len(ours.encode(word)) for word in naive_split(bpe.PATTERNS["gpt2"], text.encode())]
-    assert names["by_pretokens"] == (sum(words) / len(words), words.count(1) / len(words))
     lines = text.splitlines()
     assert names["costs"][0][1] == len(ours.encode(" ".join(lines)))
-    n_tokens = sum(len(ours.encode(line)) for line in lines)
-    assert names["by_lines"]["tokens"] == n_tokens
-    assert names["by_lines"]["fertility"] == n_tokens / len(text.split())
+    assert names["by_lines"]["tokens"] == sum(len(ours.encode(line)) for line in lines)
     for costs, premiums, gini in zip(*map(names.get, ("costs", "premiums", "gini")), strict=True):
         assert premiums.tolist() == [cost / costs[0] for cost in costs]
         differences = [abs(x - y) for x in costs for y in costs]
         assert gini == pytest.approx(sum(differences) / (2 * len(costs) * sum(costs)))
-    rate = names["n_bytes"].sum() / names["bpe"].sum()
-    assert names["one"].low <= rate <= names["one"].high and names["two"].low < names["two"].high
     letters = bpe.Tokenizer.from_merges([(b" ", b"a"), (b"b", b"c")])
     scores = names["score_boundaries"](letters, [["ab", "c"], ["a", "bc", "d"], ["é"]])
     assert scores == (1 / 2, 2 / 3, 4 / 7)
-    assert Path("languages.svg").read_text().startswith("<?xml")
     Path("grid/en-0-bpe.json").unlink()  # interrupted
     again = names["run_grid"](["en", "de"], [0, 1], ["bpe", "unigram"], [280, 300])
     assert again.equals(names["grid"]) and len(again) == 16
@@ -7746,7 +7671,6 @@ BAD_CHANGES = [
     ("bytes", {"model": 5}, "no model"),
     ("bytes", {"model": GPT2_WORDPIECE}, "the prefix of a WordPiece must be ASCII"),
     ("bytes", {"model__dropout": 0.1}, "dropout"),
-    ("bytes", {"model__vocab": 3}, "wrong content: TypeError"),
     ("bytes", {"model__vocab": {"a": True}, "added_tokens": []}, "b'a' has the id True"),
     ("bytes", {"model__vocab": {"a": 0, "b": 0}}, "several tokens have the id 0"),
     ("bytes", {"model__unk_token": []}, "wrong content: TypeError: .*list"),
@@ -7757,14 +7681,11 @@ BAD_CHANGES = [
     ("bytes", {"pre_tokenizer": {"type": "UnicodeScripts"}}, "UnicodeScripts"),
     ("bytes", {"pre_tokenizer": None}, "a decoder ByteLevel goes with a pre_tokenizer"),
     ("bytes", FIRST_AFTER_STRIP, "first after Strip"),
-    ("bytes", {"added_tokens": 1}, "wrong content: .*not iterable"),
     ("bytes", {"added_tokens": [{"id": 0, "content": "a", "lstrip": "Foo"}]}, "{'lstrip': 'Foo'}"),
     ("bytes", {"added_tokens": [{"content": END, "id": 7}]}, "the ids 0 and 7"),
     ("bytes", {"added_tokens": [{"content": END, "id": 0, "single_word": True}]}, "single_word is"),
     ("llama", {"model__vocab": {"<unk>": 0}, "model__merges": []}, "<0x00>.*byte_fallback"),
     ("albert", {"model__vocab": [["<unk>", math.nan]]}, "needs a score: .* below inf"),
-    ("albert", {"model__vocab": {"<unk>": 0}}, "wrong content: .*too many values"),
-    ("albert", {"model__unk_id": 5000}, "wrong content: KeyError"),
     ("albert", {"model__unk_id": -1}, "wrong content: KeyError"),
     ("albert", {"pre_tokenizer": BYTE_LEVEL, "model__byte_fallback": True}, "byte_fallback beside"),
     ("bert", {"model__vocab": ["a"]}, "wrong content: .*'keys'"),
@@ -7869,7 +7790,6 @@ REFUSED_ARGUMENTS = {
     lambda name: counted([Path(name)], block_bytes=100, workers=2): [
         ("zip.txt", r"zip\.txt: a zip archive is not text"),
         ("tar.txt", r"tar\.txt: a tar archive is not text"),
-        ("zip.txt.gz", r"zip\.txt\.gz: a zip archive is not text"),
         ("flipped.txt.gz", r"flipped\.txt\.gz: not a whole gzip file"),
         ("half.jsonl", r"half\.jsonl, line 2: not JSON"),
         ("bytes.jsonl", r"bytes\.jsonl, line 2: not JSON .*utf-8"),
@@ -7915,7 +7835,6 @@ REFUSED_ARGUMENTS = {
         ([1, 257], "id 257 is not in the vocabulary, whose ids end at 256"),
         ([1, -1], r"\[1, -1\] is not a list of ids"),
         (np.array([1, 2**40]), "is not a list of ids"),
-        ([0] * 99 + [1.0], r"\[0, 0, 0, 0, 0, 0, \.\.\.\] is not a list of ids"),
     ],
     # Files of models.
     bpe.Tokenizer.load: [
@@ -7944,21 +7863,13 @@ REFUSED_ARGUMENTS = {
 }
 # Other calls, and the messages.
 REFUSED_CALLS = [
-    (lambda: bpe.find_files([]), "no file is named"),
     (lambda: bpe.count(iter(())), "no file is named"),
     (lambda: bpe.train(texts=["ab"], vocab_size=300, max_words=-1), "`max_words` is -1"),
-    (lambda: bpe.train(texts=[]), "no text to learn from in texts in memory"),
     (lambda: bpe.train(texts={"text": ["a"]}), r"not a table, .* such as table\[\"text\"\]"),
     (lambda: bpe.train(texts=np.rec.fromarrays([["a"]], names="columns")), "not a table"),
-    (lambda: bpe.encode_files(plain(), [], "o.npy"), "no file is named"),
     (lambda: bpe.encode_files(plain(), "text.txt", ""), "is empty: is a variable not set"),
     (lambda: bpe.train("ends.txt", 300, [END]), "no text to learn from in ends.txt"),
-    (lambda: WORDS.as_characters(coverage=1.5), "from 0 to 1"),
     (lambda: WORDS.as_characters().as_characters(), "not over the 256 bytes"),
-    (
-        lambda: bpe.learn(WORDS, 300, tie_break="none"),
-        "no .tie_break. is named 'none'; there are bytes, least",
-    ),
     # Vocabularies.
     (lambda: save({0: b"a", 1: b"a"}), "several ids have the bytes 'a'"),
     (lambda: save({-1: b"a"}), "has the id -1"),
@@ -7976,14 +7887,12 @@ REFUSED_CALLS = [
     (lambda: bpe.Tokenizer.load("llama").save("nowhere", "gpt2"), "represent the alphabet"),
     (lambda: bpe.Tokenizer.load("bert").save("nowhere", "tiktoken"), "byte is not a token"),
     (lambda: of_letters("bpe", unk_token="?"), r"'\?' is not in the vocabulary: .unk_token."),
-    (lambda: of_letters("unigram"), "each token needs a score: there must be 3"),
     (lambda: of_letters("unigram", scores=np.zeros(2)), "there must be 3 numbers"),
     (lambda: of_letters("unigram", scores=np.full(3, math.nan)), "3 numbers below inf"),
     (lambda: of_letters("unigram", scores=np.full(3, -math.inf)), "needs tokens with scores"),
     # Encoding and decoding.
     (lambda: bpe.Tokenizer({0: b"a"}, []).encode("ab"), "the byte 0x62 is not in"),
     (lambda: of_letters("bpe").encode("a b " * (1 << 17) + "~"), "the character '~' is not in"),
-    (lambda: of_letters("bpe").encode("aé"), "the character 'é' is not in"),
     (lambda: of_letters("bpe").sample("ab aéb"), "the character 'é' is not in"),
     (lambda: plain().encode("ab\ud83d"), "ud83d' in position 2"),
     (lambda: plain().encode_batch("one text"), "list of texts"),
@@ -8083,7 +7992,6 @@ REFUSED_COMMANDS = [
     ("train text.txt --out new --pattern \udcff", ["surrogates not allowed"]),
     ("train text.txt --workers 0", ["0 workers"]),
     ("train text.txt --coverage 0.5 --out new", ["--coverage does not go with the other options"]),
-    ("train text.txt --input b", ["unrecognized arguments: --input b; see"]),
     (
         "train text.txt --model unigram --tie-break ids --out new",
         ["--tie-break does not go with the other options"],
@@ -8102,7 +8010,6 @@ REFUSED_COMMANDS = [
     ("encode model text.txt --out o.npy --append '<x>'", ["'<x>'", END]),
     ("encode model text.txt --allowed-special '<x>'", ["no special token is named '<x>'", END]),
     ("encode model text.txt --out o.npy --document-index o.npy", ["o.npy", "twice"]),
-    ("encode model odd.bin --out odd.bin", ["is an input, or would be written twice"]),
     ("encode model odd.bin --out link.npy", ["is an input, or would be written twice"]),
     ("decode model large.npy --out large.npy", ["is an input, or would be written twice"]),
     ("decode model text.txt", ["text.txt: token ids must be whole numbers"]),
