@@ -582,6 +582,26 @@ def count_lost(name, n_bytes, n_kept):
     return n_lost
 
 
+@contextlib.contextmanager
+def naming_file(where, problem="wrong content"):
+    """Put the name of a file, or a clause with the cause, before the message of an error.
+
+    So a reader trusts the content of a file, and does not check types: errors of any kind become
+    an InputError that names this problem.
+    """
+    try:
+        yield
+    except InputError as error:
+        if str(where) in str(error):
+            raise
+        raise InputError(f"{where}: {error}") from None
+    except Exception as error:
+        if getattr(error, "filename", None):  # the error already names the file
+            raise
+        reason = f"{type(error).__name__}: {error}"
+        raise InputError(f"{where}: {problem}: {reason:.200}") from error
+
+
 def require_known(what, name, names):
     """Raise InputError, with the list of valid names, for a name that is not one of them."""
     require(name in names, f"no {what} is named {name!r}; there are {', '.join(names) or 'none'}")
@@ -4150,6 +4170,7 @@ PACKED_SUFFIXES = (".gz", ".xz", ".bz2", ".zst")  # after one of SUFFIXES
 BLOCK_BYTES = 1 << 22  # text that is read and scanned at once
 PART_BYTES = 1 << 20  # text that is encoded at once: it fits into the caches of a core
 HEAD_BYTES = 1 << 12  # the head of a file, which reveals its type
+_SEPARATORS = {".csv": ",", ".tsv": "\t"}  # of the columns of a table
 MAX_NAMED_LINES = 5  # bad lines of a file that are named one by one
 STANDARD_STREAM = Path("-")
 
@@ -4256,13 +4277,12 @@ def _local_files(path):
 
 
 def _remote_files(url):
-    """List the URLs that match one with an asterisk, or the URL itself."""
-    if "*" not in url:
-        return [url]
-    with expecting_whole("list of files", url):
-        system, pattern = import_optional("fsspec.core").url_to_fs(url)
-        names = sorted(system.glob(pattern))
-        require(names, "no file matches it")
+    """List the URLs of the files that match one with an asterisk, or the URL itself."""
+    with naming_file(url, "cannot be read"):
+        system, path = import_optional("fsspec.core").url_to_fs(url)
+        found = system.glob(path, detail=True) if "*" in url else {url: system.info(path)}
+        names = sorted(name for name, info in found.items() if info["type"] == "file")
+        require(names, "no file matches it; in a folder, all files match folder/**")
         return [system.unstrip_protocol(name) for name in names]
 
 
@@ -4272,25 +4292,19 @@ def _corpus_files(folder):
     def fail(error):  # or `os.walk` would leave out a folder that cannot be read
         raise error
 
-    for parent, _, names in os.walk(folder, onerror=fail):
+    for parent, folders, names in os.walk(folder, onerror=fail):
+        folders[:] = [name for name in folders if name[0] != "."]
         for path in map(Path(parent).joinpath, names):
-            is_hidden = any(part.startswith(".") for part in path.relative_to(folder).parts)
-            is_text = _plain_name(path).endswith(SUFFIXES)
+            is_hidden = path.name[0] == "."
             is_of_model = path.name in ("vocab.txt", "merges.txt")
-            if is_text and not is_hidden and not is_of_model and path.is_file():
+            if _suffix(path) in SUFFIXES and not is_hidden and not is_of_model and path.is_file():
                 yield path
 
 
-def _plain_name(path):
-    """Return the name of a file in lower case and without the suffix of a packed file."""
-    name = os.path.basename(str(path)).lower()
-    stem, suffix = os.path.splitext(name)
-    return stem if suffix in PACKED_SUFFIXES else name
-
-
-def _separator(path):
-    """Return the character between the columns of a .csv or .tsv file; None for other files."""
-    return {".csv": ",", ".tsv": "\t"}.get(os.path.splitext(_plain_name(path))[1])
+def _suffix(path):
+    """Return the suffix of a file in lower case, before that of a packed file."""
+    suffixes = Path(str(path).lower()).suffixes
+    return ["", *(suffix for suffix in suffixes if suffix not in PACKED_SUFFIXES)][-1]
 
 
 def _is_stream(path):
@@ -4315,34 +4329,16 @@ def _open_zstandard(file):
 _UNPACKERS = {"gzip": gzip.open, "xz": lzma.open, "bzip2": bz2.open, "zstandard": _open_zstandard}
 
 
-@contextlib.contextmanager
-def expecting_whole(kind, where):
-    """In a block, turn all errors of a damaged file, or a file of another kind, into InputError."""
-    try:
-        yield
-    except InputError as error:
-        if str(error).startswith(f"{where}: "):  # one of two such blocks has named it
-            raise
-        raise InputError(f"{where}: {error}") from None
-    except Exception as error:
-        if getattr(error, "filename", None):  # the error already names the file
-            raise
-        raise InputError(f"{where}: not a whole {kind} ({error})") from None
-
-
 def _open_raw(path):
     """Open a file, standard input or, with fsspec, a URL."""
     if path == STANDARD_STREAM:
         return contextlib.nullcontext(sys.stdin.buffer)
     if "://" not in str(path):
         return open(path, "rb")
-    package = import_optional("fsspec.core")
-    try:
-        raw = io.BufferedReader(package.open(path).open())
+    with naming_file(path, "cannot be read"):
+        raw = io.BufferedReader(import_optional("fsspec.core").open(path).open())
         raw.peek()  # some errors come at the first request
         return raw
-    except Exception as error:  # of many packages
-        raise InputError(f"{path}: cannot be read ({error!r:.300})") from None
 
 
 @contextlib.contextmanager
@@ -4350,7 +4346,7 @@ def _opened(path):
     """Open a file that is read from its beginning; yields it unpacked, and as it is."""
     with _open_raw(path) as raw:
         file_type = _recognize(raw.peek(HEAD_BYTES))
-        with expecting_whole(f"{file_type or 'text'} file", path):
+        with naming_file(path, f"not a whole {file_type or 'text'} file"):
             yield _UNPACKERS.get(file_type, lambda raw: raw)(raw), raw
 
 
@@ -4377,9 +4373,7 @@ class Block(NamedTuple):
     data: bytes | list | None = None  # a text, or several texts; None: a worker reads the file
     unit: str = ""  # "line" of JSON, "row", or "text", if the block has several texts
     row_group: int = 0  # of a Parquet file
-    # from `Source.texts`: `n`, the number of items; and `bad`, the items without a text as (number
-    # from 1, reason). Only the first MAX_NAMED_LINES have a reason
-    items: SimpleNamespace | None = None
+    reasons: list | None = None  # from `Source.texts`: why an item has no text; "" if it has one
     number: int = 0  # of all blocks before it
 
     @property
@@ -4398,24 +4392,22 @@ def _line_text(text_field, line):
     if not line.strip():
         return None
     try:
-        record = json.loads(line.decode().removeprefix("\ufeff"))  # json.loads decodes more slowly
-    except (ValueError, RecursionError) as error:
-        raise InputError(f"not JSON ({error})") from None
-    if isinstance(record, dict) and isinstance(record.get(text_field), str):
-        return _text_bytes(record[text_field])
-    raise InputError(f"no text in the field {text_field!r} (`text_field` names another)")
+        return _text_bytes(json.loads(line.decode().removeprefix("\ufeff"))[text_field])
+    except (ValueError, TypeError, LookupError, RecursionError) as error:
+        reason = f"not JSON with a text in the field {text_field!r} (`text_field` names another)"
+        raise InputError(f"{reason}: {error}") from None
 
 
 def _check_column(text_field, names):
-    names = ", ".join(names)
-    require(text_field in names, f"no column {text_field!r} (`text_field` names one of {names})")
+    known = ", ".join(names)
+    require(text_field in names, f"no column {text_field!r} (`text_field` names one of {known})")
 
 
 @contextlib.contextmanager
 def _parquet(path):
     """Open a Parquet file; yields it and its size in bytes."""
     with (
-        expecting_whole("Parquet file", path),
+        naming_file(path, "not a whole Parquet file"),
         _open_raw(path) as raw,
         import_optional("pyarrow.parquet").ParquetFile(raw) as file,
     ):
@@ -4510,10 +4502,10 @@ class Source:
 
     def is_json(self, path: Path | str | TextStream) -> bool:
         """Whether each line of a file is JSON: with a text field, or by its name."""
-        name = _plain_name(path)
+        suffix = _suffix(path)
         if self.text_field:
-            return not name.endswith((".csv", ".tsv", ".parquet"))
-        return name.endswith((".jsonl", ".ndjson"))
+            return suffix not in (*_SEPARATORS, ".parquet")
+        return suffix in (".jsonl", ".ndjson")
 
     def suits_threads(self, engine: Engine) -> bool:
         """Return whether threads are better than processes.
@@ -4531,7 +4523,7 @@ class Source:
     def texts(self, block: Block) -> list[bytes]:
         """Read the texts of a block: a single one, or one from each line or row.
 
-        Items without a text are left out, and listed in `block.items.bad`.
+        Items without a text are left out; `block.reasons` tells why.
         """
         if not block.unit:
             return [block.read()]
@@ -4543,13 +4535,13 @@ class Source:
         else:
             items = block.data or _read_column(block, text_field)
         texts = []
-        bad = block.items.bad
-        for number, item in enumerate(items, 1):
+        for item in items:
+            reason = ""
             try:
                 texts.append(text_of(item))
             except InputError as error:
-                bad.append((number, str(error) if len(bad) < MAX_NAMED_LINES else ""))
-        block.items.n = len(items)
+                reason = str(error)
+            block.reasons.append(reason)
         return [text for text in texts if text is not None]
 
     def blocks(self) -> Iterator[Block]:
@@ -4557,7 +4549,7 @@ class Source:
         # All files are examined first, so a bad file fails before hours of work.
         blocks_of_files = [self._examine(path) for path in self.files]
         for number, block in enumerate(itertools.chain.from_iterable(blocks_of_files)):
-            yield block._replace(number=number, items=SimpleNamespace(n=0, bad=[]))
+            yield block._replace(number=number, reasons=[])
 
     def _examine(self, path):
         """Check the head of a file, if it can be read twice; returns an iterator of its blocks."""
@@ -4572,7 +4564,7 @@ class Source:
         if file is raw and _recognize(head) == "Parquet":
             return _row_groups(path)
         self._check_head(path, head)
-        if self.text_field and _separator(path):
+        if self.text_field and _suffix(path) in _SEPARATORS:
             return self._table_blocks(path)
         if file is raw and isinstance(path, Path):
             return self._file_blocks(path)
@@ -4585,15 +4577,17 @@ class Source:
             file_type is None,
             f"{path}: {file_type} is not text: unpack it, or convert it to text, first",
         )
+        if self._has_doubt or self.text_field or self.is_json(path):
+            return
         doubt = _recognize(head, _DOUBTS)
-        if head.count(0) > len(head) / 100:
-            doubt = "its beginning has NUL bytes, as UTF-16 has (iconv converts text to UTF-8)"
-        elif head.decode("utf-8", "replace").count("\ufffd") > len(head) / 100:
-            doubt = "its beginning is not UTF-8, so its bytes are read (iconv converts it to UTF-8)"
-        elif _separator(path):
+        if _suffix(path) in _SEPARATORS:
             doubt = _AS_TABLE
-        is_read = self.text_field or self.is_json(path)
-        if doubt and not self._has_doubt and not is_read:
+        if len(re.findall("[\0\ufffd]", head.decode("utf-8", "replace"))) > len(head) / 100:
+            doubt = (
+                "its beginning is not UTF-8, or has NUL bytes, as UTF-16 has; its bytes are read "
+                "(iconv converts it to UTF-8)"
+            )
+        if doubt:
             self._has_doubt = True
             note(f"{path}: {doubt}")
 
@@ -4618,33 +4612,31 @@ class Source:
         def size_of(block):
             return max(len(block.data or b""), block.n_bytes)
 
-        own = dataclasses.replace(self, files=None)
-        work = functools.partial(_run_task, work, own)
+        work = functools.partial(_run_task, work, dataclasses.replace(self, files=None))
         tasks = _batched_by_size(self.blocks(), size_of, task_bytes or self.block_bytes)
         self.n_bad_lines = Counter()
-        n_before = 0  # items of the same file
+        number = 0  # of items of the same file
         with contextlib.closing(engine.map(work, tasks, self.suits_threads(engine))) as results:
             for result, blocks in results:
                 for block in blocks:
-                    n_before *= block.start > 0
-                    self._note_bad(block, n_before)
-                    n_before += block.items.n
+                    number *= block.start > 0
+                    for reason in block.reasons:
+                        number += 1
+                        if reason:
+                            self._note_bad(block.path, f"{block.unit} {number}: {reason}")
                 yield result
         for path, n in self.n_bad_lines.items():
             if n > MAX_NAMED_LINES:
                 note(f"skipped in all: {n:,} lines of {path}")
         self._check_unchanged()
 
-    def _note_bad(self, block, n_before):
-        """Warn of the items of a block without a text, or raise InputError."""
-        path = block.path
-        for number, reason in block.items.bad:
-            named = f"{path}, {block.unit} {n_before + number}: {reason}"
-            remedy = "with `skip_bad_lines`, train, count and encode skip this"
-            require(self.skip_bad_lines, f"{named}; {remedy}")
-            self.n_bad_lines[path] += 1
-            if self.n_bad_lines[path] <= MAX_NAMED_LINES:
-                note(f"skipped: {named}")
+    def _note_bad(self, path, problem):
+        """Warn of an item without a text, or raise InputError."""
+        remedy = "with `skip_bad_lines`, train, count and encode skip this"
+        require(self.skip_bad_lines, f"{path}, {problem}; {remedy}")
+        self.n_bad_lines[path] += 1
+        if self.n_bad_lines[path] <= MAX_NAMED_LINES:
+            note(f"skipped: {path}, {problem}")
 
     def _text_blocks(self, stream):
         """Gather texts in memory, or batches of them, into blocks."""
@@ -4669,9 +4661,9 @@ class Source:
     def _table_blocks(self, path):
         """Read a column of a file with commas or tabs, and gather its texts into blocks."""
         csv.field_size_limit(MAX_PART_BYTES)
-        with expecting_whole("table", path), _opened(path) as (file, _):
+        with naming_file(path, "not a whole table"), _opened(path) as (file, _):
             lines = io.TextIOWrapper(file, "utf-8-sig", "surrogateescape", newline="")
-            rows = csv.DictReader(lines, delimiter=_separator(path))
+            rows = csv.DictReader(lines, delimiter=_SEPARATORS[_suffix(path)])
             _check_column(self.text_field, rows.fieldnames or [])
             yield from self._item_blocks(path, "row", (row[self.text_field] for row in rows))
 
@@ -4717,10 +4709,8 @@ def _row_groups(path):
     """Make a block of each row group of a Parquet file, with an equal share of its bytes."""
     with _parquet(path) as (file, size):
         n = file.num_row_groups
-        bounds = [size * k // n for k in range(n + 1)]
     return [
-        Block(path, start, stop, unit="row", row_group=k)
-        for k, (start, stop) in enumerate(itertools.pairwise(bounds))
+        Block(path, size * k // n, size * (k + 1) // n, unit="row", row_group=k) for k in range(n)
     ]
 
 
@@ -5515,7 +5505,7 @@ def load_counts(path: Path) -> tuple[CorpusCounts, dict]:
 
     Raises InputError for other files, and for a damaged one.
     """
-    with expecting_whole("file of words, as `count` writes it", path):
+    with naming_file(path, "not a whole file of words, as `count` writes it"):
         saved = _read_arrays(path)
         header = json.loads(saved["header"].item())
         described = header["counted"]
@@ -9191,27 +9181,6 @@ def _to_json(data, indent=2):
     return json.dumps(data, ensure_ascii=False, indent=indent, default=plain) + "\n"
 
 
-# the errors that reading raises if a file has other content than it should have
-_WRONG = (AttributeError, LookupError, OverflowError, RecursionError, TypeError, ValueError)
-
-
-@contextlib.contextmanager
-def naming_file(where):
-    """Put the name of a file, or a clause with the cause, before the message of an error.
-
-    So a reader trusts the content of a file, and does not check types.
-    """
-    try:
-        yield
-    except InputError as error:
-        if str(where) in str(error):
-            raise
-        raise InputError(f"{where}: {error}") from None
-    except _WRONG as error:
-        reason = f"{type(error).__name__}: {error}"
-        raise InputError(f"{where}: wrong content: {reason:.200}") from error
-
-
 _ELSEWHERE = (
     "; if transformers reads it, give its fast tokenizer: "
     "Tokenizer.load(transformers.AutoTokenizer.from_pretrained(folder))"
@@ -12438,7 +12407,7 @@ def read_ids(path: PathName, dtype: str | None = None) -> np.ndarray:
     path = as_path(path)
     require(path.suffix in (".npy", ".bin"), f"{path}: ids are read from .npy and .bin files")
     description = _read_beside(_sidecar(path))
-    with expecting_whole("array of ids", path):
+    with naming_file(path, "not a whole array of ids"):
         if path.suffix == ".npy":
             ids = np.lib.format.open_memmap(path, mode="r")
         else:
@@ -13660,7 +13629,7 @@ def _find_history(given, model):
     file = Path(given, LEARNED_FILE)
     if not file.is_file():
         return None
-    with expecting_whole("record of a training", file):
+    with naming_file(file, "not a whole record of a training"):
         saved = _read_arrays(file)
         require(str(saved["model"]) == model.digest, "belongs to another model: delete it")
         return saved["n_tokens"], int(saved["n_bytes"])
