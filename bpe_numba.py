@@ -1048,18 +1048,12 @@ END = 0xFE  # ends a text, or stands for a special token; see Scanning
 INVALID_BYTE = 0xFF  # replaces each byte that is not part of a character
 
 
-def _text_size(text):
-    """Return the number of bytes or characters of a text; or raise InputError."""
-    if not isinstance(text, Text):
-        raise InputError(f"a text is str or bytes, not {type(text).__name__}")
-    return len(text)
-
-
 def _text_bytes(text):
     """Return a text as UTF-8; or raise InputError."""
     if isinstance(text, bytes):
         return text
-    _text_size(text)
+    if not isinstance(text, str):
+        raise InputError(f"a text is str or bytes, not {type(text).__name__}")
     try:
         return text.encode()
     except UnicodeEncodeError as error:
@@ -1135,14 +1129,12 @@ def _character_before(text, start, stop):
 @kernel
 def _equal(text, start, other, other_start, size):
     """Compare `size` bytes of two texts, which end with PADDING."""
-    for k in range(0, size - 7, 8):
-        if load_u64(text, start + k) != load_u64(other, other_start + k):
+    for k in range(0, size, 8):
+        mask = ALL_ONES >> u64(64 - 8 * min(size - k, 8))  # of the bytes that are compared
+        difference = load_u64(text, start + k) ^ load_u64(other, other_start + k)
+        if difference & mask:
             return False
-    rest = size & 7  # the number of bytes left; the mask hides the bytes after them
-    k = size - rest
-    mask = (ONE << u64(8 * rest)) - ONE
-    difference = load_u64(text, start + k) ^ load_u64(other, other_start + k)
-    return difference & mask == 0
+    return True
 
 
 @inline_kernel
@@ -3100,10 +3092,7 @@ def _write_spaces(text, scanned, meanings, mark, scheme, opening, table):
     dropped = table.dropped
     size = len(mark) - PADDING
     drops = len(dropped) > 0
-    n_marks = len(meanings) + len(text) // 2 * drops
-    for byte in text:
-        n_marks += byte == 0x20
-    out = _on_huge_pages(np.empty(len(text) + n_marks * size, u8))
+    out = _on_huge_pages(np.empty((len(text) + len(meanings)) * (1 + size), u8))
     n = ZERO
     start = ZERO
     meaning = opening
@@ -3155,14 +3144,10 @@ class _SpecialTable:
     sizes: np.ndarray  # int64[S]      in bytes
     leads: np.ndarray  # bool[256]     whether a token begins with this byte
     lead: int  # the byte that all tokens begin with; -1: they differ; 0xFD: no tokens
-    flags: np.ndarray  # uint8[S]      LSTRIP, RSTRIP
-    spaces: np.ndarray  # bool[0x110000]  white space; empty if no token has flags
+    strips: np.ndarray  # bool[S, 2]   whether it takes the white space before it, and after it
+    spaces: np.ndarray  # bool[0x110000]  white space, if any token takes it
     longest: int  # bytes of the longest token
     cuts: bool  # a text may be cut after tokens: none has flags or is found in normalized text
-
-
-LSTRIP = 1
-RSTRIP = 2
 
 
 class AddedToken(NamedTuple):
@@ -3194,9 +3179,9 @@ def _special_table(ids, added_tokens, normalizer=None):
     tokens.pop(b"", None)
     flagged = [added_tokens.get(name, PLAIN_TOKEN) for name in tokens.values()]
     first_bytes = {token[0] for token in tokens}
-    bits = [LSTRIP * flag.lstrip + RSTRIP * flag.rstrip for flag in flagged]
-    spaces = np.zeros(0, bool)
-    if any(bits):  # \s of Rust's regular expressions, which Hugging Face uses here
+    strips = np.array([(flag.lstrip, flag.rstrip) for flag in flagged], bool).reshape(-1, 2)
+    spaces = np.zeros(N_CODE_POINTS, bool)
+    if strips.any():  # \s of Rust's regular expressions, which Hugging Face uses here
         spaces = _code_points_matching(r"\p{White_Space}")
     return _SpecialTable(
         make_trie(dict(enumerate(tokens))),
@@ -3204,10 +3189,10 @@ def _special_table(ids, added_tokens, normalizer=None):
         np.fromiter(map(len, tokens), i64),
         np.isin(np.arange(256), list(first_bytes)),
         -1 if len(first_bytes) > 1 else max(first_bytes, default=0xFD),
-        np.array(bits, u8),
+        strips,
         spaces,
         max(map(len, tokens), default=0),
-        not any(bits) and not any(flag.normalized for flag in flagged),
+        not strips.any() and not any(flag.normalized for flag in flagged),
     )
 
 
@@ -3258,17 +3243,11 @@ def _next_special(text, position, special):
 
 
 @inner_kernel
-def _space_before(text, position, spaces):
-    """Find the size of the white space that ends at a position; 0 if there is none."""
-    character = _character_before(text, ZERO, position)
-    return character & 7 if position > 0 and spaces[character >> 3] else 0
-
-
-@inner_kernel
-def _space_after(text, position, spaces):
-    """Find the size of the white space that begins at a position; 0 if there is none."""
-    character = _decode_character(text, position, position + 4)
-    return character & 7 if spaces[character >> 3] else 0
+def _spaces_around(text, position, spaces):
+    """Find the sizes of the white space that ends at a position, and of that which begins there."""
+    before = _character_before(text, ZERO, position)
+    after = _decode_character(text, position, position + 4)
+    return (before & 7) * spaces[before >> 3], (after & 7) * spaces[after >> 3]
 
 
 @kernel
@@ -3296,11 +3275,14 @@ def _cut_at_special(text, scanned, meanings, special):
         start = position
         position += special.sizes[number]
         end = position
-        flags = special.flags[number]
-        while flags & LSTRIP and start > n_copied and _space_before(text, start, spaces):
-            start -= _space_before(text, start, spaces)
-        while flags & RSTRIP and _space_after(text, end, spaces):
-            end += _space_after(text, end, spaces)
+        size = i64(special.strips[number, 0])
+        while size and start > n_copied:
+            size, _ = _spaces_around(text, start, spaces)
+            start -= size
+        size = i64(special.strips[number, 1])
+        while size:
+            _, size = _spaces_around(text, end, spaces)
+            end += size
         # A token may lie in the white space that belongs to the token before it.
         if n_copied < start:
             n_out = _copy_bytes(text, n_copied, start, out, n_out)
@@ -3309,7 +3291,8 @@ def _cut_at_special(text, scanned, meanings, special):
             n_new += 1
             n_ended += 1
             text_end = _find_byte(scanned, text_end + 1, len(scanned), i64(END))
-        if end > n_copied or not flags & LSTRIP:  # or its text belongs to the token before it
+        # otherwise its text belongs to the token before it
+        if end > n_copied or not special.strips[number, 0]:
             new_meanings[n_new] = special.ids[number]
             n_new += 1
             out[n_out] = END
@@ -3339,10 +3322,8 @@ def _find_cut(text, start, stop, class_of, must_split, special):
         if position >= start and number >= 0 and special.cuts and token_end <= position:
             return position + special.sizes[number], INSIDE
         if position == split:
-            may_strip = len(spaces) > 0 and (
-                _space_before(text, split, spaces) > 0 or _space_after(text, split, spaces) > 0
-            )
-            if number < 0 and token_end < split and not may_strip:
+            before, after = _spaces_around(text, split, spaces)
+            if number < 0 and token_end < split and before + after == 0:  # or a token takes them
                 return split, CONTINUES
             split = _next_split(text, split, stop, class_of, must_split)
         if number >= 0:
@@ -4075,8 +4056,7 @@ class Pretokenizer:
             arrays = Pattern("none").cut_arrays
         sizes = map(len, map(str.encode, self.special_tokens))
         margin = PAIR_BYTES + max(sizes, default=0)
-        special = _special_table(self.special_tokens, self._added_tokens)
-        return margin, (*arrays, special)
+        return margin, *arrays, _special_table(self.special_tokens, self._added_tokens)
 
     @interruptible
     def find_cut(self, read, start, size, by_lines=False, where=None):
@@ -4092,7 +4072,7 @@ class Pretokenizer:
         # The special tokens and characters on both sides determine whether a cut is valid. So a
         # window is searched without a margin on each side, and windows overlap by a pair of
         # characters.
-        margin, arguments = self._cutting
+        margin, *arguments = self._cutting
         position = start + size
         while not where or position - start <= MAX_PART_BYTES:
             window_start = max(start, position - margin)
@@ -8611,9 +8591,8 @@ def _digamma(x):
     """Compute the digamma function, the derivative of log gamma."""
     # The recurrence leads to a number that is large enough for the asymptotic series.
     y = x + 6.5
-    z = 1 / (y * y)
-    later_terms = z * (7 / 960 - z * (31 / 8064 - z * 127 / 30720))
-    series = np.log(y) + z * (1 / 24 - later_terms)
+    terms = [-127 / 30720, 31 / 8064, -7 / 960, 1 / 24, 0]
+    series = np.log(y) + np.polyval(terms, 1 / (y * y))
     return series - sum(1 / (x + k) for k in range(7))
 
 
@@ -10971,7 +10950,7 @@ class _Encoder:
         sampling  the tables, alpha and seed with which words are cut at random
         """
         offsets = np.zeros(len(texts) + 1, i64)
-        ids = np.empty(sum(map(_text_size, texts)) + len(offsets) + PADDING, u32)
+        ids = np.empty(sum(map(len, texts)) + len(offsets) + PADDING, u32)
         n = 0
         self._special = None
         if sampling:
@@ -11507,7 +11486,7 @@ class Tokenizer:
 
     def _encode_short(self, text, allowed_special, convert):
         """Encode a text in one call of a kernel, see `encode_short`; None if that is impossible."""
-        if _text_size(text) > SHORT_BYTES:
+        if len(text) > SHORT_BYTES:
             return None
         pretokenizer = self._prepare(allowed_special)
         data = pretokenizer.apply_to_text(text)
@@ -11729,7 +11708,7 @@ class Tokenizer:
         engine = Engine(threads)
         options["allowed_special"] = allowed_special
         texts = [*texts]
-        batches = [*_batched_by_size(texts, _text_size, PART_BYTES)]
+        batches = [*_batched_by_size(texts, len, PART_BYTES)]
         if engine.n_workers == 1 or len(batches) < 2:
             return self.encode_texts(texts, seed=seed, **options)  # without a copy of the ids
         jobs = zip(batches, itertools.accumulate(map(len, batches), initial=seed), strict=False)
