@@ -8071,14 +8071,13 @@ def _encode_words(workspace, text, scanned, meanings, at):
     n = workspace.lanes[0, N_ENDS]
     bounds = workspace.lanes[0, FIRST:]  # word k is text[bounds[k] : bounds[k + 1]]
     k = n_keyed = base = workspace.n_encoded
-    n_words = words.n_words
-    n_long_bytes = words.n_long_bytes
+    n_long = words.n_long_bytes
     n_pooled = workspace.n_pooled
     most_words = len(entries) // 2
     if len(entries) == workspace.max_entries:
         most_words += most_words // 2
     room = len(pool) - MAX_CACHED_BYTES - 1  # as much as for the bytes of long words
-    while k < n and at >= 0 and n_words < most_words and max(n_long_bytes, n_pooled) <= room:
+    while k < n and at >= 0 and words.n_words < most_words and max(n_long, n_pooled) <= room:
         if k >= n_keyed:
             base = k
             n_keyed = min(k + KEYS, n)
@@ -8108,16 +8107,13 @@ def _encode_words(workspace, text, scanned, meanings, at):
             n_ids = _segment(tables)(text, begin, size, tables, memory, ids, at)
         is_end = size == 1 and text[begin] == END  # a real byte 0xFE has the key of END
         if n_ids >= 0 and size <= MAX_CACHED_BYTES and not is_end:
-            n_words += 1
-            n_long_bytes = _store_key(
-                entries, long_words, n_long_bytes, slot, low, high, text, begin
-            )
+            words.n_words += 1
+            n_long = _store_key(entries, long_words, n_long, slot, low, high, text, begin)
             n_pooled = _store_ids(entries, slot, pool, n_pooled, n_ids, ids, at)
         at += max(n_ids, UNCACHED - n_ids)
         if n_ids == -1:
             at = -1 - begin
-    words.n_words = n_words
-    words.n_long_bytes = n_long_bytes
+    words.n_long_bytes = n_long
     workspace.n_pooled = n_pooled
     workspace.n_encoded = k
     return at
