@@ -2335,16 +2335,17 @@ class _CutPass(NamedTuple):
     def _cut(self, text):
         """Cut a text where matches of the expression begin or end, as the behavior says."""
         borders = {0, len(text)}
-        sides = slice(None)
-        if self.split.behavior != "isolated":
-            sides = slice(1, 2) if self.split.joins_before else slice(1)
+        is_end = self.split.joins_before
+        sides = slice(None) if self.split.behavior == "isolated" else slice(is_end, is_end + 1)
         position = 0
+        end = 0  # of the last match; an empty match is ignored there, as in Oniguruma
         search = regex.compile(self.split.regex).search
         with _time_limit(self.split.regex, text) as seconds:
             while position < len(text) and (match := search(text, position, timeout=seconds)):
-                borders.update(match.span()[sides])
-                # An empty match after another one is ignored, as in Oniguruma.
-                position = match.end() + (not match[0])
+                if match[0] or match.end() > end:
+                    borders.update(match.span()[sides])
+                end = match.end()
+                position = end + (not match[0])
         return [text[start:stop] for start, stop in itertools.pairwise(sorted(borders))] or [text]
 
 
@@ -2379,8 +2380,7 @@ class Pattern:
     steps        the regular expressions, Splits and Metaspaces that they stand for
     source       the step, or the tuple of steps if there are several
     name         its name in PATTERNS, or None
-    is_compiled  whether all of it is compiled; otherwise the `regex` package does some of the work
-    warning      a remark for the user, or ""
+    warning      a remark for the user if the `regex` package does some of the work, or ""
 
     A search by `regex` may take 10 seconds, and 10 more for each 1,000,000 characters of the text.
     After that, InputError names the pattern and the text. Invalid bytes are matched as the lone
@@ -2409,7 +2409,6 @@ class Pattern:
         for is_metaspace, run in runs:
             self.passes += run if is_metaspace else _compile_passes(tuple(run))
         self.warning = "; ".join(step.warning for step in self.passes if step.warning)
-        self.is_compiled = not self.warning
         if not (self.passes and self.table):
             # Another pass finds the pieces that the others have cut.
             self.passes += _compile_passes((PATTERNS["none"],))
@@ -2442,14 +2441,9 @@ class Pattern:
         return class_of, table.must_split
 
     @property
-    def is_one_machine(self) -> bool:
-        """Whether a scan by `table` alone cuts a text."""
-        return len(self.passes) == 1
-
-    @property
     def matches_everything(self) -> bool:
         """Whether every character of every text is in a match."""
-        is_compiled_regex = isinstance(self.source, str) and self.is_one_machine
+        is_compiled_regex = isinstance(self.source, str) and len(self.passes) == 1
         table = self.table
         return is_compiled_regex and bool(_sure_starts(table.next_state, table.accepts).all())
 
