@@ -4749,17 +4749,14 @@ class Words(NamedTuple):
         """
         totals = Counter()
         for word, n in counts.items() if isinstance(counts, Mapping) else counts:
-            if not isinstance(n, (int, np.integer)) or n < 0:
-                raise InputError(
-                    f"the count of {word!r} is {n!r}: it must be a whole number, 0 or more"
-                )
+            if n < 0 or n != int(n):
+                message = f"the count of {word!r} is {n!r}: it must be a whole number, 0 or more"
+                raise InputError(message)
             totals[_text_bytes(word)] += int(n)
         del totals[b""]
         totals = +totals
         n_bytes = sum(len(word) * n for word, n in totals.items())
-        require(
-            n_bytes < 2**63, "the counts add up to 2**63 bytes or more, which 64 bits cannot hold"
-        )
+        require(n_bytes < 2**63, "the counts add up to 2**63 bytes or more: 64 bits cannot hold it")
         symbols = np.frombuffer(b"".join(totals), u8).astype(np.int32)
         return cls(symbols, _offsets([*map(len, totals)]), np.array([*totals.values()], i64))
 
@@ -4775,29 +4772,21 @@ class Words(NamedTuple):
         """
         return load_counts(as_path(path))[0].words
 
-    @staticmethod
-    def add_up(corpora: Sequence[Words], weights: Sequence[float] = ()) -> Words:
-        """Add up the words of several corpora, over the single bytes.
+    def weighted(self, weight: float) -> Words:
+        """Multiply all counts by a weight.
 
-        weights  each count is multiplied by the weight of its corpus. A hash of the word decides
-                 whether it is rounded up or down, so the sum of many is nearly the product, even if
-                 most words occur once. A word whose count is 0 then is left out
+        A hash of the word decides whether a product is rounded up or down, so the sum of many is
+        nearly the product, even if most words occur once. A word whose count is 0 then is left out.
 
-        >>> a, b = Words.from_counts({b"a": 5, b"b": 1}), Words.from_counts({b"b": 1})
-        >>> sorted(Words.add_up([a, b]).to_counts().items())
-        [(b'a', 5), (b'b', 2)]
-        >>> sorted(Words.add_up([a, b], [0.3, 2]).to_counts().items())
-        [(b'a', 2), (b'b', 2)]
+        >>> Words.from_counts({b"a": 5, b"b": 1}).weighted(0.3).to_counts()
+        {b'a': 2}
         """
-        counter = WordCounter()
-        for words, weight in zip(corpora, [*weights] or [1] * len(corpora), strict=True):
-            greatest = float(words.counts.max(initial=0)) * weight
-            require(0 <= greatest < 2**63, f"the weight {weight!r} is below 0 or too large")
-            products = words.counts * weight
-            counts = products.astype(i64)
-            counts += products - counts > words.hashes / 2.0**64
-            counter.add_words(words._replace(counts=counts))
-        return counter.words()
+        greatest = float(self.counts.max(initial=0)) * weight
+        require(0 <= greatest < 2**63, f"the weight {weight!r} is below 0 or too large")
+        products = self.counts * weight
+        counts = products.astype(i64)
+        counts += products - counts > self.hashes / 2.0**64
+        return _select_words(self._replace(counts=counts), np.flatnonzero(counts))
 
     def to_counts(self) -> dict[bytes, int]:
         """Make a dict of the words, as bytes, and their counts."""
@@ -4966,8 +4955,8 @@ class CorpusCounts(NamedTuple):
         return int(self.words.counts.sum())
 
     def weighted(self, weight: float) -> CorpusCounts:
-        """Multiply the counts of words, and the bytes, by a weight, as `Words.add_up` does."""
-        words = Words.add_up([self.words], [weight])
+        """Multiply the counts of words, and the bytes, by a weight, as `Words.weighted` does."""
+        words = self.words.weighted(weight)
         n_others = self.n_bytes - self.words.n_tokens  # that are in no word
         return self._replace(
             words=words,
@@ -5205,20 +5194,14 @@ def _add_words(table, text, start, ends, n, weights, keys):
 
 
 @kernel
-def _count_text(table, text, scanned, n_ends, scan_table, lanes, marks, keys):
-    """Scan and count a flat text with `n_ends` ENDs; arguments are as in "Scanning"."""
-    once = np.empty(1, i64)
-    once[0] = 1  # np.ones takes longer to compile
+def _count_text(table, text, scanned, scan_table, lanes, marks, keys, once):
+    """Scan and count a flat text; `once` is a weight of 1, and the others are as in "Scanning"."""
     stop = _begin_scan(text, lanes)
     while lanes[0, POSITION] < stop:
         scanned = _scan_batch(scanned, stop, scan_table, lanes, marks)
         first = lanes[0, FIRST]
         ends = lanes[0, ENDS:]
         _add_words(table, text, first, ends, lanes[0, N_ENDS], once, keys)
-    once[0] = -n_ends  # they are no words: the first END of the padding takes them back
-    ends = lanes[0, ENDS:]
-    ends[0] = stop
-    _add_words(table, text, stop - 1, ends, 1, once, keys)
 
 
 @kernel
@@ -5283,8 +5266,10 @@ class WordCounter:
         """
         flat, original = pretokenizer.apply(self._scan, texts, opening)
         table = pretokenizer.pattern.table
-        arguments = len(flat.meanings), table, *self._scan, self._keys
+        arguments = table, *self._scan, self._keys, np.ones(1, i64)
         _count_text(self.table, flat.text, flat.scanned, *arguments)
+        n_ends = np.array([len(flat.meanings)])  # they were counted, but are no words
+        self.add_words(Words(np.array([END]), np.array([0, 1]), -n_ends))
         self._dropped = table.class_of, table.dropped
         meanings = original.meanings
         self.special_ids.update(meanings[meanings >= 0].tolist())
@@ -5293,10 +5278,6 @@ class WordCounter:
 
     def add_words(self, words):
         """Add words over the single bytes that were counted elsewhere."""
-        require(
-            words.alphabet == BYTES,
-            "words over another alphabet than the 256 bytes cannot be added up",
-        )
         text = _with_padding(words.symbols.astype(u8, copy=False))
         n = len(words.counts)
         # Words may come in the order of their hashes. They would fill the beginning of a table that
@@ -12512,7 +12493,7 @@ def train(
                        and new ones get the last ids. A text without the new tokens keeps its ids
     balance            each of the inputs is a language, and its share of the bytes becomes
                        proportional to share ** balance: 1 changes nothing, and 0 makes all shares
-                       equal. The counts of words are multiplied, see `Words.add_up` (Conneau and
+                       equal. The counts of words are multiplied, see `Words.weighted` (Conneau and
                        Lample 2019, "Cross-lingual Language Model Pretraining")
     weights            the factors of the counts of the inputs, by hand, in their order
     max_words          drop the rarest words when there are more unique words than this; 0: never

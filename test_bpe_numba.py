@@ -2101,7 +2101,6 @@ def test_words_are_the_counts():
     assert words.to_counts() == {b"ab": 2, b"\xff": 2**33} and list(words.alphabet) == BYTES
     symbols = np.frombuffer(b"ababab", np.uint8).astype(np.int32)
     thrice = bpe.Words(symbols, np.array([0, 2, 4, 6]), np.array([1, 2, 3]))
-    assert bpe.Words.add_up([thrice]).to_counts() == {b"ab": 6}
     assert bpe.learn(thrice, 257).counts.tolist() == [6]
 
 
@@ -2222,43 +2221,27 @@ def test_the_hash_and_the_file_of_words_are_of_each_with_its_count(tmp_path):
     assert few.digest != other.digest and few._replace(alphabet=other.alphabet) != few.digest
 
 
-@given(
-    corpora=st.lists(word_counts, max_size=3),
-    weights=st.lists(st.sampled_from([0, 1, 3, 0.5, 0.3, 2.5]), min_size=3, max_size=3),
-)
-@example([{b"ab": 2**60 + 1}] * 2, [3, 1, 1])
-def test_words_of_several_corpora_are_added_up_by_weight(corpora, weights):
-    parts = [bpe.Words.from_counts(counts) for counts in corpora]
-    sums = tally(item for counts in corpora for item in counts.items())
-    del sums[b""]
-    assert bpe.Words.add_up(parts).to_counts() == +sums
-    weighted = bpe.Words.add_up(parts, weights[: len(parts)]).to_counts()
-    assert weighted.keys() <= sums.keys()
-    for word in sums:
-        products = [n.get(word, 0) * w for n, w in zip(corpora, weights, strict=False)]
-        least, most = (sum(map(int, map(ends, products))) for ends in (math.floor, math.ceil))
-        assert least <= weighted.get(word, 0) <= most
+@given(word_counts, st.sampled_from([0, 1, 3, 0.5, 0.3, 2.5]))
+@example({b"ab": 2**60 + 1}, 3)
+def test_counts_times_a_weight_are_rounded_up_or_down(counts, weight):
+    words = bpe.Words.from_counts(counts)
+    weighted = words.weighted(weight).to_counts()
+    assert weighted.keys() <= counts.keys() and 0 not in weighted.values()
+    for word, n in words.to_counts().items():
+        assert math.floor(n * weight) <= weighted.get(word, 0) <= math.ceil(n * weight)
 
 
 @pytest.mark.parametrize("weight", [0.3, 1.4, 2.7])
 def test_words_that_occur_once_have_their_weight_together(weight):
     words = bpe.Words.from_counts(dict.fromkeys(map(str, range(10_000)), 1))
-    n = bpe.Words.add_up([words], np.array([weight])).counts.sum()
+    n = words.weighted(np.float64(weight)).counts.sum()
     assert n == pytest.approx(10_000 * weight, rel=0.05)
 
 
-ONE_WORD = bpe.Words.from_counts({b"ab": 3})
-NOT_ADDED_UP = [([-1], "the weight -1 is below 0")]
-NOT_ADDED_UP += [([math.nan], "the weight nan"), ([math.inf], "the weight inf")]
-NOT_ADDED_UP += [([1e300], "too large"), ([2**63], "too large")]
-
-
-@pytest.mark.parametrize("weights, message", NOT_ADDED_UP)
-def test_words_that_cannot_be_added_up_are_named(weights, message):
-    with refusal(message):
-        bpe.Words.add_up([ONE_WORD], weights)
-    with refusal("another alphabet"):
-        bpe.Words.add_up([ONE_WORD.as_characters()])
+@pytest.mark.parametrize("weight", [-1, math.nan, math.inf, 1e300, 2**63])
+def test_a_weight_that_64_bits_cannot_hold_is_refused(weight):
+    with refusal(rf"the weight {re.escape(repr(weight))} is below 0 or too large"):
+        bpe.Words.from_counts({b"ab": 3}).weighted(weight)
 
 
 # Each family, and the unknown token that its words must not have.
@@ -6310,7 +6293,8 @@ def test_languages_have_the_shares_that_are_asked_for(weights, library, tmp_path
     counts = [bpe.count(path).words.to_counts() for path in paths]
     sizes = [sum(len(word) * n for word, n in part.items()) for part in counts]
     by_hand = weights or [(size / max(sizes)) ** (0.3 - 1) for size in sizes]
-    words = bpe.Words.add_up([*map(bpe.Words.from_counts, counts)], by_hand)
+    weighted = [bpe.Words.from_counts(n).weighted(w) for n, w in zip(counts, by_hand, strict=True)]
+    words = bpe.Words.from_counts(pair for part in weighted for pair in part.to_counts().items())
     options = {"vocab_size": 500, "weights": weights, "balance": balance, "workers": 1}
     training = bpe.train(paths, **options)
     assert training.counted.words.digest == words.digest
