@@ -4760,18 +4760,6 @@ class Words(NamedTuple):
         symbols = np.frombuffer(b"".join(totals), u8).astype(np.int32)
         return cls(symbols, _offsets([*map(len, totals)]), np.array([*totals.values()], i64))
 
-    @classmethod
-    def load(cls, path: PathName) -> Words:
-        """Read the words of a words file, as `count_files` writes it.
-
-        >>> with tempfile.TemporaryDirectory() as folder:
-        ...     _ = Path(folder, "a.txt").write_text("to be")
-        ...     _ = count_files(folder, Path(folder, "words.npz"))
-        ...     sorted(Words.load(Path(folder, "words.npz")).to_counts())
-        [b' be', b'to']
-        """
-        return load_counts(as_path(path))[0].words
-
     def weighted(self, weight: float) -> Words:
         """Multiply all counts by a weight.
 
@@ -5448,7 +5436,7 @@ def save_counts(path, counted, settings):
         )
 
 
-def load_counts(path: Path) -> tuple[CorpusCounts, dict]:
+def load_counts(path: PathName) -> tuple[CorpusCounts, dict]:
     """Read the counts and the settings of a words file.
 
     >>> with tempfile.TemporaryDirectory() as folder:
