@@ -9919,7 +9919,6 @@ def read_huggingface(content):
     require_known("kind of model", kind, KINDS)
     batching = {key: content[key] for key in _BATCHING if content.get(key)}
     normalizer = list(filter(None, [content.get("normalizer")]))
-    pattern = Pattern(content.get("pre_tokenizer") or "none")
     parts = _flattened(content.get("pre_tokenizer") or [], "pretokenizers")
     movers = _CHANGING_THE_START & {step["type"] for step in _flattened(normalizer, "normalizers")}
     marks_first = any(part.get("prepend_scheme") == "first" for part in parts)
@@ -9942,7 +9941,7 @@ def read_huggingface(content):
     model = Model(
         **fields,
         special_tokens=ids,
-        pattern=pattern.parts,
+        pattern=Pattern(content.get("pre_tokenizer") or "none").parts,
         kind=kind,
         added_tokens=added_tokens,
         alphabet=alphabet,
@@ -10108,17 +10107,17 @@ def write_sentencepiece(model):
     proto = _parse_sentencepiece(model.proto)
     types = {piece.piece: piece.type for piece in proto.pieces}
     names = [model.vocab[token_id].decode() for token_id in range(len(model.vocab))]
-    n_kept = next((k for k, name in enumerate(types) if names[k : k + 1] != [name]), len(types))
+    n_kept = sum(itertools.takewhile(bool, map(str.__eq__, types, names)))
     del proto.pieces[n_kept:]
     score = np.float32(min(piece.score for piece in proto.pieces))
-    ordinary = set(model.ordinary)
-    for token_id, name in enumerate(names[n_kept:], n_kept):
+    types = {model.vocab[token_id].decode(): _NORMAL for token_id in model.ordinary} | types
+    for name in names[n_kept:]:
         score = min(score - 1, np.nextafter(score, -np.inf, dtype=np.float32))
-        own_type = types.get(name, _NORMAL if token_id in ordinary else _CONTROL)
-        proto.pieces.add(piece=name, type=own_type, score=score)
+        proto.pieces.add(piece=name, type=types.get(name, _CONTROL), score=score)
     if model.kind == "unigram":
         for piece, score in zip(proto.pieces, model.scores, strict=False):
-            piece.score = score if piece.type == _NORMAL else piece.score
+            if piece.type == _NORMAL:
+                piece.score = score
     proto.trainer_spec.vocab_size = len(names)
     data = proto.SerializeToString()
     _require_same(model, read_sentencepiece(data))
