@@ -765,24 +765,12 @@ def atomic_write_all(folder, files):
                 file.write(content.encode() if isinstance(content, str) else content)
 
 
-def peak_memory():
-    """Return the peak memory of this process or its largest worker, in bytes; 0 on Windows."""
-    try:
-        import resource
-    except ImportError:
-        return 0
-    processes = (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)
-    peak = max(resource.getrusage(process).ru_maxrss for process in processes)
-    return peak if sys.platform == "darwin" else 1024 * peak
-
-
 @dataclasses.dataclass
 class Timing:
-    """The time and memory that a stage took."""
+    """The time that a stage took."""
 
     seconds: float = 0.0
     n_bytes: int = 0  # of text, if the stage reports them
-    memory: int = 0  # `peak_memory` at its end
 
 
 TIMINGS = defaultdict(Timing)  # the stages of this process, in order
@@ -809,14 +797,12 @@ def stage(name):
             yield spent
     finally:
         spent.seconds = time.perf_counter() - start
-        spent.memory = peak_memory()
         if compiling.done and name != "compile":
             spent.seconds -= compiling.duration
             TIMINGS["compile"].seconds += compiling.duration
         total = TIMINGS[name]
         total.seconds += spent.seconds
         total.n_bytes += spent.n_bytes
-        total.memory = spent.memory
 
 
 # The signals that ask a process to end; some systems lack some of them.
@@ -13485,14 +13471,12 @@ def _fill(text, width, on_right=False):
 def tabulate_timings(seconds):
     """Tabulate the stages of this process, which took `seconds` in all."""
     other = seconds - sum(spent.seconds for spent in TIMINGS.values())
-    timings = TIMINGS | {"other": Timing(other, 0, peak_memory())}
+    timings = TIMINGS | {"other": Timing(other)}
     rows = []
     for name, spent in timings.items():
         rate = spent.n_bytes / spent.seconds / 1e6 or None
-        peak = round(spent.memory / 1e6)
-        rows.append((name, spent.seconds, rate, 100 * spent.seconds / seconds, peak))
-    header = ("stage", "seconds", "MB/s", "% of time", "peak MB")
-    return Table(f"{seconds:.2f} seconds", header, rows)
+        rows.append((name, spent.seconds, rate, 100 * spent.seconds / seconds))
+    return Table(f"{seconds:.2f} seconds", ("stage", "seconds", "MB/s", "% of time"), rows)
 
 
 def tabulate_counts(counted, title="Pretokens"):

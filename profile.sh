@@ -11,7 +11,7 @@ usage: ./profile.sh [--kernels | --lines] [train|encode|decode|inspect|compare] 
   --kernels    only the two tables, without Scalene; kernels without a cache are compiled in this run
   --lines      run the kernels as plain Python, on the first 200 kB, so that the lines inside them are seen
 
-It prints seconds, MB/s, share and memory of each stage, run with one worker and kernels that are compiled; and for each
+It prints seconds, MB/s and share of each stage, run with one worker and kernels that are compiled; and for each
 kernel that Python calls, how often, and the seconds in which it was compiled, loaded from the disk, and running.
 
 Then come the lines that take most of each stage that takes a tenth of the time or more, by Scalene. The time of a kernel is
@@ -223,7 +223,7 @@ run_timed "${chosen[@]}"
 grep -A 999 -E '^[0-9.]+ seconds$' profile/log | tee profile/stages
 [[ ! $only_kernels ]] || exit 0
 
-# Rows of the table: | stage | seconds | MB/s | % of time | peak MB |. Kernels are compiled or loaded once: that is apart.
+# Rows of the table: | stage | seconds | MB/s | % of time |. Kernels are compiled or loaded once: that is apart.
 mapfile -t stages < <(awk -F'[| ]+' '
   /^Kernels/ { exit }
   $2 ~ /^(stage|-+|other|compile|)$/ || $1 != "" { next }
