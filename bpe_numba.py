@@ -12524,14 +12524,9 @@ def train(
     """
     engine = Engine(workers, progress)
     files, words_files, settings = _find_texts(inputs, texts, counts)
-    roles = _take(options, transformers_config)
-    start = _begin(special_tokens, like, from_, settings, roles, options)
-    model = start.model
-    model.config |= transformers_config(model.special_tokens, **roles)
-    if template is not None:
-        model.post_processor = template_processing(template, model.special_tokens)
+    start = _begin(special_tokens, like, from_, settings, template, options)
     letters = {"coverage": COVERAGE, "required_chars": ""}
-    if model.alphabet == "characters":
+    if start.model.alphabet == "characters":
         letters |= _take(options, Words.as_characters)
     start.check(vocab_size)
     source = start.source(None if words_files else files, text_field, skip_bad_lines)
@@ -12574,17 +12569,24 @@ def _take(options, function):
     return {name: options.pop(name) for name in names}
 
 
-def _begin(special_tokens, like, from_, settings, roles, options):
+def _begin(special_tokens, like, from_, settings, template, options):
     """Make the Start of a training; the options that it takes are removed."""
     require(like is None or from_ is None, "`like` does not go with `from_`")
+    roles = _take(options, transformers_config)
     if from_ is not None:
-        return start_from(from_, special_tokens, **_take(options, start_from))
-    if like is not None:
-        return start_like(like, special_tokens)
-    given = _open_settings(settings) | _take(options, untrained)
-    if special_tokens:
-        given["special_tokens"] = special_tokens
-    return untrained(**given, unk_token=roles.get("unk_token"))
+        start = start_from(from_, special_tokens, **_take(options, start_from))
+    elif like is not None:
+        start = start_like(like, special_tokens)
+    else:
+        given = _open_settings(settings) | _take(options, untrained)
+        if special_tokens:
+            given["special_tokens"] = special_tokens
+        start = untrained(**given, unk_token=roles.get("unk_token"))
+    model = start.model
+    model.config |= transformers_config(model.special_tokens, **roles)
+    if template is not None:
+        model.post_processor = template_processing(template, model.special_tokens)
+    return start
 
 
 class Family(NamedTuple):
@@ -14009,27 +14011,20 @@ def compare(
     if corpus is not None:
         corpora = _by_name(corpus)
     engine = Engine(workers, progress)
-    files = [file for inputs in corpora.values() for file in find_files(inputs)]
-    with stage("words"):
-        words = _frequent_words(files, tokenizers, text_field, engine)
     sizes = np.zeros((3, len(tokenizers), len(corpora)), i64)
     n_tokens, n_bytes, n_kept = sizes
     options = {"text_field": text_field, "engine": engine, "has_words": False}
-    splits = []  # for each model, the pieces of each word
     for row, (name, tokenizer) in enumerate(tokenizers.items()):
         for column, inputs in enumerate(corpora.values()):
             encoded = encode_corpus(tokenizer, inputs, **options)
             sizes[:, row, column] = encoded.n_tokens, encoded.n_bytes, encoded.n_kept
         count_lost(name, n_bytes[row].sum(), n_kept[row].sum())
-        ids_of_words = tokenizer.encode_batch([*words], "none")
-        splits.append([_pieces(tokenizer, ids) for ids in ids_of_words])
     rates = n_kept / n_tokens
-    differences = []
-    for (word, n), *pieces in zip(words.items(), *splits, strict=True):
-        cuts = {tuple(map(len, tokens)) for tokens in pieces}
-        if len(cuts) > 1:
-            differences.append((word, n, pieces))
-    same = 1 - sum(n for _, n, _ in differences) / max(sum(words.values()), 1)
+    special_tokens = {text for model in tokenizers.values() for text in model.special_tokens}
+    files = [file for inputs in corpora.values() for file in find_files(inputs)]
+    source = Source(files, r"\s?\S+", sorted(special_tokens), text_field)
+    with stage("words"):
+        differences, same = _compare_words([*tokenizers.values()], source, engine)
     shown = []
     for word, n, pieces in differences[:ROWS]:
         shown.append((readable(word), n, *("|".join(map(readable, tokens)) for tokens in pieces)))
@@ -14056,14 +14051,24 @@ def compare(
     return report
 
 
-def _frequent_words(files, tokenizers, text_field, engine):
-    """Count the most frequent words of files, {word: its count}."""
-    special_tokens = {text for model in tokenizers.values() for text in model.special_tokens}
-    source = Source(files, r"\s?\S+", sorted(special_tokens), text_field)
+def _compare_words(tokenizers, source, engine):
+    """Find words that models split differently, among the most frequent ones.
+
+    Returns a list of (word, count, [its pieces by each model]), and the share of all others.
+    """
     counts = count(source, engine).words.to_counts()
     in_order = sorted(sorted(counts), key=counts.get, reverse=True)
-    words = filter(bytes.strip, in_order)
-    return {word: counts[word] for word in itertools.islice(words, COMPARED_WORDS)}
+    words = [*filter(bytes.strip, in_order)][:COMPARED_WORDS]
+    splits = []  # for each model, the pieces of each word
+    for tokenizer in tokenizers:
+        ids_of_words = tokenizer.encode_batch(words, "none")
+        splits.append([_pieces(tokenizer, ids) for ids in ids_of_words])
+    differences = []
+    for word, *pieces in zip(words, *splits, strict=True):
+        if len({tuple(map(len, tokens)) for tokens in pieces}) > 1:
+            differences.append((word, counts[word], pieces))
+    n_different = sum(n for _, n, _ in differences)
+    return differences, 1 - n_different / max(sum(map(counts.get, words)), 1)
 
 
 def _pieces(tokenizer, ids):
