@@ -13724,26 +13724,7 @@ def measure(model: Model, encoded: EncodedWords) -> dict[str, float]:
 
 # inspect
 
-# Kinds of tokens; the first one that matches the whole token counts.
-KINDS_OF_TOKENS = {
-    "white space": r"\s+",
-    "word after a space": r" [\p{L}\p{M}]+",
-    "letters": r"[\p{L}\p{M}'’]+",
-    "digits": r" ?\p{N}+",
-    "punctuation, symbols": r"\s*[^\s\p{L}\p{N}]+\s*",
-    "mixed": r"[\s\S]+",
-}
-_KIND_OF_TOKEN = regex.compile("|".join(f"({source})" for source in KINDS_OF_TOKENS.values()))
 ROWS = 12  # the most rows of a list in a table
-
-
-def _classify(token):
-    """Find the kind of a token."""
-    try:
-        text = token.decode()
-    except UnicodeDecodeError:
-        return "byte" if len(token) == 1 else "parts of characters"
-    return list(KINDS_OF_TOKENS)[_KIND_OF_TOKEN.fullmatch(text).lastindex - 1]
 
 
 def unreachable_tokens(tokenizer):
@@ -13812,7 +13793,6 @@ def inspect_model(
     Also text_field, as in a Source; workers and progress, as in an Engine. The report has
 
     tokens       {id: decoded bytes}, without special tokens
-    kinds        {kind: the number of its tokens}
     unreachable  see `unreachable_tokens`
     measures     see `measure`; empty without inputs
     frequencies  of each id in the inputs, int64[V]; None without inputs
@@ -13824,8 +13804,8 @@ def inspect_model(
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     _ = Path(folder, "a.txt").write_text("low lower low")
     ...     report = inspect_model(tokenizer, folder)
-    >>> report.measures["tokens"], report.kinds["letters"], report.unreachable
-    (5, 57, {})
+    >>> report.measures["tokens"], report.tokens[257], report.unreachable
+    (5, b'low', {})
     """
     tokenizer = open_model(model)
     model = tokenizer.model
@@ -13837,8 +13817,6 @@ def inspect_model(
     def name_of(token_id):
         return readable(decoded[token_id] or model.vocab[token_id])
 
-    kinds = Counter(map(_classify, tokens.values()))
-    shares = [(kind, n, 100 * n / len(tokens)) for kind, n in kinds.most_common()]
     longest = sorted(tokens, key=lambda token_id: -len(tokens[token_id]))[:ROWS]
     longest = [(token_id, name_of(token_id), len(tokens[token_id])) for token_id in longest]
     lost = []
@@ -13849,12 +13827,10 @@ def inspect_model(
     report = Report(
         title=f"{len(tokenizer):,} tokens, {n_special:,} of them special, {model.kind}",
         tables=[
-            Table("Tokens by kind", ("kind", "tokens", "%"), shares),
             Table("Longest tokens", ("id", "token", "bytes"), longest),
             Table(title, ("id", "token", "becomes"), lost),
         ],
         tokens=tokens,
-        kinds=kinds,
         unreachable=unreachable,
         measures={},
         frequencies=None,
