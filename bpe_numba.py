@@ -5601,8 +5601,8 @@ class _Learner:
     greatest_first: bool  # the greatest bytes, not the least ones
     min_frequency: int
     longest_token: int  # its bytes, or characters
-    n_pairs: int
-    n_occurrences: int
+    n_pairs: int = 0
+    n_occurrences: int = 0
     threshold: float = np.inf  # the least score of pairs in the heap
     heap_size: int = 0
     n_linked: int = 0  # the number of pairs that are in the lists; these are the first ones
@@ -6093,8 +6093,8 @@ def _merge_pair(left, right, learner):
 
 @kernel
 def _list_pairs(learner):
-    """Return all pairs, _PAIR[P], and all lists of their occurrences; views, not copies."""
-    return learner.pairs[: learner.n_pairs], learner.occurrences[: learner.n_occurrences]
+    """Return all pairs, _PAIR[P]: a view, not a copy."""
+    return learner.pairs[: learner.n_pairs]
 
 
 @kernel
@@ -6342,82 +6342,54 @@ class Learner:
         _check_words(words, n_symbols)
         self.alphabet = words.alphabet
         self.has_split = False
-        self._score = score
         self._tokens = list(words.alphabet)
         self._counts = words.counts
-        totals = np.zeros(n_symbols + 1, i64)
+        # Python cannot read the state, but arrays of it that are not replaced
+        self._n_symbols = np.array([len(words.alphabet)])
+        self._symbols = _make_symbols(words, n_symbols, tie_break != "ids")
+        self._cells, classes = _make_cells(words)
+        n = len(self._symbols)
+        totals = np.zeros(n, i64)
         if score:
             np.add.at(totals, words.symbols, np.repeat(words.counts, words.sizes))
-        cells, classes = _make_cells(words)
-        self._fields = SimpleNamespace(  # of the state, which Python reads or copies
-            cells=cells,
+        function, n_arguments = _compile_score(score or _likelihood)
+        needs_lists = score and n_arguments > 2
+        self._state = _Learner(
+            cells=self._cells,
             classes=classes,
-            symbols=_make_symbols(words, n_symbols, tie_break != "ids"),
+            symbols=self._symbols,
+            spelled=np.frombuffer(b"".join(words.alphabet), u8).copy(),
+            pairs=np.empty(0, _PAIR),
+            slots=np.full(2, -1, np.int32),
+            heap=np.empty(65536, _QUEUED),
+            occurrences=np.empty(0, np.int32),
+            neighbours=np.zeros((2, n), _NEIGHBOUR),
+            beside=np.empty((2, 0), np.int32),
+            distinct=np.empty((2, n), np.int32),
             totals=totals,
-            n_symbols=np.array([len(words.alphabet)]),
+            heads=np.full(n if needs_lists else 0, -1),
+            links=np.empty(0, i64),
+            n_symbols=self._n_symbols,
+            score=function,
             by_count=score is None,
+            by_tokens=n_arguments == 5,
             by_bytes=tie_break != "ids",
             greatest_first=tie_break == "bytes",
             min_frequency=min(max(min_frequency, 1), MAX_COUNT),
             longest_token=min(longest_token, LONGEST_LEARNT),
         )
-        self._begin(np.empty(0, _PAIR), np.empty(0, np.int32))
-        _add_first_pairs(self._state)
-
-    def _begin(self, pairs, occurrences):
-        """Make the state for the kernels, with these pairs and the lists of their occurrences."""
-        score, n_arguments = _compile_score(self._score or _likelihood)
-        n = len(self._fields.symbols)
-        needs_lists = self._score and n_arguments > 2
-        self._state = _Learner(
-            **vars(self._fields),
-            spelled=np.frombuffer(b"".join(self._all_tokens()), u8).copy(),
-            pairs=pairs,
-            slots=np.full(2, -1, np.int32),
-            heap=np.empty(65536, _QUEUED),
-            occurrences=occurrences,
-            neighbours=np.zeros((2, n), _NEIGHBOUR),
-            beside=np.empty((2, 0), np.int32),
-            distinct=np.empty((2, n), np.int32),
-            heads=np.full(n if needs_lists else 0, -1),
-            links=np.empty(0, i64),
-            score=score,
-            by_tokens=n_arguments == 5,
-            n_pairs=len(pairs),
-            n_occurrences=len(occurrences),
-        )
         _reserve_memory(self._state)
-
-    def copy(self) -> Learner:
-        """Return a learner in the same state, which then goes its own way, as in a beam search.
-
-        A learner can also be pickled, with a score that can.
-
-        >>> learner = Learner(Words.from_counts({b"aab": 3}), 300)
-        >>> other = learner.copy()
-        >>> other.merge(97, 97), other.n_tokens, learner.n_tokens
-        (256, 6, 9)
-        """
-        return copy.copy(self)
-
-    # The pairs and the lists of their occurrences take the place of the state, which Python cannot
-    # copy.
-    def __getstate__(self):
-        return copy.deepcopy(vars(self) | {"_state": _list_pairs(self._state)})
-
-    def __setstate__(self, saved):
-        vars(self).update(saved)
-        self._begin(*self._state)
+        _add_first_pairs(self._state)
 
     @property
     def n_symbols(self) -> int:
         """The number of symbols: the alphabet, and one for each merge."""
-        return int(self._fields.n_symbols[0])
+        return int(self._n_symbols[0])
 
     @property
     def n_tokens(self) -> int:
         """The number of tokens in the corpus: the sizes of the words times their counts."""
-        return int(self._fields.symbols["n_tokens"][self.n_symbols - 1])
+        return int(self._symbols["n_tokens"][self.n_symbols - 1])
 
     def token(self, symbol: int) -> bytes:
         """Return the bytes of a symbol."""
@@ -6441,7 +6413,7 @@ class Learner:
         >>> pairs.left.tolist(), pairs.right.tolist(), pairs.count.tolist(), pairs.score.tolist()
         ([97, 97, 98], [97, 98, 97], [3, 3, 1], [3.0, 3.0, 1.0])
         """
-        pairs, _ = _list_pairs(self._state)
+        pairs = _list_pairs(self._state)
         pairs = pairs[(pairs["count"] > 0) & (pairs["start"] >= 0)]
         pairs = pairs[np.lexsort((pairs["right"], pairs["left"]))]
         columns = (pairs[name].copy() for name in Pair._fields[:3])
@@ -6462,7 +6434,7 @@ class Learner:
     def forbid(self, left: int, right: int) -> None:
         """Exclude a pair for good: it is never the best, and cannot merge."""
         number = self._run_on_pair(_pair_number, left, right)
-        pairs, _ = _list_pairs(self._state)
+        pairs = _list_pairs(self._state)
         pairs["start"][number] = FORBIDDEN
 
     def merge_best(self, n_symbols: int, *, progress: bool = False) -> None:
@@ -6491,7 +6463,7 @@ class Learner:
         token = self.token(symbol)
         tokens = [*map(self.token, parts)]
         parts = np.array(parts, i64)
-        widths = self._fields.symbols["width"]
+        widths = self._symbols["width"]
         has_bytes = b"".join(tokens) == token and widths[parts].sum() == widths[symbol]
         require(has_bytes, f"the symbol {symbol}, {token}, cannot be split into {tokens}")
         self.has_split = True
@@ -6499,10 +6471,10 @@ class Learner:
 
     def words(self) -> Words:
         """Return the words as they are now, over all symbols, the most frequent word first."""
-        cells = self._fields.cells
+        cells = self._cells
         cells = cells[cells != INTERIOR]
         # A symbol of two cells or more is in two of these. Only the first one is kept.
-        is_wide = self._fields.symbols["width"][cells] > 1
+        is_wide = self._symbols["width"][cells] > 1
         is_second = is_wide & (np.cumsum(is_wide) % 2 == 0)
         kept = cells[~is_second]
         is_symbol = kept != WORD_END
@@ -6514,7 +6486,7 @@ class Learner:
         """Return the merges and their counts; after a split, they do not cut words as it does."""
         a = len(self.alphabet)
         n = self.n_symbols
-        new = self._fields.symbols[a:n]
+        new = self._symbols[a:n]
         pairs = np.stack([new["left"], new["right"]], axis=1)
         tokens = list(self._all_tokens())
         return Learned(
@@ -6523,7 +6495,7 @@ class Learner:
             [(tokens[left], tokens[right]) for left, right in pairs.tolist()],
             pairs=pairs,
             counts=new["count"].copy(),
-            n_tokens=self._fields.symbols["n_tokens"][a - 1 : n].copy(),
+            n_tokens=self._symbols["n_tokens"][a - 1 : n].copy(),
         )
 
     def _merge_until(self, goal):
@@ -6537,13 +6509,13 @@ class Learner:
     def _all_tokens(self):
         """Return the bytes of all symbols, after those of new symbols are added to the list."""
         tokens = self._tokens
-        for new in self._fields.symbols[len(tokens) : self.n_symbols]:
+        for new in self._symbols[len(tokens) : self.n_symbols]:
             tokens.append(tokens[new["left"]] + tokens[new["right"]])
         return tokens
 
     def _check_room(self, n_symbols):
         """Check that there is room for `n_symbols` symbols."""
-        most = len(self._fields.symbols) - 1
+        most = len(self._symbols) - 1
         require(n_symbols <= most, f"this learner has room for `n_symbols` {most:,} only")
 
     def _check_symbol(self, symbol):
