@@ -1385,10 +1385,8 @@ def _plain_steps(step):
             require_known("prepend scheme", step.prepend_scheme, PREPEND_SCHEMES)
             mark = step.replacement
             require(len(mark) == 1, f"Metaspace writes one character for a space, not {mark!r}")
-        case str():
-            names = [*PATTERNS, "or a regular expression"]
-            is_expression = not _LIKE_A_NAME.fullmatch(step)
-            require(is_expression, f"no pattern is named {step!r}; there are {', '.join(names)}")
+        case str() if _LIKE_A_NAME.fullmatch(step):
+            require_known("pattern", step, [*PATTERNS, "or a regular expression"])
     return (step,)
 
 
@@ -2238,9 +2236,8 @@ def _utf8_table(entries, class_of):
 
 
 def _is_one_character(source):
-    """Check whether an expression matches single characters."""
-    with contextlib.suppress(Unsupported, regex.error):
-        regex.compile(source)
+    """Check whether an expression, which `regex` accepts, matches single characters."""
+    with contextlib.suppress(Unsupported):
         return _takes_one_character(_parse(source, {}))
     return False
 
