@@ -1604,6 +1604,15 @@ def test_bytes_that_are_not_utf8_stay_as_they_are(name, data):
     assert ours.normalize(data) == as_bytes("".join(parts))
 
 
+@pytest.mark.parametrize("char", "aé中🙂")
+def test_a_character_becomes_a_text_of_any_size_beside_bytes_that_are_not_utf8(char):
+    data = f"xé中🙂a{char} ".encode() * 2000 + bytes(range(128, 256))
+    for content in ("", "1234567", "12345678", "🙂中"):
+        step = {"type": "Replace", "pattern": {"String": char}, "content": content}
+        expected = data.replace(char.encode(), content.encode())
+        assert bpe.Normalizer([step]).normalize(data) == expected
+
+
 def test_texts_are_normalized_on_their_own_and_special_tokens_not_at_all():
     normalizer = bpe.Normalizer([strip(True, True), *types("NFC", "Lowercase"), PREPEND])
     parts = ["AE", "\u0301B C ", "", "D\n"]
