@@ -13258,9 +13258,9 @@ def _open_settings(settings):
         return {}
     first, *_ = settings
     classes = {"Split": Split, "Metaspace": Metaspace}
-    steps = []
-    for step in first["pattern"]:
-        steps.append(step if isinstance(step, str) else classes[step[0]](*step[1:]))
+    steps = [
+        step if isinstance(step, str) else classes[step[0]](*step[1:]) for step in first["pattern"]
+    ]
     names = [name for name in first["special_tokens"] if name not in BYTE_TOKENS]
     pattern = PATTERN_NAMES.get(tuple(steps), steps)
     return {"pattern": pattern, "special_tokens": names, "normalizer": first["normalizer"]}
