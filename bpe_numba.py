@@ -6661,11 +6661,10 @@ def _template_sides(single, special_tokens, **_):
 
 
 # type of a step of a post_processor -> the function that reads its other fields
-_POST_PROCESSORS = {
-    "BertProcessing": lambda cls, sep, **_: ([cls[1]], [sep[1]]),
-    "RobertaProcessing": lambda cls, sep, **_: ([cls[1]], [sep[1]]),
-    "TemplateProcessing": _template_sides,
-}
+_POST_PROCESSORS = dict.fromkeys(
+    ("BertProcessing", "RobertaProcessing"), lambda cls, sep, **_: ([cls[1]], [sep[1]])
+)
+_POST_PROCESSORS["TemplateProcessing"] = _template_sides
 
 
 @dataclasses.dataclass(repr=False)
@@ -11801,7 +11800,7 @@ class DecodeStream:
         # the bytes of a character may come one by one, but a run of tokens like <0xE4> is whole
         text = self._decode_utf8(data, is_last or bool(self._byte_names))
         if self._byte_names and "\ufffd" in text:
-            text = self._decode_runs(ids[:n])
+            text = "".join(self._decode_runs(ids[:n]))
         self._held_ids = ids[n:]
         if n:
             self._continues = True
@@ -11814,17 +11813,15 @@ class DecodeStream:
     def _decode_runs(self, ids):
         """Decode runs of tokens like <0xE4> apart from others; each byte may become U+FFFD."""
         vocab = self._tokenizer.vocab
-        text = ""
         runs = itertools.groupby(ids.tolist(), lambda key: vocab[key] in self._byte_names)
         for is_byte, run in runs:
             run_ids = list(run)
             data = self._tokenizer.decode_bytes(run_ids, continues=self._continues)
-            part = data.decode("utf-8", "replace")
-            if is_byte and part.encode() != data:
-                part = "\ufffd" * len(run_ids)
-            text += part
             self._continues = True
-        return text
+            text = data.decode("utf-8", "replace")
+            if is_byte and text.encode() != data:
+                text = "\ufffd" * len(run_ids)
+            yield text
 
 
 @functools.lru_cache(maxsize=4)
@@ -11986,7 +11983,6 @@ class _FastTexts(_Swapped):
         ids, offsets = self._ours.encode_batch_to_numpy(
             texts, add_special_tokens=add_special_tokens, max_length=room
         )
-        ids = ids.astype(i64)
         columns = (
             ("input_ids", ids, self.pad_token_id),
             ("token_type_ids", 0 * ids, 0),
@@ -11995,15 +11991,17 @@ class _FastTexts(_Swapped):
         width = max_length if padding_strategy == "max_length" else 0
         data = {}
         for name, values, pad_id in columns:
+            if name not in ("input_ids", *self.model_input_names):
+                continue
             if padding_strategy == "do_not_pad":
                 rows = split_ids(values, offsets)
             else:
+                values = values.astype(i64)
                 rows = pad_ids(values, offsets, width, pad_id, self.padding_side == "left")
                 require(rows.shape[1] == width or padding_strategy == "longest", _LEFT)
                 if return_tensors is None:
                     rows = rows.tolist()
-            if name in ("input_ids", *self.model_input_names):
-                data[name] = rows
+            data[name] = rows
         longest = max(data["input_ids"], key=len)
         self._eventual_warn_about_too_long_sequence(longest, max_length, verbose)
         if isinstance(text, str) and return_tensors is None:
