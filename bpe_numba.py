@@ -9362,7 +9362,8 @@ def _read_marian(file, config):
 def write_gpt2(model):
     """Write vocab.json and merges.txt; with the same pattern, `read_gpt2` gives the same ids."""
     has_marks = Metaspace in map(type, Pattern(model.pattern).steps)
-    require(not has_marks, "its pattern replaces or adds spaces")
+    is_of_bytes = model.alphabet == "bytes" and not has_marks
+    require(is_of_bytes, "its tokens are made of characters, or its pattern replaces spaces")
     names = vocab_names(model)
     pairs = list(map(" ".join, write_bpe(model)["merges"]))
     _require_same(model, _gpt2_model(names, pairs, None, model.pattern))
@@ -9914,7 +9915,7 @@ def read_huggingface(content):
         kept.append("post_processor")
     if kept:
         note(
-            f"{' and '.join(kept)} of a tokenizer.json: `encode` follows its own options instead, "
+            f"{' and '.join(kept)} of the model: `encode` follows its own options instead, "
             "such as `add_special_tokens`"
         )
     return model

@@ -4066,7 +4066,7 @@ def test_only_changed_parts_of_a_tokenizer_json_are_rewritten(decoder, tokenizer
     part["normalizer"] = {"type": "Sequence", "normalizers": []}
     written(tmp_path, tokenizer, [{"content": "<new>"}], **part)
     read = read_json(tmp_path / "tokenizer.json")
-    with note("truncation of a tokenizer.json"):
+    with note("truncation of the model: `encode` follows its own options"):
         model = bpe.Tokenizer.load(tmp_path).model
     for change, changed in [
         ({}, set()),
@@ -4100,7 +4100,7 @@ def test_a_post_processor_that_adds_tokens_gets_a_note(processor):
         warnings.simplefilter("always")
         ours = bpe.Tokenizer.from_str(theirs.to_str())
     assert ours.encode("aa") == [2, 2]
-    is_noted = any(str(note.message).startswith("post_processor of a") for note in notes)
+    is_noted = any(str(note.message).startswith("post_processor of the") for note in notes)
     assert is_noted == (theirs.encode("aa").ids != [2, 2])
 
 
@@ -7677,6 +7677,7 @@ REFUSED_CALLS = [
     (lambda: save(AB, format="sp"), "there are huggingface, gpt2, tiktoken, sentencepiece"),
     (lambda: save(AB, format="sentencepiece"), "was not read from a .model"),
     (lambda: save(AB, format="gpt2", ignore_merges=True), "represent the special_tokens"),
+    (lambda: save({0: b"\n"}, format="gpt2", **OF_CHARACTERS), "tokens are made of characters"),
     (lambda: save(BYTE_VOCAB, [], ["<a>"], "gpt2", added_tokens=FLAGS), "the added_tokens"),
     (lambda: save(AB, format="gpt2", pattern=[bpe.Metaspace(" "), "gpt2"]), "GPT-2"),
     (lambda: plain().save("vocab.json", "gpt2"), "two files: name a folder"),
