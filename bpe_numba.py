@@ -5275,13 +5275,12 @@ def _drop_rarest(words, max_words):
     """
     place = -1 - max(max_words // 2, 1)
     greatest = np.partition(words.counts, place)[place]
-    is_rare = words.counts <= greatest
-    frequent, rare = (
-        _select_words(words, np.flatnonzero(chosen)) for chosen in (~is_rare, is_rare)
-    )
-    n_dropped = int(rare.counts.sum())
-    dropped = {"n_dropped": n_dropped, "n_dropped_bytes": rare.n_tokens}
-    return frequent, dropped | {"max_error": int(greatest)}
+    frequent = _select_words(words, np.flatnonzero(words.counts > greatest))
+    return frequent, {
+        "n_dropped": int(words.counts.sum() - frequent.counts.sum()),
+        "n_dropped_bytes": words.n_tokens - frequent.n_tokens,
+        "max_error": int(greatest),
+    }
 
 
 def _count_task(source, blocks):
@@ -5351,7 +5350,7 @@ def compile_counting(source):
     source.pretokenizer.find_cut(lambda position, size: b"one", 0, 1)
     counter = WordCounter()
     counter.add_texts([b"one two"], source.pretokenizer)
-    counter.add_words(counter.words())
+    counter.words()
 
 
 def read_counts(path):
@@ -5480,7 +5479,6 @@ FORBIDDEN = -1  # the `start` of a pair that cannot merge
 OUTDATED = -1  # the length of a list that lacks occurrences, which a split has made
 LEAST_SCORE = 5e-324  # the least number above 0
 MERGES_PER_ROUND = 256  # between rounds the progress bar moves, and Ctrl-C takes effect
-MAX_COUNT = 2**63 - 1
 # Bytes or characters of a token. Without this limit, a text of one letter would give tokens of half
 # its length.
 LONGEST_LEARNT = 1 << 16
@@ -6372,7 +6370,7 @@ class Learner:
             by_tokens=n_arguments == 5,
             by_bytes=tie_break != "ids",
             greatest_first=tie_break == "bytes",
-            min_frequency=min(max(min_frequency, 1), MAX_COUNT),
+            min_frequency=max(min_frequency, 1),
             longest_token=min(longest_token, LONGEST_LEARNT),
         )
         _reserve_memory(self._state)
@@ -6413,7 +6411,7 @@ class Learner:
         pairs = _list_pairs(self._state)
         pairs = pairs[(pairs["count"] > 0) & (pairs["start"] >= 0)]
         pairs = pairs[np.lexsort((pairs["right"], pairs["left"]))]
-        columns = (pairs[name].copy() for name in Pair._fields[:3])
+        columns = (pairs[name] for name in Pair._fields[:3])
         return Pair(*columns, _score_pairs(pairs, self._state))
 
     def merge(self, left: int, right: int) -> int:
