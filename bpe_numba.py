@@ -4219,17 +4219,18 @@ def _local_files(path):
     """List the files for which a path stands: a file, a folder, a glob or standard input."""
     name = str(path)
     if os.path.isdir(name):
-        files = sorted(_corpus_files(path))
-        require(files, f"{name}: no text in this folder: no name ends in {', '.join(SUFFIXES)}")
-        return files
-    if path == STANDARD_STREAM or os.path.exists(name):  # False for a text that cannot be a path
+        files = _corpus_files(path)
+        problem = f"no text in this folder: no name ends in {', '.join(SUFFIXES)}"
+    elif path == STANDARD_STREAM or os.path.exists(name):  # False for a text that is no path
         return [path]
-    files = sorted(filter(Path.is_file, map(Path, glob.glob(name, recursive=True))))
-    require(
-        files,
-        f"{name[:80]}: no such file or folder, and no file matches it; a text itself goes into a "
-        "file, or in Python into train(texts=[…]) or Tokenizer.encode",
-    )
+    else:
+        files = filter(Path.is_file, map(Path, glob.glob(name, recursive=True)))
+        problem = (
+            "no such file or folder, and no file matches it; a text itself goes into a file, or in "
+            "Python into train(texts=[…]) or Tokenizer.encode"
+        )
+    files = sorted(files)
+    require(files, f"{name[:80]}: {problem}")
     return files
 
 
@@ -4252,9 +4253,8 @@ def _corpus_files(folder):
     for parent, folders, names in os.walk(folder, onerror=fail):
         folders[:] = [name for name in folders if name[0] != "."]
         for path in map(Path(parent).joinpath, names):
-            is_hidden = path.name[0] == "."
-            is_of_model = path.name in ("vocab.txt", "merges.txt")
-            if _suffix(path) in SUFFIXES and not is_hidden and not is_of_model and path.is_file():
+            is_left_out = path.name[0] == "." or path.name in ("vocab.txt", "merges.txt")
+            if _suffix(path) in SUFFIXES and not is_left_out and path.is_file():
                 yield path
 
 

@@ -1787,26 +1787,21 @@ def test_blocks_change_no_pretoken(tmp_path_factory, text, special, pattern, blo
     assert counted([path], special, pattern, block_bytes, workers=1) == expected
 
 
-@pytest.mark.parametrize("how", ["shrink", "grow", "vanish", "replace"])
-def test_a_file_that_changes_while_it_is_read_is_named(tokenizer, tmp_path, monkeypatch, how):
+def put_another_there(path):
+    path.with_name("b.txt").write_text("more text\n" * 999)
+    path.with_name("b.txt").replace(path)
+
+
+CHANGES = [put_another_there, lambda path: path.write_text("more text\n" * 999)]
+CHANGES += [lambda path: os.truncate(path, 9), lambda path: path.unlink(missing_ok=True)]
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_a_file_that_changes_while_it_is_read_is_named(tokenizer, tmp_path, monkeypatch, change):
     path = tmp_path / "a.txt"
-    other = tmp_path / "b.txt"
     path.write_text("some text\n" * 100)
     read = bpe.Block.read
-
-    def read_and_change(block):
-        data = read(block)
-        if how == "vanish":
-            path.unlink(missing_ok=True)
-        elif how == "shrink":
-            os.truncate(path, 9)
-        else:
-            changed = path if how == "grow" else other
-            changed.write_text("more text\n" * 999)
-            os.replace(changed, path)
-        return data
-
-    monkeypatch.setattr(bpe.Block, "read", read_and_change)
+    monkeypatch.setattr(bpe.Block, "read", lambda block: (read(block), change(path))[0])
     with pytest.raises((ValueError, OSError), match=r"a\.txt"):
         bpe.encode_files(tokenizer, path, tmp_path / "o.npy", workers=1)
     assert not (tmp_path / "o.npy").exists()
@@ -1981,17 +1976,10 @@ def test_a_text_field_is_read_from_any_file(tmp_path, name, content, place, pack
             counted([path], text_field="x")
 
 
-BATCHES = [
-    ["ab", ["ab", "ab"]],
-    [np.array(["ab", "ab"]), ("ab",)],
-    (text for text in ["ab"] * 3),
-    [iter(["ab", "ab"]), np.array([b"ab"], object)],
-]
-
-
-@pytest.mark.parametrize("texts", BATCHES)
-def test_texts_come_one_by_one_or_in_batches_of_any_kind(texts):
-    assert bpe.train(texts=texts, vocab_size=257, workers=1).counted.n_documents == 3
+def test_texts_come_one_by_one_or_in_batches_of_any_kind():
+    batches = [["ab", ["ab", "ab"]], [np.array(["ab", "ab"]), ("ab",)], iter(["ab"] * 3)]
+    for texts in [*batches, [iter(["ab", "ab"]), np.array([b"ab"], object)]]:
+        assert bpe.train(texts=texts, vocab_size=257, workers=1).counted.n_documents == 3
 
 
 def test_a_text_in_memory_that_is_none_is_named_or_skipped(monkeypatch):
@@ -2041,14 +2029,11 @@ class BreakingOff(http.server.BaseHTTPRequestHandler):
     n_sent = 10**7
 
     def do_GET(self):
-        start, stop = 0, 3_000_000
-        if "Range" in self.headers:
-            first, last = map(int, self.headers["Range"].removeprefix("bytes=").split("-"))
-            start, stop = first, min(last + 1, stop)
-            self.send_response(206)
-            self.send_header("Content-Range", f"bytes {start}-{stop - 1}/3000000")
-        else:
-            self.send_response(200)
+        asked = self.headers.get("Range", "bytes=0-2999999").removeprefix("bytes=")
+        start, last = map(int, asked.split("-"))
+        stop = min(last + 1, 3_000_000)
+        self.send_response(206 if "Range" in self.headers else 200)
+        self.send_header("Content-Range", f"bytes {start}-{stop - 1}/3000000")
         self.send_header("Content-Length", str(stop - start))
         self.end_headers()
         if self.command == "GET":
