@@ -8860,7 +8860,8 @@ def _write_path(word, tables, path, ids, at):
     """
     unknown = len(tables.scores) - 1
     unknown_ids = (unknown, tables.unk_id)
-    runs = (tables.runs.edges, tables.runs.values)
+    edges = borrowed(tables.runs.edges)
+    values = borrowed(tables.runs.values)
     byte_ids = tables.byte_ids
     node = len(word)
     stop = at + node
@@ -8877,10 +8878,10 @@ def _write_path(word, tables, path, ids, at):
         has_bytes = token_id == unknown
         for k in range(node, end):
             has_bytes &= byte_ids[word[k]] >= 0
-        if token_id == unknown:
+        if token_id == unknown and len(values) > 1:
             child = ZERO
             for k in range(node, end):
-                child, token_id = _next_edge(child, word[k], k + 1 == end, *runs, unknown)
+                child, token_id = _next_edge(child, word[k], k + 1 == end, edges, values, unknown)
         token_id = tables.written[token_id]
         if has_bytes:
             first -= end - node
