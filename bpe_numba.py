@@ -5592,7 +5592,6 @@ class _Learner:
     score: Callable  # a cfunc: all of them have one type, so the kernels are compiled once
     by_count: bool  # the score of a pair is its count
     by_tokens: bool  # the score depends on the number of tokens in the corpus
-    by_bytes: bool  # the rule for ties, not by ids
     greatest_first: bool  # the greatest bytes, not the least ones
     min_frequency: int
     longest_token: int  # its bytes, or characters
@@ -5799,9 +5798,8 @@ def _pair_number(left, right, learner):
 def _list_occurrences(pair, learner):
     """List the positions of a pair, ascending, with stale ones."""
     cells = learner.cells
-    listed = learner.occurrences
     if pair.length != OUTDATED:
-        return listed[pair.start : pair.start + pair.length]
+        return learner.occurrences[pair.start : pair.start + pair.length]
     width = learner.symbols[pair.left].width
     is_pair = (cells[:-width] == pair.left) & (cells[width:] == pair.right)
     return np.flatnonzero(is_pair).astype(np.int32)
@@ -5980,7 +5978,6 @@ def _new_symbol(a, b, learner):
     new.width = symbols[a].width + symbols[b].width
     new.length = symbols[a].length + symbols[b].length
     new.n_bytes = symbols[a].n_bytes + symbols[b].n_bytes
-    new.rank = 0 if learner.by_bytes else c
     end = new.start
     learner.spelled = _reserve(learner.spelled, end + new.n_bytes + PADDING)
     spelled = learner.spelled
@@ -6172,7 +6169,7 @@ def _make_cells(words):
     return cells, classes
 
 
-def _make_symbols(words, n_symbols, by_bytes):
+def _make_symbols(words, n_symbols, by_ids):
     """Make the table of symbols, which has the alphabet and room for `n_symbols`."""
     alphabet = words.alphabet
     a = len(alphabet)
@@ -6185,9 +6182,10 @@ def _make_symbols(words, n_symbols, by_bytes):
         letters["length"] = [len(token.decode("utf-8", "replace")) for token in alphabet]
     symbols["start"][1 : a + 1] = np.cumsum(letters["n_bytes"])
     letters["n_tokens"][-1] = words.n_tokens  # before the first merge
-    if not by_bytes:
-        order = BYTE_ORDER if tuple(alphabet) == BYTES else range(a)
-        letters["rank"][order] = range(a)
+    if by_ids:
+        symbols["rank"] = range(len(symbols))
+        if tuple(alphabet) == BYTES:
+            letters["rank"][BYTE_ORDER] = range(a)
     return symbols
 
 
@@ -6341,7 +6339,7 @@ class Learner:
         self._counts = words.counts
         # Python cannot read the state, but arrays of it that are not replaced
         self._n_symbols = np.array([len(words.alphabet)])
-        self._symbols = _make_symbols(words, n_symbols, tie_break != "ids")
+        self._symbols = _make_symbols(words, n_symbols, tie_break == "ids")
         self._cells, classes = _make_cells(words)
         n = len(self._symbols)
         totals = np.zeros(n, i64)
@@ -6368,7 +6366,6 @@ class Learner:
             score=function,
             by_count=score is None,
             by_tokens=n_arguments == 5,
-            by_bytes=tie_break != "ids",
             greatest_first=tie_break == "bytes",
             min_frequency=max(min_frequency, 1),
             longest_token=min(longest_token, LONGEST_LEARNT),
