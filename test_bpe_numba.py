@@ -5111,6 +5111,9 @@ def test_special_tokens_are_added_as_in_hugging_face(processor):
     for text, ids in zip(some_texts, expected, strict=True):
         assert ours.encode(text, add_special_tokens=True) == ids
         assert ours.encode_to_numpy(text, add_special_tokens=True).tolist() == ids
+    if len(expected[1]) == 2:  # without a token of the text
+        with refusal("`max_length` 1 has no room"):
+            ours.encode_batch_padded(["a"], 1, add_special_tokens=True)
     for size, side in itertools.product((3, 4, 99), ("right", "left")):
         theirs.enable_truncation(size)
         theirs.enable_padding(direction=side, pad_id=7)
@@ -5119,16 +5122,9 @@ def test_special_tokens_are_added_as_in_hugging_face(processor):
         rows, lengths = ours.encode_batch_padded(some_texts, size, **options)
         assert rows.tolist() == [row.ids for row in expected] and rows.dtype == np.uint32
         assert lengths.tolist() == [sum(row.attention_mask) for row in expected]
-
-
-def test_a_padded_batch_may_have_no_texts_and_no_ids(tokenizer):
-    shapes = {(): (0, 0), ("", ""): (2, 0), ("a",): (1, 0)}
-    for some_texts, shape in shapes.items():
-        assert tokenizer.encode_batch_padded(some_texts, 0)[0].shape == shape
-    assert tokenizer.encode_batch_padded(["a"], min_length=3)[0].shape == (1, 3)
-    _, ours = post_processed(POST_PROCESSORS[0])
-    with refusal("`max_length` 1 has no room"):
-        ours.encode_batch_padded(["a"], 1, add_special_tokens=True)
+    for few, shape in {(): (0, 0), ("", ""): (2, 0), ("a",): (1, 0)}.items():
+        assert ours.encode_batch_padded(few, 0)[0].shape == shape
+    assert ours.encode_batch_padded(["a"], min_length=3)[0].shape == (1, 3)
 
 
 BERT_PROCESSING = {"type": "BertProcessing", "cls": ["CLS", 1], "sep": ["SEP", 2]}
@@ -5206,20 +5202,6 @@ CALL_OPTIONS |= dict.fromkeys(flag_names, st.booleans())
 call_options = st.fixed_dictionaries({}, optional=CALL_OPTIONS)
 hostile_texts = texts | st.text("Helo, it\ud800<pad>[CLS]\x00中", max_size=30)
 hostile_texts |= st.sampled_from(["", " ", END, "[CLS] a", "</s> </s>", "It is " * 9])
-
-
-@pytest.mark.parametrize("kind", ["bytes", "bert", "t5"])
-@given(
-    inputs=hostile_texts | st.lists(hostile_texts, max_size=5).map(tuple),
-    side=st.sampled_from(["right", "left"]),
-    options=call_options,
-)
-@examples(60)
-def test_a_swapped_tokenizer_gives_what_transformers_gives(swapped, kind, inputs, side, options):
-    for tokenizer in swapped[kind]:
-        tokenizer.truncation_side = side
-    assert_same_batch(*swapped[kind], inputs, **options)
-    assert_same_batch(*swapped[kind], inputs, "a pair", **options)
 
 
 @pytest.mark.filterwarnings("error:post_processor")
@@ -5604,6 +5586,7 @@ CHANGES = [
     lambda t: t.add_tokens(["<late>", "b"]),
     lambda t: t.add_special_tokens({"pad_token": "!", "sep_token": "is"}),
     lambda t: setattr(t, "split_special_tokens", True),
+    lambda t: setattr(t, "truncation_side", "left"),
     lambda t: setattr(t.backend_tokenizer, "post_processor", None),
     lambda t: t.backend_tokenizer.add_tokens(["9"]),
     lambda t: setattr(t.backend_tokenizer, "normalizer", N.Lowercase()),
