@@ -125,7 +125,6 @@ import unicodedata
 import warnings
 import zlib
 from array import array
-from bisect import bisect_left
 from collections import Counter, UserList, defaultdict, deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import (
@@ -7151,39 +7150,6 @@ def _marked_letters(model):
     return _letters(names, model.alphabet)
 
 
-def truncate(model, vocab_size):
-    """Return a model with fewer tokens; see `Tokenizer.truncated`."""
-    require(model.kind == "bpe", f"only a BPE can be truncated, not a {model.kind}")
-    merges, looks_up_words = _as_merges(model)
-    results = [model.ids[left + right] for left, right in merges]
-    made = list(dict.fromkeys(results))
-    require(
-        made == sorted(made),
-        "the ids do not follow the merges, so no training makes a part of this model",
-    )
-    n_kept = len(made) + vocab_size - len(model.vocab)
-    require(n_kept >= 0, f"cannot be truncated to {vocab_size} tokens: it may lose {len(made)}")
-    n_merges = results.index(made[n_kept]) if n_kept < len(made) else len(merges)
-    kept = sorted(model.vocab.keys() - made[n_kept:])
-    tokens = {*map(model.vocab.get, kept)}
-    special_tokens = {text: bisect_left(kept, k) for text, k in model.special_tokens.items()}
-    require(
-        special_tokens == model.special_tokens or model.added_ids == ([], []),
-        "the ids of special tokens would change, but the post_processor has them, too",
-    )
-    return dataclasses.replace(
-        model,
-        vocab=dict(enumerate(map(model.vocab.get, kept))),
-        # a pair may need a later token, if scores decide
-        merges=[pair for pair in merges[:n_merges] if tokens.issuperset(pair)],
-        scores=None,
-        ignore_merges=looks_up_words,
-        special_tokens=special_tokens,
-        batching={},
-        added_from=bisect_left(kept, model.added_from),
-    )
-
-
 def _possible_merges(model, samples):
     """List the merges of a model, int64[M, 4]: left, right, result and rank.
 
@@ -11040,19 +11006,6 @@ class Tokenizer:
             _ = self._tables  # raises InputError for a wrong model
         self._idle = []  # encoders that no thread is using
         self._origin = None  # the file, or the tokenizer of another library, that was loaded
-
-    def truncated(self, vocab_size: int) -> Tokenizer:
-        """Make a BPE with the first merges of this one, as if training had ended there.
-
-        Letters, special tokens and the tokens of unknown characters stay, and ids have no gaps.
-        Raises InputError for other kinds, whose training makes other tokens for fewer, and for a
-        BPE whose ids do not follow its merges.
-
-        >>> tokenizer = Tokenizer.from_merges([(b"a", b"b"), (b"ab", b"ab")], ["<|end|>"])
-        >>> tokenizer.truncated(258).merges, tokenizer.truncated(258).encode("abab<|end|>")
-        ([(b'a', b'b')], [257, 257, 0])
-        """
-        return Tokenizer.from_model(truncate(self.model, vocab_size))
 
     vocab = property(
         attrgetter("model.vocab"), doc="The tokens by their ids, including special tokens."

@@ -5218,7 +5218,10 @@ def test_all_but_plain_texts_is_left_to_transformers(swapped, tmp_path):
     texts = ["Hello, it is 1 2", "", "c d"]
     for theirs, ours in swapped.values():
         assert type(ours).__name__ == type(theirs).__name__ and isinstance(ours, type(theirs))
-        theirs.truncation_side = ours.truncation_side = "right"
+        for side in ("left", "right"):
+            theirs.truncation_side = ours.truncation_side = side
+            assert_same_batch(theirs, ours, texts, padding=True, truncation=True, max_length=3)
+            assert_same_batch(theirs, ours, [side, "\ud800"])
         batch = ours(texts, truncation=True, max_length=3)
         assert isinstance(batch.encodings, bpe._LateEncodings)  # they were not made there
         there = theirs(texts, truncation=True, max_length=3)
@@ -5926,41 +5929,6 @@ def test_each_family_is_trained_gives_text_back_and_samples(options, is_lossless
     assert len({*map(tuple, samples)}) > 5
     assert {*map(ours.decode, samples)} == {ours.decode(ours.encode(text))}
     assert ours.model.kind != "bpe" or ours.sample(text, 0) == ours.encode(text)
-
-
-@pytest.mark.parametrize("place", bpe.SPECIAL_TOKENS_AT)
-@pytest.mark.parametrize(
-    "options", [{}, {"alphabet": "characters", "byte_fallback": True}], ids=str
-)
-def test_a_truncated_model_is_that_of_a_shorter_training(library, options, place):
-    options = {"special_tokens": [END, "<pad>"], "special_tokens_at": place, "workers": 1} | options
-    ours = bpe.train(library[4], 640, **options).tokenizer
-    expected = bpe.train(library[4], 600, **options).tokenizer
-    few = ours.truncated(600)
-    assert few.digest == expected.digest and len(expected) == 600
-    assert ours.truncated(900).digest == ours.digest
-    text = library[4].read_text() + END
-    assert few.encode(text) == expected.encode(text)
-    with refusal("cannot be truncated to 10 tokens: it may lose"):
-        ours.truncated(10)
-
-
-def test_a_truncated_model_without_merges_is_that_with_them(library):
-    merged = bpe.train(library[4], 500, [END], workers=1, special_tokens_at="last").tokenizer
-    text = library[4].read_text() + END
-    vocab = {id: merged.vocab[id] for id in range(499)}
-    for scores in (None, -np.arange(499, dtype=np.float32)):
-        model = bpe.Model(vocab, None, {END: 499}, scores=scores)
-        ours = bpe.Tokenizer.from_model(model).truncated(400)
-        assert ours.encode(text) == merged.truncated(400).encode(text)
-    with refusal("but the post_processor has them"):
-        bpe.Tokenizer.from_model(model).with_special_tokens([], f"$A {END}").truncated(400)
-    vocab = dict(enumerate([b"a", b"b", b"c", b"abc", b"ab"]))
-    with refusal("the ids do not follow the merges"):
-        bpe.Tokenizer(vocab, [(b"a", b"b"), (b"ab", b"c")]).truncated(4)
-    for family in ("unigram", "wordpiece"):
-        with refusal(f"only a BPE can be truncated, not a {family}"):
-            family_training(model=family).tokenizer.truncated(400)
 
 
 @pytest.mark.parametrize("family", ["bpe", "unigram"])
@@ -7201,7 +7169,7 @@ def test_a_curve_is_the_length_of_the_text_encoded_at_each_size(some_prose):
         fewer = bpe.Tokenizer.from_merges(tokenizer.merges[: size - 256], pattern="gpt2")
         k = sizes.tolist().index(size)
         assert n_tokens[k] == sum(len(fewer.encode(path.read_bytes())) for path in files)
-        assert n_tokens[k] == bpe.encode_corpus(tokenizer.truncated(size + 1), files).n_tokens
+        assert n_tokens[k] == bpe.encode_corpus(fewer, files).n_tokens
     assert saved[7] == pytest.approx(100 * (1 - n_tokens[1007] / n_tokens[7]))
     assert np.isnan(saved).tolist() == [False] * (len(saved) - 1000) + [True] * 1000
 
