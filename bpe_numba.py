@@ -1377,9 +1377,8 @@ def _plain_steps(step):
             return _pre_tokenizer_steps(json.dumps(step))
         case Split():
             require_known("behavior", step.behavior, BEHAVIORS)
-            if step.behavior == "isolated":
-                is_like_a_name = _LIKE_A_NAME.fullmatch(step.regex)
-                step = Split(step.regex) if is_like_a_name else step.regex
+            if step.behavior == "isolated" and not _LIKE_A_NAME.fullmatch(step.regex):
+                step = step.regex
         case Metaspace():
             require_known("prepend scheme", step.prepend_scheme, PREPEND_SCHEMES)
             mark = step.replacement
