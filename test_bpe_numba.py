@@ -1715,13 +1715,13 @@ def test_damaged_charsmaps_are_refused_or_read(place, noise):
 
 METASPACE = metaspace()
 STRIP_SPACE = {"type": "Strip", "content": " ", "start": 1, "stop": 0}
-LLAMA_DECODER = [replace("▁", " "), *types("ByteFallback", "Fuse"), STRIP_SPACE]
+LLAMA_PARTS = [replace("▁", " "), *types("ByteFallback", "Fuse"), STRIP_SPACE]
 DECODERS = {
     "WordPiece": [{"type": "WordPiece", "prefix": "##", "cleanup": True}],
     "without cleanup": [{"type": "WordPiece", "prefix": "##", "cleanup": False}],
     **{name: [{**METASPACE, "prepend_scheme": name}] for name in ("always", "never")},
-    "Llama": LLAMA_DECODER,
-    "Gemma": LLAMA_DECODER[:-1],
+    "Llama": LLAMA_PARTS,
+    "Gemma": LLAMA_PARTS[:-1],
     "replaced behind": [*types("ByteFallback", "Fuse"), replace("a", "bc")],
     "each stripped": [STRIP_SPACE | {"content": "a", "start": 2}, replace("##", "")],
     "the end": [STRIP_SPACE | {"content": "s", "start": 0, "stop": 1}],
@@ -1792,11 +1792,11 @@ def put_another_there(path):
     path.with_name("b.txt").replace(path)
 
 
-CHANGES = [put_another_there, lambda path: path.write_text("more text\n" * 999)]
-CHANGES += [lambda path: os.truncate(path, 9), lambda path: path.unlink(missing_ok=True)]
+FILE_CHANGES = [put_another_there, lambda path: path.write_text("more text\n" * 999)]
+FILE_CHANGES += [lambda path: os.truncate(path, 9), lambda path: path.unlink(missing_ok=True)]
 
 
-@pytest.mark.parametrize("change", CHANGES)
+@pytest.mark.parametrize("change", FILE_CHANGES)
 def test_a_file_that_changes_while_it_is_read_is_named(tokenizer, tmp_path, monkeypatch, change):
     path = tmp_path / "a.txt"
     path.write_text("some text\n" * 100)
