@@ -13646,12 +13646,12 @@ ROWS = 12  # the most rows of a list in a table
 def unreachable_tokens(tokenizer):
     """Find the tokens that are not made from their own bytes: {id: the ids of these bytes}.
 
-    The bytes of a token are encoded as a text, and as a single word without pattern and normalizer.
-    The token is listed if neither result contains it. Then no text at all becomes it: how bytes are
-    merged to a token depends on these bytes alone, even in a longer word (see `_fill_merges`), and
-    the same holds for the best paths of a Unigram. Two types are not listed, since only longer
-    texts become them: tokens that continue a word of a WordPiece and, with byte fallback, bytes of
-    unknown characters.
+    The bytes of a token are encoded as a single word, without pattern and normalizer. If the result
+    does not contain the token, no text at all becomes it: how bytes are merged to a token depends
+    on these bytes alone, even in a longer word (see `_fill_merges`), and the same holds for the
+    best paths of a Unigram. Two types are not listed: tokens that continue a word of a WordPiece,
+    since only longer texts become them, and, with byte fallback, the tokens of bytes. No ids are
+    returned for a token with a letter that is not in the vocabulary.
 
     >>> tokens = [b"a", b"b", b"c", b"ab", b"bc", b"abc", b"bca"]
     >>> merges = [(b"a", b"b"), (b"b", b"c"), (b"a", b"bc"), (b"bc", b"a")]
@@ -13659,33 +13659,21 @@ def unreachable_tokens(tokenizer):
     {5: [3, 2]}
     """
     model = tokenizer.model
-    as_text, _ = tokenizer._decoded
     prefix = model.subword_prefix.encode()
-    omitted = {*_FALLBACK_TOKENS[128:] * model.byte_fallback}
+    omitted = {*_FALLBACK_TOKENS * model.byte_fallback}
     if prefix:
         omitted.update(token for token in model.ordinary_ids if token.startswith(prefix))
-    ids = (token_id for token_id in model.ordinary if model.vocab[token_id] not in omitted)
-    texts = {token_id: as_text[token_id] for token_id in ids}
-    lost = _find_lost(tokenizer, texts)
-    words = {token_id: model.vocab[token_id] for token_id in lost}
-    lost_as_words = _find_lost(tokenizer._by_word, words)
-    return {token_id: lost[token_id] for token_id in lost_as_words}
-
-
-def _find_lost(tokenizer, texts):
-    """Encode texts, {id: text}; returns {id: the ids of its text} where these lack the id.
-
-    No ids are returned for a text with a letter that is not in the vocabulary.
-    """
+    ids_of_text = [token_id for token_id in model.ordinary if model.vocab[token_id] not in omitted]
+    words = [*map(model.vocab.get, ids_of_text)]
     unknown_id = None
     try:
-        encoded = tokenizer.encode_texts([*texts.values()], "none")
+        encoded = tokenizer._by_word.encode_texts(words, "none")
     except InputError:  # there is such a letter
-        model = with_unknown(tokenizer.model)
-        unknown_id = model.special_tokens[_NO_LETTER]
-        encoded = Tokenizer.from_model(model).encode_texts([*texts.values()], "none")
+        extended = with_unknown(tokenizer._by_word.model)
+        unknown_id = extended.special_tokens[_NO_LETTER]
+        encoded = Tokenizer.from_model(extended).encode_texts(words, "none")
     lost = {}
-    for token_id, ids in zip(texts, split_ids(*encoded), strict=True):
+    for token_id, ids in zip(ids_of_text, split_ids(*encoded), strict=True):
         if token_id not in ids:
             lost[token_id] = [] if unknown_id in ids else ids
     return lost
