@@ -291,7 +291,6 @@ def _compiler(cache, **options):
     return compile_lazily
 
 
-_cached_kernel = _compiler(cache=True)
 inner_kernel = _compiler(cache=True, no_cpython_wrapper=True)
 inline_kernel = _compiler(cache=False, no_cpython_wrapper=True, forceinline=True)
 
@@ -311,7 +310,7 @@ def kernel(function: Function) -> Function:
     >>> count_spaces(np.frombuffer(b"to be or not", np.uint8))
     3
     """
-    return _cached_kernel(function)
+    return _compiler(cache=True)(function)
 
 
 def _source_digest(module):
@@ -385,13 +384,6 @@ _INT32 = ir.IntType(32)
 _INT64 = ir.IntType(64)
 
 
-def _declared(module, name, *types):
-    """Declare a function of the system or of LLVM, with these types of arguments and no result."""
-    if name not in module.globals:
-        ir.Function(module, ir.FunctionType(ir.VoidType(), types), name)
-    return module.globals[name]
-
-
 def _address(context, builder, signature, arguments, value_type):
     """Emit the address of array[index], the first two arguments, as a pointer to this type."""
     array_type, *_ = signature.args
@@ -407,7 +399,8 @@ def prefetch(typing_context, array, index):
     def emit(context, builder, signature, arguments):
         address = _address(context, builder, signature, arguments, _INT8)
         types = address.type, _INT32, _INT32, _INT32
-        function = _declared(builder.module, "llvm.prefetch.p0", *types)
+        function_type = ir.FunctionType(ir.VoidType(), types)
+        function = builder.module.declare_intrinsic("llvm.prefetch.p0", (), function_type)
         # for reading; keep in all levels; data
         builder.call(function, [address, _INT32(0), _INT32(3), _INT32(1)])
         return context.get_dummy_value()
@@ -485,7 +478,9 @@ def process_seed(typing_context):
     """Return the address of a system function, a number that differs between runs."""
 
     def emit(context, builder, signature, arguments):
-        return builder.ptrtoint(_declared(builder.module, "qsort"), _INT64)
+        function_type = ir.FunctionType(_INT64, ())
+        function = builder.module.declare_intrinsic("qsort", (), function_type)
+        return builder.ptrtoint(function, _INT64)
 
     return numba.uint64(), emit
 
@@ -796,7 +791,7 @@ def stage(name):
             yield spent
     finally:
         spent.seconds = time.perf_counter() - start
-        if compiling.done and name != "compile":
+        if compiling.done:
             spent.seconds -= compiling.duration
             TIMINGS["compile"].seconds += compiling.duration
         total = TIMINGS[name]
@@ -834,8 +829,7 @@ def _init_worker():
 
     A terminal sends SIGINT to every process, and the parent decides what happens.
     """
-    for number in _ENDINGS:
-        signal.signal(number, signal.SIG_DFL)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
 
     def exit_with_parent():
@@ -849,29 +843,27 @@ def _init_worker():
 
 
 class _CompilationNotice(event.Listener):
-    """Says for each kind of work, if someone sees it or the cache fails, that kernels compile."""
+    """Says once, if someone sees it or the cache fails, that kernels compile."""
 
-    latest = -math.inf  # the time at which a compilation began or ended last
+    is_said = False
 
     def on_start(self, started):
-        """Print the notice when a kernel of this module begins a kind of work."""
-        if started.data["dispatcher"].py_func.__module__ != __name__:
+        """Print the notice when the first kernel of this module begins to compile."""
+        is_own = started.data["dispatcher"].py_func.__module__ == __name__
+        if self.is_said or not is_own or multiprocessing.parent_process():
             return
-        goes_on = time.monotonic() < self.latest + 3
-        self.latest = time.monotonic()
         is_seen = sys.stderr and (sys.stderr.isatty() or "ipykernel" in sys.modules)
-        if goes_on or not (is_seen or COMPILED_ANEW) or multiprocessing.parent_process():
-            return
-        how_often = "once for each kind of work"
-        if COMPILED_ANEW:
-            how_often = (
-                "at each start: set NUMBA_CACHE_DIR to a folder that can be written, with 64 MB"
-            )
-        print(f"bpe_numba: compiling kernels, {how_often}", file=sys.stderr)
+        if is_seen or COMPILED_ANEW:
+            how_often = "once for each kind of work"
+            if COMPILED_ANEW:
+                how_often = (
+                    "at each start: set NUMBA_CACHE_DIR to a folder that can be written, with 64 MB"
+                )
+            self.is_said = True
+            print(f"bpe_numba: compiling kernels, {how_often}", file=sys.stderr)
 
     def on_end(self, ended):
-        """Keep the time."""
-        self.latest = time.monotonic()
+        """Do nothing: every listener has this method."""
 
 
 COMPILATIONS = _CompilationNotice()
@@ -898,7 +890,7 @@ def _begin_workers(n, threads):
             pool.shutdown()
             pool = ProcessPoolExecutor(n, initializer=_init_worker)
             pool.submit(int)
-    except (AssertionError, ImportError, MemoryError, OSError, RuntimeError) as error:
+    except Exception as error:
         all_started.set()
         _kill_workers(pool)
         raise InputError(f"no workers can be started ({error}): set `workers` to 1") from None
@@ -1374,7 +1366,7 @@ def _plain_steps(step):
     """
     match step:
         case dict():
-            return _pre_tokenizer_steps(json.dumps(step))
+            return _pre_tokenizer_steps(step)
         case Split():
             require_known("behavior", step.behavior, BEHAVIORS)
             if step.behavior == "isolated" and not _LIKE_A_NAME.fullmatch(step.regex):
@@ -1391,11 +1383,6 @@ def _plain_steps(step):
 # The steps of a tokenizer.json
 
 
-def _brief_json(value):
-    """Write a part of a file for a message, in at most 100 characters."""
-    return json.dumps(value)[:100]
-
-
 def _flattened(part, key):
     """List the steps of a part of a tokenizer.json; a Sequence in it lists steps under `key`."""
     match part:
@@ -1406,7 +1393,7 @@ def _flattened(part, key):
         case {"type": str(name)} if name != "Sequence":
             return [part]
     raise InputError(
-        f"a step without a type, or a Sequence without {key}, is not supported: {_brief_json(part)}"
+        f"a step without a type, or a Sequence without {key}, is not supported: {part!r:.100}"
     )
 
 
@@ -1419,8 +1406,8 @@ def _call_step(part, functions, step, *arguments):
     try:
         function = functions[fields.pop("type")]
         return list(function(*arguments, **fields))
-    except (AttributeError, LookupError, OverflowError, TypeError, ValueError) as error:
-        raise InputError(f"the {part} {_brief_json(step)} is not supported: {error}") from None
+    except Exception as error:
+        raise InputError(f"the {part} {step!r:.100} is not supported: {error}") from None
 
 
 # An expression of another engine is rewritten for `regex`, and back. Hugging Face uses Oniguruma,
@@ -1449,7 +1436,7 @@ class _Dialect(NamedTuple):
 
     parts: dict  # a regular expression -> the replacement; None: of its matches themselves
     items: dict  # an escape in a set -> items of a set, or another set
-    escapes: dict = MappingProxyType({})  # an escape of `regex` -> the engine's own
+    escapes: dict  # an escape of `regex` -> the engine's own
 
 
 # When case is ignored, Oniguruma matches ß with ss, and a ligature with its letters; `regex`
@@ -1633,16 +1620,15 @@ _PRE_TOKENIZERS = {
 _DIGITS = {"type": "Digits", "individual_digits": False}
 
 
-@functools.lru_cache(8)
 def _pre_tokenizer_steps(pre_tokenizer):
-    """Make the steps of a pattern for a pre_tokenizer in JSON.
+    """Make the steps of a pattern for a pre_tokenizer.
 
     Digits after a ByteLevel is left out, since it cuts the names of bytes, and not the text: see
     `_check_after_bytes`. If no step is left that could cut, the pattern "none" is the last step.
     """
     steps = []
     has_byte_level = False
-    for part in _flattened(json.loads(pre_tokenizer), "pretokenizers"):
+    for part in _flattened(pre_tokenizer, "pretokenizers"):
         if has_byte_level and part == _DIGITS:
             continue
         for step in _call_step("pre_tokenizer", _PRE_TOKENIZERS, part):
@@ -1815,20 +1801,17 @@ MAX_SETS = 60  # sets of characters: one bit each
 SIZE_BIT = 61  # above them, the lowest bit of the number of bytes
 
 
-class _Classes(NamedTuple):
-    """The classes of code points that a machine tells apart; all of a class have one size in UTF-8.
-
-    The last class is END, where the text ends: it has no code point, and takes one byte.
-    """
-
-    class_of: np.ndarray  # uint16[0x110000]
-    examples: np.ndarray  # a code point of each class
-    sizes: list  # in bytes
-    matching: list  # the one-character expressions that match a class; None of them matches END
-
-
 def _find_classes(sources):
-    """Find the classes that these one-character expressions tell apart."""
+    """Find the classes of code points that these one-character expressions tell apart.
+
+    All of a class have one size in UTF-8. The last class is END, where the text ends: it has no
+    code point, and takes one byte. Returns
+
+    class_of    uint16[0x110000]
+    examples    a code point of each class
+    sizes       in bytes
+    matching    the one-character expressions that match a class; none of them matches END
+    """
     if len(sources) > MAX_SETS:
         raise Unsupported(f"more than {MAX_SETS} sets of characters")
     codes = np.arange(N_CODE_POINTS)
@@ -1842,17 +1825,13 @@ def _find_classes(sources):
     if (invalid != invalid[0]).any():
         raise Unsupported("a class that distinguishes between invalid bytes")
     bits[0xD800:0xE000] = invalid[0]  # a text has no other surrogates
-    # There are few runs of code points with equal bits.
-    differs = bits[1:] != bits[:-1]
-    runs = np.flatnonzero(np.append(True, differs))
-    classes, first_runs = np.unique(bits[runs], return_index=True)
-    examples = runs[first_runs]
+    classes, examples, class_of = np.unique(bits, return_index=True, return_inverse=True)
     matching = [
         {source for bit, source in enumerate(sources) if of_class >> bit & 1}
         for of_class in classes.tolist()
     ]
-    class_of = np.searchsorted(classes, bits).astype(np.uint16)
-    return _Classes(class_of, examples, [*sizes[examples].tolist(), 1], [*matching, {"END"}])
+    sizes = [*sizes[examples].tolist(), 1]
+    return class_of.astype(np.uint16), examples, sizes, [*matching, {"END"}]
 
 
 def _step(state, matching):
@@ -1991,13 +1970,13 @@ def _compile_pattern(source, passes=()):
     sequence = _parse(source, sources)
     for cut_pass in passes:  # so that each class of the machine is part of one class of the pass
         _parse(cut_pass.split.pieces, sources)
-    classes = _find_classes(sources)
-    n = len(classes.examples)
+    class_of, examples, sizes, matching = _find_classes(sources)
+    n = len(examples)
     cuts = np.zeros((n, n), bool)
     dropped = np.zeros(n, bool)
     for cut_pass in passes:
         table = cut_pass.table
-        theirs = table.class_of[classes.examples]
+        theirs = table.class_of[examples]
         if cut_pass is not passes[-1]:
             cuts |= table.must_split[np.ix_(theirs, theirs)]
         if len(table.dropped):
@@ -2005,16 +1984,16 @@ def _compile_pattern(source, passes=()):
     # Only in the first state, to which no text leads back, END is a match by itself.
     first = ((("class", "END"),), sequence)
     accepts, next_state = _number_states(
-        first, lambda state: [_step(state, matching) for matching in classes.matching]
+        first, lambda state: [_step(state, of_class) for of_class in matching]
     )
     if accepts[0].any():
         raise Unsupported("it matches the empty string before some characters")
     accepts[0, -1] = True  # text without a match ends at END, and not at the character after it
-    entries = _streaming_transducer(next_state, accepts, cuts, classes.sizes)
+    entries = _streaming_transducer(next_state, accepts, cuts, sizes)
     splits = [contexts.all(axis=0) for contexts in _splits_after(next_state, accepts)]
     return ScanTable(
-        _utf8_table(entries, classes.class_of),
-        classes.class_of,
+        _utf8_table(entries, class_of),
+        class_of,
         next_state.astype(np.int32),
         accepts,
         np.array(splits) | cuts,
@@ -2261,7 +2240,7 @@ def _compile_regex(source):
             raise ValueError("sets do not intersect by && here: write (?:(?=[^b])[a-z])")
         compiled = regex.compile(source)
         source.encode()  # a file of a model could not hold a lone surrogate
-    except (regex.error, ValueError, OverflowError, RecursionError) as error:
+    except Exception as error:
         raise InputError(f"the pattern {shown} does not compile: {error}") from None
     require(
         not compiled.fullmatch(""),
@@ -2390,7 +2369,7 @@ class Pattern:
         for is_metaspace, run in runs:
             self.passes += run if is_metaspace else _compile_passes(tuple(run))
         self.warning = "; ".join(step.warning for step in self.passes if step.warning)
-        if not (self.passes and self.table):
+        if not self.table:
             # Another pass finds the pieces that the others have cut.
             self.passes += _compile_passes((PATTERNS["none"],))
         if self.steps[:3] == _WORD_STEPS:
@@ -2413,9 +2392,9 @@ class Pattern:
 
         Where the first expression always cuts, the whole pattern does: later steps only add cuts.
         """
-        first, second, *_ = [*self.passes, None]
+        first = self.passes[0]
         has_mark = isinstance(first, Metaspace)
-        table = (second if has_mark else first).table or Pattern("none").table
+        table = self.passes[has_mark].table or Pattern("none").table
         class_of = table.class_of.copy()
         if has_mark:  # a space is cut like its replacement
             class_of[0x20] = class_of[ord(first.replacement)]
@@ -9764,7 +9743,7 @@ def _check_after_bytes(parts, kind, fields):
     is_plain = kind == "bpe" and not fields["ignore_merges"]
     for part in parts:
         _refuse(
-            f"a ByteLevel that is not the last pre_tokenizer, but before {_brief_json(part)},",
+            f"a ByteLevel that is not the last pre_tokenizer, but before {part!r:.100},",
             not is_plain or part not in (_DIGITS, _pre_tokenizer(Split("[0-9][0-9][0-9]"))),
         )
     if _DIGITS in parts:
@@ -9888,7 +9867,7 @@ def _read_decoder(part, alphabet):
     for step in steps:
         require(
             (step["type"] == "ByteLevel") == (alphabet == "bytes"),
-            f"a decoder ByteLevel goes with a pre_tokenizer ByteLevel, not {_brief_json(step)}",
+            f"a decoder ByteLevel goes with a pre_tokenizer ByteLevel, not {step!r:.100}",
         )
     if alphabet != "bytes":
         decoded_tokens({}, steps)  # raises InputError for unsupported steps
@@ -10661,7 +10640,7 @@ def decoded_tokens(vocab, decoder):
     for step in _flattened(decoder, "decoders"):
         require(
             not are_joined or _decodes_separately(step, as_first),
-            f"the decoder {_brief_json(step)} is not supported after a step that joins tokens",
+            f"the decoder {step!r:.100} is not supported after a step that joins tokens",
         )
         as_first = _call_step("decoder", _DECODERS, step, as_first, True)
         if not are_joined or step["type"] == "Replace":

@@ -854,6 +854,18 @@ def test_a_worker_that_dies_is_an_error(die):
         list(bpe.Engine(workers=2).map(die, range(4)))
 
 
+def _ignores_hangups(_):
+    return signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
+
+
+def test_workers_go_on_under_nohup():
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        assert all(bpe.Engine(workers=2).map(_ignores_hangups, range(2)))
+    finally:
+        signal.signal(signal.SIGHUP, before)
+
+
 def _engine_works(queue):
     with refusal("no workers can be started"):
         list(bpe.Engine(workers=2).map(abs, [-1, -2]))
@@ -904,7 +916,7 @@ def test_compilation_is_announced_once_and_without_a_cache_at_each_start(capsys,
         return lambda function: function
 
     def announced():
-        bpe.COMPILATIONS.latest = -math.inf
+        bpe.COMPILATIONS.is_said = False
         bpe.COMPILATIONS.on_start(theirs)
         assert not capsys.readouterr().err
         for _ in range(2):
