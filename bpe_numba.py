@@ -5894,24 +5894,18 @@ def _add_new_pairs(side, c, n_distinct, positions, learner):
 
 
 @kernel
-def _reserve_memory(learner):
-    """Make room for the pairs, their occurrences, and the neighbours at these.
-
-    NumPy would request huge pages, which the first learning of a process would wait for.
-    """
-    n = len(learner.cells)
-    learner.occurrences = _reserve(learner.occurrences, 3 * n)
-    learner.beside = np.empty((2, n // 2), np.int32)
-    learner.pairs = _reserve(learner.pairs, n // 4 + 65536)
-    _reserve_pairs(i64(1 << 16), learner)
-
-
-@kernel
 def _add_first_pairs(learner):
-    """Add the pairs of the alphabet: first count each pair, then write its occurrences."""
+    """Add the pairs of the alphabet: first count each pair, then write its occurrences.
+
+    The memory for all pairs and their neighbours is reserved here: NumPy would request huge pages,
+    which the first learning of a process would wait for.
+    """
     cells = learner.cells
     classes = learner.classes
-    pairs = learner.pairs
+    occurrences = learner.occurrences = _reserve(learner.occurrences, 3 * len(cells))
+    learner.beside = np.empty((2, len(cells) // 2), np.int32)
+    learner.pairs = pairs = _reserve(learner.pairs, len(cells) // 4 + 65536)
+    _reserve_pairs(i64(1 << 16), learner)
     slots = learner.slots
     class_number = 0
     pair_of = np.full(len(cells), -1, np.int32)  # at each position
@@ -5933,7 +5927,6 @@ def _add_first_pairs(learner):
     for number in range(learner.n_pairs):
         learner.n_occurrences += pairs[number].length
         pairs[number].start = learner.n_occurrences
-    occurrences = learner.occurrences
     for position in range(len(cells) - 1, 0, -1):
         if pair_of[position] >= 0:
             pair = pairs[pair_of[position]]
@@ -6347,7 +6340,6 @@ class Learner:
             min_frequency=max(min_frequency, 1),
             longest_token=min(longest_token, LONGEST_LEARNT),
         )
-        _reserve_memory(self._state)
         _add_first_pairs(self._state)
 
     @property
