@@ -994,9 +994,14 @@ class Engine:
         """Open a progress bar on standard error, which is drawn every 10 s in a log file."""
         if not self.progress:  # the `__del__` of a tqdm would swallow an interrupt
             return contextlib.nullcontext(SimpleNamespace(update=int))
-        options = {"desc": name, "total": total, "unit": unit, "unit_scale": True}
-        seconds = 0.1 if sys.stderr.isatty() else 10.0
-        return tqdm(disable=total == 0, mininterval=seconds, **options)
+        return tqdm(
+            desc=name,
+            total=total,
+            unit=unit,
+            unit_scale=True,
+            disable=total == 0,
+            mininterval=0.1 if sys.stderr.isatty() else 10.0,
+        )
 
 
 # ─── Bytes ────────────────────────────────────────────────────────────────────────────────────────
@@ -1299,10 +1304,10 @@ class Metaspace(NamedTuple):
 
     def apply_to_text(self, text):
         """Change one text as `apply` changes a flat text."""
-        needs_mark = text and self.prepend_scheme != "never"
-        if needs_mark and not text.startswith((" ", self.replacement)):
-            text = self.replacement + text
-        return text.replace(" ", self.replacement)
+        text = text.replace(" ", self.replacement)
+        if text and self.prepend_scheme != "never":
+            text = self.replacement + text.removeprefix(self.replacement)
+        return text
 
 
 PREPEND_SCHEMES = ("never", "first", "always")
@@ -1428,6 +1433,7 @@ _ITEM = rf"[^\]\[\\&~-]|&(?!&)|~(?!~)|-(?!-|\[|&&|\\[whe])|{_SAME_ESCAPE}|\\[whe
 _ANY_SET = r"(?P<set>\[\^?\]?(?:\\.|[^\]\[\\]|(?&set))*\])"
 _SET_PART = regex.compile(
     rf"&&|\\[WH]|(?:\A\]|\A-(?!-)|{_ITEM}|{_WORD_SET})(?:{_ITEM}|{_WORD_SET})*|{_ANY_SET}"
+    r"|(?P<other>[\s\S])"
 )
 
 
@@ -1453,11 +1459,11 @@ _SAME_PARTS = {
     r"\\z": r"\Z",
 }
 _SAME_ITEMS = {r"\h": "0-9A-Fa-f", r"\H": "[^0-9A-Fa-f]", r"\e": r"\x1b"}
-_TO_ONIGURUMA = {r"\w": r"[\p{Word}\u200c\u200d]", r"\W": r"[^\p{Word}\u200c\u200d]"}
 # ^ and $ are the beginning and the end of each line; + after a count repeats it.
 _ONIGURUMA = _Dialect(
     {
-        **{regex.escape(written): escape for escape, written in _TO_ONIGURUMA.items()},
+        r"\[\\p\{Word\}\\u200c\\u200d\]": r"\w",
+        r"\[\^\\p\{Word\}\\u200c\\u200d\]": r"\W",
         r"\^": r"(?<![^\n])",
         r"\$": r"(?![^\n])",
         r"\\Z": r"(?=\n?\Z)",
@@ -1469,10 +1475,14 @@ _ONIGURUMA = _Dialect(
         r"\{\d+,?\d*\}\+|\{\d+\}\?": "",  # is refused
         **_SAME_PARTS,
     },
-    _SAME_ITEMS
-    | {r"\w": _WORD, r"\W": f"[^{_WORD}]"}
-    | {written: escape for escape, written in _TO_ONIGURUMA.items()},
-    _TO_ONIGURUMA,
+    {
+        r"[\p{Word}\u200c\u200d]": r"\w",
+        r"[^\p{Word}\u200c\u200d]": r"\W",
+        r"\w": _WORD,
+        r"\W": f"[^{_WORD}]",
+        **_SAME_ITEMS,
+    },
+    {r"\w": r"[\p{Word}\u200c\u200d]", r"\W": r"[^\p{Word}\u200c\u200d]"},
 )
 _FANCY = _Dialect(
     {r"\^|\\[wWbB]|\(\?s:|\{\d+(?:,\d*)?\}\+": None, r"\$": r"\Z", **_SAME_PARTS},
@@ -1506,16 +1516,16 @@ def _read_set(text, dialect):
     negation = "^" * text.startswith("[^")
     body = text[1 + len(negation) : -1]
     parts = list(_SET_PART.finditer(body))
-    if "".join(part[0] for part in parts) != body:
-        return ""
     operands = [[]]  # of the intersections: the sets that each one unites
     for part in parts:
         read = dialect.items.get(part[0])
+        if part["other"]:
+            return ""
         if part[0] == "&&":
             operands.append([])
             continue
         if part["set"] and not read:
-            read = "" if body[part.start() + 1] == ":" else _read_set(part[0], dialect)
+            read = "" if part[0].startswith("[:") else _read_set(part[0], dialect)
         elif not read or read[0] != "[":
             read = read or _replace_escapes(part[0], dialect.items)
             if len(parts) == 1:
@@ -1540,26 +1550,21 @@ def _read_regex(text, dialect=_ONIGURUMA):
         return rf"\x{code:02x}" if code else escape[0]
 
     text = re.sub(r"\\x\{([\dA-Fa-f]+)\}|\\(?s:.)", without_braces, text)
-    replacements = [*dialect.parts.values()]
-    engine = regex.compile("|".join([*(f"({source})" for source in dialect.parts), _ANY_SET]))
+    sources = [*(f"({source})" for source in dialect.parts), _ANY_SET, r"([\s\S])"]
+    replacements = [*dialect.parts.values(), "", ""]
     rewritten = ""
-    at = 0
-    while at < len(text):
-        part = engine.match(text, at)
-        read = ""
-        if part and part["set"]:
+    for part in regex.finditer("|".join(sources), text):
+        read = replacements[part.lastindex - 1]
+        if part["set"]:
             read = _read_set(part[0], dialect)
-        elif part:
-            read = replacements[part.lastindex - 1]
-        if read is None:
+        elif read is None:
             read = part[0]
         require(
             read,
-            f"the pattern {text[:200]!r} is not supported: {text[at : at + 20]!r} may mean "
+            f"the pattern {text[:200]!r} is not supported: {text[part.start() :]!r:.20} may mean "
             "something else to `regex`",
         )
         rewritten += read
-        at = part.end()
     return rewritten
 
 
@@ -1577,13 +1582,13 @@ def _write_regex(source, dialect=_ONIGURUMA):
 _BEHAVIORS = {name.title().replace("_", ""): name for name in BEHAVIORS}
 
 
-def _split_steps(pattern, behavior="Isolated", invert=False):
+def _split_steps(pattern, behavior, invert):
     """Make the step of a Split."""
     if "String" in pattern:
         source = regex.escape(pattern["String"])
     else:
         source = _read_regex(pattern["Regex"])
-    yield Split(source, _BEHAVIORS[behavior], bool(invert))
+    yield Split(source, _BEHAVIORS[behavior], invert)
 
 
 def _metaspace_steps(replacement, add_prefix_space=True, split=True, prepend_scheme=None, **_):
@@ -1814,15 +1819,14 @@ def _find_classes(sources):
     """
     if len(sources) > MAX_SETS:
         raise Unsupported(f"more than {MAX_SETS} sets of characters")
-    codes = np.arange(N_CODE_POINTS)
-    sizes = np.searchsorted([0, 0x80, 0x800, 0x10000], codes, "right").astype(u64)  # in UTF-8
+    sizes = np.repeat(np.arange(1, 5, dtype=u64), [0x80, 0x780, 0xF800, 0x100000])  # in UTF-8
     sizes[0xD800:0xE000] = 1  # a lone surrogate means an invalid byte
     # The bits of a code point: one for each set that contains it, and above them its size.
     bits = sizes << u64(SIZE_BIT)
     for bit, source in enumerate(sources):
         bits |= _code_points_matching(source).astype(u64) << u64(bit)
     invalid = bits[0xDC80:0xDD00]
-    if (invalid != invalid[0]).any():
+    if np.ptp(invalid):
         raise Unsupported("a class that distinguishes between invalid bytes")
     bits[0xD800:0xE000] = invalid[0]  # a text has no other surrogates
     classes, examples, class_of = np.unique(bits, return_index=True, return_inverse=True)
