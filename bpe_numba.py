@@ -4222,7 +4222,7 @@ def _remote_files(url):
         found = system.glob(path, detail=True) if "*" in url else {url: system.info(path)}
         names = sorted(name for name, info in found.items() if info["type"] == "file")
         require(names, "no file matches it; in a folder, all files match folder/**")
-        return [system.unstrip_protocol(name) for name in names]
+        return [system.unstrip_protocol(name) if name != url else url for name in names]
 
 
 def _corpus_files(folder):
@@ -8982,10 +8982,10 @@ def _published(entry):
 ENCODINGS = dict(map(_published, _PUBLISHED.split("\n\n")))
 
 
-def read_json(data, where, object_hook=None):
+def read_json(data, where):
     """Parse a JSON object; raises InputError for other content."""
     with naming_file(where):
-        content = json.loads(data.decode(), object_hook=object_hook)
+        content = json.loads(data.decode())
         require(isinstance(content, dict), "not a JSON object")
     return content
 
@@ -8995,9 +8995,9 @@ def _sidecar(path):
     return path.with_name(path.name + ".json")
 
 
-def _read_beside(path, object_hook=None):
+def _read_beside(path):
     """Read the JSON object of an optional file; empty if the file is missing."""
-    return read_json(_read_limited(path), path, object_hook) if path.is_file() else {}
+    return read_json(_read_limited(path), path) if path.is_file() else {}
 
 
 def _to_json(data, indent=2):
@@ -9323,6 +9323,9 @@ def read_tiktoken(data, file, config, encoding=None, **given):
     given  pattern and special_tokens, or one of them
     """
     data = data.rstrip() + b"\n"
+    end = re.match(b"(?:" + _RANK + b")*+", data).end()  # of the good lines
+    line = data.count(b"\n", 0, end) + 1
+    require(end == len(data), f"line {line}: not a token in base64 and its id")
     rows = [line.split() for line in data.splitlines()]
     tokens = [base64.b64decode(token) for token, _ in rows]
     vocab = _by_id([int(rank) for _, rank in rows], tokens)
@@ -10087,7 +10090,7 @@ def read_bert(data, file, config):
 # Files beside a vocabulary, as transformers reads them. All settings are kept, and written again.
 
 ROLES = ("bos_token", "eos_token", "pad_token", "unk_token")
-# settings beside a .model that change ids in transformers, but not here
+# settings that change ids in transformers, but not here; the last two are those of SentencePiece
 _UNHEEDED = {"split_special_tokens": True, "add_prefix_space": False, "do_lower_case": True}
 
 
@@ -10107,7 +10110,7 @@ def _roles(config):
     return {
         role: token
         for role, token in config.items()
-        if role.endswith("_token") and isinstance(token, str)
+        if role.endswith("_token") and isinstance(token, str | dict)
     }
 
 
@@ -10118,18 +10121,26 @@ def _read_config(file):
     """
     flags = {}
 
-    def text_of(fields):
-        if not {"content"} <= fields.keys() <= {"__type", "content", *_FLAGS}:
-            return fields
-        flags[fields["content"]] = _read_flags({"special": False} | fields)
-        return fields["content"]
+    def text_of(token):
+        if isinstance(token, str):
+            return token
+        text = token["content"]
+        flags.setdefault(text, _read_flags({"special": False} | token))
+        return text
 
-    config = _read_beside(_beside(file, "tokenizer_config.json"), text_of)
+    config = _read_beside(_beside(file, "tokenizer_config.json"))
     if config.get("added_tokens_decoder") is None:
-        config |= _read_beside(_beside(file, "special_tokens_map.json"), text_of)
+        config |= _read_beside(_beside(file, "special_tokens_map.json"))
         names = _read_beside(_beside(file, "added_tokens.json"))
-        flags |= dict.fromkeys(names, AddedToken(normalized=True, special=False))
-        config["added_tokens_decoder"] = {names[text]: text for text in names}
+        tokens = {names[text]: {"content": text, "normalized": True} for text in names}
+        config["added_tokens_decoder"] = tokens
+    for name in ("added_tokens_decoder", "extra_special_tokens", "additional_special_tokens"):
+        part = config.get(name)
+        if isinstance(part, dict):
+            config[name] = dict(zip(part, map(text_of, part.values()), strict=True))
+        elif part:
+            config[name] = [*map(text_of, part)]
+    config |= {role: text_of(token) for role, token in _roles(config).items()}
     first = _beside(file, "chat_template.jinja")
     if first.is_file():
         config["chat_template"] = _read_text(first)
@@ -10341,18 +10352,19 @@ def load_model(path, **options):
     if not isinstance(file, Path):
         return _model_of(file, **options)
     data = _read_limited(file)
-    config, flags = _read_config(file)
     form = next((form for form in FORMATS.values() if regex.match(form.sign, data)), None)
     require(form, f"{file}: {_NO_MODEL}")
     for name in options.keys() - form.options:
         raise InputError(f"{file}: a file like {form.file} has its own: omit `{name}`")
     with naming_file(file):
+        config, flags = _read_config(file)
         model = form.read(data, file, config, **options)
         model = _with_folder(model, file, config, flags)
         if form.file not in ("tokenizer.json", "vocab.txt"):  # in transformers, they have none
             _add_sides(model)
-    unheeded = [name for name, value in _UNHEEDED.items() if config.get(name) is value]
-    if unheeded and form.read is read_sentencepiece:
+    names = [*_UNHEEDED][: None if form.read is read_sentencepiece else 1]
+    unheeded = [name for name in names if config.get(name) is _UNHEEDED[name]]
+    if unheeded:
         note(f"{', '.join(unheeded)} of a tokenizer_config.json: kept, but not applied by `encode`")
     if model.drops_unknown:
         note(
@@ -12649,6 +12661,8 @@ def untrained(
         mark = ""
     else:
         mark = defaults.mark if mark is None else mark
+        is_mark = len(mark) < 2 and not mark.isspace()
+        require(is_mark, f"a mark is one character, not white space: {mark!r}")
         if mark:  # ▁ replaces a space, and any other mark begins each word
             metaspace = Metaspace(mark, "never" if mark == MARK else "always")
         if defaults.kind == "unigram" or not byte_fallback:
@@ -13157,6 +13171,8 @@ def _count_inputs(source, inputs, words_files, balance, weights, engine, max_wor
     if balance is None and not weights:
         return count(source, engine, words_files, max_words), {}
     require(not isinstance(inputs, PathName), "`balance` and `weights` need a list of `inputs`")
+    is_power = balance is None or 0 <= balance <= 1
+    require(is_power, f"`balance` is a number from 0 to 1, not {balance}")
     names = [*map(str, inputs)]
     n = len(names) if balance is None else 0
     require(len(weights) == n, "each of `inputs` needs its `weights`, or all together a `balance`")

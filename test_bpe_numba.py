@@ -4359,7 +4359,8 @@ FOLDERS = [
      "tokenizer_config.json": {"eos_token": END}},
     {"tokenizer_config.json": {"mask_token": STRIPPED, "extra_special_tokens": ["<e>", END]}},
     {"tokenizer_config.json": {"added_tokens_decoder": {
-        "258": {"content": "lo"}, "257": added_there("<new>", rstrip=True)},
+        "258": {"content": "lo", "kind": 1}, "257": added_there("<new>", rstrip=True)},
+        "mask_token": STRIPPED | {"content": "<new>"}, "detail": {"content": "x"},
         "response_schema": {"role": "user", "content": "a"}, "padding_side": "left",
         "truncation_side": "left", "model_max_length": 9}},
     {"special_tokens_map.json": {"mask_token": added_there("<c>", rstrip=True),
@@ -7355,7 +7356,8 @@ BAD_MODELS = [
     ("tokenizer.model", b"\n\x0e\n\x05<unk>\x15", "not a SentencePiece model, or cut off"),
     ("tokenizer.model", b"IQ== 0\n", "does not say its pattern"),
     ("a.tiktoken", b"IQ== 0\nIg== 0\n", "several tokens have the id 0"),
-    ("a.tiktoken", b"IQ== 0\nI?== 1\n", "wrong content: .*base64"),
+    ("a.tiktoken", b"IQ== 0\nI?== 1\n", "line 2: not a token"),
+    ("a.tiktoken", b"IQ== 0\nI!g== 1\n", "line 2: not a token"),
     ("vocab.json", b'{"a": 0}', "merges.* is missing"),
 ]
 FIRST_AFTER_STRIP = {"normalizer": strip(True, False)}
@@ -7537,18 +7539,21 @@ REFUSED_ARGUMENTS = {
         ("large.json", "1024 MB"),
     ],
     # Training, and other calls with options.
-    lambda options: bpe.train("text.txt", **{"vocab_size": 1000, "workers": 1} | options): [
+    lambda options: bpe.train(
+        **{"inputs": "text.txt", "vocab_size": 1000, "workers": 1} | options
+    ): [
         ({"model": "bert"}, "no family of models is named 'bert'"),
         ({"model": "wordpiece", "alphabet": "bytes"}, "family wordpiece is made of characters"),
         ({"model": "wordpiece", "byte_fallback": True}, "`byte_fallback` is for bpe and unigram"),
         ({"alphabet": "letters"}, "no alphabet is named 'letters'; there are bytes, characters"),
-        (OF_CHARACTERS | {"mark": "ab"}, "one character for a space, not 'ab'"),
+        *((OF_CHARACTERS | {"mark": mark}, "a mark is one character") for mark in ("ab", " ")),
         (OF_CHARACTERS | {"coverage": 1.1}, "from 0 to 1, not 1.1"),
         (OF_CHARACTERS | {"byte_fallback": True, "unk_token": "?!"}, "nothing is unknown"),
         (OF_CHARACTERS | {"vocab_size": 5}, "vocabulary has room for"),
         ({"score": lambda count: count}, "2, 4 or 5 numbers, not 1"),
         ({"normalizer": ["nfx"]}, "no normalizer is named 'nfx'"),
         ({"balance": 0.5}, "`balance` and `weights` need a list of `inputs`"),
+        *(({"inputs": ["text.txt"], "balance": n}, "from 0 to 1, not") for n in (-1, math.nan)),
     ],
     lambda options: bpe.train(["text.txt", "empty.txt"], 300, **options): [
         ({"balance": 0.5, "weights": [1, 2]}, "needs its `weights`, or all together a `balance`"),
