@@ -1996,6 +1996,8 @@ def test_urls_are_read_as_files_are(tmp_path, tokenizer):
     for name in ("*", "a.txt.gz", "*.jsonl", "?.parquet*"):
         expected = counted([tmp_path / name], block_bytes=1000)
         assert counted([f"memory://corpus/{name}"], block_bytes=1000) == expected
+    chained = "simplecache::memory://corpus/b.jsonl"
+    assert counted([chained]) == counted([tmp_path / "b.jsonl"])
     out = tmp_path / "o.npy"
     encoded = bpe.encode_files(tokenizer, "memory://corpus/*.gz", out)
     assert encoded.bytes == 8 * 9999 and tokenizer.decode(np.load(out)) == "one two\n" * 9999
