@@ -8336,8 +8336,7 @@ def _list_substrings(words, longest):
     longer = np.zeros(n + 1)
     np.maximum.at(longer, shorter, totals)
     tables = shorter.astype(np.int32), sizes.astype(np.int32), places
-    lattice = _Lattice(longest_at, *tables, words.offsets, words.counts)
-    return lattice, totals, longer[:n]
+    return _Lattice(longest_at, *tables, words.offsets, words.counts), totals, longer[:n]
 
 
 @kernel
@@ -8484,7 +8483,7 @@ class _UnigramLearner:
             numbers = _find_substrings(scores, self.words, self.lattice)
             occurs = numbers >= 0
             self.fixed[numbers[occurs]] = np.exp([*scores.values()])[occurs]
-        self.n_fixed = np.count_nonzero(self.fixed >= 0)
+        self.n_fixed = (self.fixed >= 0).sum()
         self.probabilities = np.maximum(weights, 0.0)
         self.keep(weights, a + self.n_fixed + seed_size)
         self.probabilities /= self.probabilities.sum()
