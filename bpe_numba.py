@@ -2423,8 +2423,8 @@ class Pattern:
         """Cut a text into pretokens, without the dropped ones."""
         scan = _new_scan()
         flat = FlatText.join([_text_bytes(data)], [BOUNDARY])
-        flat = self.apply(scan, flat, BOUNDARY)
-        flat = self.passes[-1].apply(scan, flat, BOUNDARY)
+        for step in self.passes:
+            flat = step.apply(scan, flat, BOUNDARY)
         return list(filter(None, flat.parts()))
 
 
