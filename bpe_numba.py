@@ -8678,7 +8678,7 @@ def unigram_tables(model: Model, samples: bool = False) -> UnigramTables:
         scores = np.vectorize(_as_parsed)(scores)
         known = scores[scores > -np.inf]
     tokens = {token_id: model.vocab[token_id] for token_id in chosen.tolist()}
-    runs = {token_id: model.vocab[token_id] for token_id in ids if token_id not in tokens}
+    runs = {token_id: model.vocab[token_id] for token_id in model.unused if token_id not in tokens}
     fallback_ids = model.ids if model.byte_fallback else {}
     unknown = known.min() - scores.dtype.type(UNKNOWN_PENALTY)
     unk_id = model.ids.get((model.unk_token or "").encode(), -1)
@@ -9133,7 +9133,8 @@ def _require_same(model, other):
         if ours != theirs:
             raise InputError(f"it cannot represent the {field} {ours!r:.130}, only {theirs!r:.130}")
     if model.kind == "unigram":
-        is_same = np.array_equal(model.scores, other.scores[: len(model.scores)])
+        ids = model.ordinary
+        is_same = np.array_equal(model.scores[ids], other.scores[ids])
     else:
         is_same = _as_merges(model) == _as_merges(other) or _makings(model) == _makings(other)
     require(is_same, "it would make some tokens differently or in another order")
@@ -10071,7 +10072,8 @@ def read_bert(data, file, config):
             config[role] = text
     roles = _roles(config)
     is_configured = _beside(file, "tokenizer_config.json").is_file()
-    is_lower = is_configured or not re.search(rb"(?m)^[^\[<\n]*[A-Z]", data)
+    plain = [name for name in ids if not re.fullmatch(r"\[.*\]|<.*>", name)]
+    is_lower = is_configured or plain == [*map(str.lower, plain)]
     normalizer = NORMALIZERS["bert"] | {"lowercase": is_lower}
     normalizer |= {field: config[name] for name, field in _BERT_FIELDS.items() if name in config}
     content = {
@@ -12241,6 +12243,10 @@ def read_ids(path: PathName, dtype: str | None = None) -> np.ndarray:
             ids = np.zeros(0, dtype)
             if path.stat().st_size:  # an empty file cannot be mapped
                 ids = np.memmap(path, dtype, "r")
+        require(
+            ids.ndim == 1 and ids.dtype.kind in "iu",
+            f"numbers of type {ids.dtype} and shape {ids.shape} are not token ids",
+        )
         n = description.get("tokens", len(ids))
         require(
             len(ids) == n,
@@ -13484,7 +13490,9 @@ def _by_name(items):
     named = {}
     for number, item in enumerate(items, 1):
         name = str(item)
-        if not isinstance(item, PathName):
+        if isinstance(item, list | tuple):  # the files of one corpus
+            name = str(number)
+        elif not isinstance(item, PathName):
             tokenizer = open_model(item)
             name = f"{tokenizer.model.kind}-{len(tokenizer)}"
             if name in named:
@@ -14003,12 +14011,12 @@ class View(SimpleNamespace):
 
 @interruptible
 def view(
-    model: AnyModel, text: Text = "-", *, beside: Models = (), html: PathName | None = None
+    model: AnyModel, text: Text | None = None, *, beside: Models = (), html: PathName | None = None
 ) -> View:
     r"""Show a text cut into tokens.
 
     model   a file or a folder of any format, a Tokenizer, or the result of `train`
-    text    the text; -, the default, is standard input
+    text    the text; without one, or with - on the command line, standard input
     beside  another model, whose tokens are shown below
     html    also write the tokens to this page, in colours
 
@@ -14021,7 +14029,7 @@ def view(
     257 220 259   198
     bpe-260: 10 bytes, 4 tokens
     """
-    data = sys.stdin.buffer.read() if text == "-" else _text_bytes(text)
+    data = sys.stdin.buffer.read() if text is None else _text_bytes(text)
     views = []
     for name, given in [*_by_name(model).items(), *_by_name(beside).items()]:
         tokenizer = open_model(given)

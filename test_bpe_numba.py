@@ -3230,6 +3230,11 @@ def test_bytes_that_are_not_utf8_are_unknown_one_by_one(data):
     assert segmented(data, tables, bpe.segment_unigram) == expected
 
 
+def test_a_token_that_is_never_chosen_is_no_run_of_unknown_characters():
+    tables = bpe.unigram_tables(unigram_model({"a": -1.0, "xyz": -np.inf, "x": -np.inf}))
+    assert segmented(b"x", tables, bpe.segment_unigram) == [0]
+
+
 @pytest.mark.parametrize("alpha", [0.0, 0.5, 2.0])
 def test_samples_of_a_unigram_have_their_distribution(alpha):
     score_of = {"a": -1.0, "é": -2.5, "aé": -2.0, "éa": -3.0, "aéa": -4.0, "éaé": -5.5}
@@ -3760,6 +3765,10 @@ def test_a_model_of_sentencepiece_is_written_again_with_new_tokens(options, pros
         return
     news = ["☃中文文字 ☃☃ self.the " * 9, *prose[:40]]
     grown = bpe.train(texts=news, vocab_size=len(old) + 30, from_=old, workers=1).tokenizer
+    marked = bpe.train(
+        texts=news, vocab_size=len(old) + 9, special_tokens=["<m>"], from_=old, workers=1
+    ).tokenizer
+    marked.save(tmp_path / "marked.model", "sentencepiece")
     grown = grown.with_special_tokens(["<new>"])
     grown.save(tmp_path / "folder")
     new = sentencepiece.SentencePieceProcessor(model_file=f"{tmp_path}/folder/tokenizer.model")
@@ -4307,6 +4316,8 @@ def test_a_vocab_txt_without_settings_is_in_lower_case_if_it_has_no_capitals(tmp
     for names, ids in cases.items():
         (tmp_path / "vocab.txt").write_text("[UNK]\n" + names)
         assert bpe.Tokenizer.load(tmp_path).encode("A ab c") == ids
+    (tmp_path / "vocab.txt").write_text("[UNK]\nÉ\n<B")
+    assert bpe.Tokenizer.load(tmp_path).encode("É") == [1]
 
 
 def test_a_rank_file_takes_what_it_lacks_from_beside_it_and_from_the_call(tmp_path):
@@ -6974,6 +6985,8 @@ def test_models_are_compared(some_prose, tmp_path):
     cl100k = bpe.Tokenizer(*bpe.train_bpe(files[0], 600), pattern="cl100k")
     (tmp_path / "a.txt").write_text("one 12345 two\n    three\n" * 9)
     corpora = {"text": tmp_path / "a.txt", "code": files[0]}
+    unnamed = bpe.compare(tokenizer, [[*corpora.values()], files[0]])
+    assert unnamed.corpora == ["1", str(files[0])]
     report = bpe.compare({"a": tokenizer, "b": cl100k}, corpora)
     assert report.models == ["a", "b"] and report.corpora == ["text", "code"]
     texts = [path.read_bytes() for path in corpora.values()]
@@ -7380,6 +7393,7 @@ def refused_files(model, prose, tokenizer, tmp_path_factory):
     np.save(folder / "floats.npy", np.zeros(3))
     np.save(folder / "large.npy", np.array([1, 100_000]))
     bpe.encode_files(plain(), folder / "text.txt", folder / "ids.bin")
+    np.save(folder / "floats.npy", np.zeros(3))
     described = read_json(folder / "ids.bin.json") | {"tokens": 11}
     (folder / "ids.bin.json").write_text(json.dumps(described))
     (folder / "link.npy").symlink_to(folder / "odd.bin")
@@ -7570,6 +7584,7 @@ REFUSED_CALLS = [
     (lambda: bpe.Tokenizer({0: b"a"}, []).sample("~b"), "the byte 0x7E is not in"),
     (lambda: bpe.Tokenizer({2: b"a", 5: b"b"}, []).decode([2, 5, 3]), "id 3 is not in"),
     (lambda: bpe.read_ids("ids.bin"), "ids.bin: has 10 ids, and its .json file says 11"),
+    (lambda: bpe.read_ids("floats.npy"), "float64 and shape .* are not token ids"),
     (lambda: bpe.encode_files("none", "text.txt", "o.npy"), "none: no such file"),
     # Files of models.
     (lambda: bpe.Tokenizer.load("a.tiktoken", encoding="gpt5"), "no encoding is named 'gpt5'"),
