@@ -14204,7 +14204,8 @@ def _call(name, options):
     timings = options.pop("timings")
     is_quiet = options.pop("quiet")
     if "text" in options:
-        options["text"] = " ".join(options["text"])
+        text = " ".join(options["text"])
+        options["text"] = None if text == "-" else text  # or standard input
     if "out" in parameters:
         default = "model" if name == "train" else parameters["out"].default
         options.setdefault("out", default)
