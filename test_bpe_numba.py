@@ -1176,11 +1176,8 @@ def test_patterns_that_take_for_ever_are_stopped(pattern, monkeypatch):
 def test_compiled_patterns_are_kept_on_the_disk(tmp_path, monkeypatch):
     def compiled_anew():
         """Compile by a second copy of the module, which does not share the memory of the first."""
-        spec = importlib.util.spec_from_file_location("bpe_numba_again", bpe.__file__)
-        again = importlib.util.module_from_spec(spec)
-        monkeypatch.setitem(sys.modules, spec.name, again)
-        spec.loader.exec_module(again)
-        return not again.Pattern("none").warning
+        again = runpy.run_path(bpe.__file__, run_name="bpe_numba_again")
+        return not again["Pattern"]("none").warning
 
     monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path))
     assert compiled_anew()
