@@ -11952,7 +11952,7 @@ def _id_array(ids):
     """Make an array of ids, uint32; raises ValueError if one cannot be an id."""
     if isinstance(ids, np.ndarray) and ids.ndim == 1 and ids.dtype.kind in "iu":
         numbers = np.require(ids, u32, ["C", "W"])
-        if np.array_equal(numbers, ids):
+        if numbers is ids or np.array_equal(numbers, ids):
             return numbers
     try:
         ids = [*ids]
