@@ -9591,8 +9591,12 @@ def _check_added_ids(ids, names):
         )
 
 
-def template_processing(template, special_tokens):
-    """Make the post_processor of a template: special tokens around $A, with spaces between them."""
+def template_processing(template, special_tokens, begins_both=False):
+    """Make the post_processor of a template: special tokens around $A, with spaces between them.
+
+    The tokens that follow the first text of a pair also follow the second. With `begins_both`,
+    those before the first text are before the second as well.
+    """
     before, text, after = template.partition("$A")
     tokens = [*before.split(), *after.split()]
     require(
@@ -9608,8 +9612,12 @@ def template_processing(template, special_tokens):
     return {
         "type": "TemplateProcessing",
         "single": single,
-        # the tokens that follow the first text also follow the second
-        "pair": [*single, {"Sequence": {"id": "B", "type_id": 1}}, *pieces(after, 1)],
+        "pair": [
+            *single,
+            *pieces(before * begins_both, 1),
+            {"Sequence": {"id": "B", "type_id": 1}},
+            *pieces(after, 1),
+        ],
         "special_tokens": {
             name: {"id": name, "ids": [special_tokens[name]], "tokens": [name]} for name in tokens
         },
@@ -10191,7 +10199,7 @@ def _add_sides(model):
     sides = [(config.get(f"add_{role}") and config[role]) or "" for role in roles]
     if any(sides):
         template = "{} $A {}".format(*sides)
-        model.post_processor = template_processing(template, model.special_tokens)
+        model.post_processor = template_processing(template, model.special_tokens, True)
 
 
 # A template in Jinja for a chat. It puts each message between <|im_start|> and <|im_end|>, lists

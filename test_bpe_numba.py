@@ -4404,6 +4404,7 @@ def test_what_lies_beside_a_vocabulary_is_read_and_written(format, files, tmp_pa
         expected = theirs.encode(BESIDE, **options)
         assert expected == ours.encode(BESIDE, **options) == again.encode(BESIDE, **options)
         assert expected == saved.encode(BESIDE, **options)
+        assert theirs.encode("a", "b", **options) == saved.encode("a", "b", **options)
         assert expected == ours.as_hf()(BESIDE, **options)["input_ids"]
     for name in SETTINGS:
         assert getattr(saved, name) == getattr(theirs, name)
