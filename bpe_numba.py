@@ -6274,7 +6274,8 @@ class Learner:
     Wrong arguments raise InputError and change nothing: a symbol that does not exist, a pair that
     is forbidden or longer than `longest_token`, and more symbols than `n_symbols`. After an
     interrupt the learner can be used, and `n_symbols` tells how many merges it made. Do not use it
-    after a MemoryError, or after an interrupt of kernels that are not compiled.
+    after a MemoryError, or after an interrupt of kernels that are not compiled. It cannot be
+    copied: make the same merges in a new one.
 
     In this BPE, no token has a byte after a "b":
 
@@ -6341,10 +6342,13 @@ class Learner:
             by_count=score is None,
             by_tokens=n_arguments == 5,
             greatest_first=tie_break == "bytes",
-            min_frequency=max(min_frequency, 1),
+            min_frequency=min(max(min_frequency, 1), 2**63 - 1),
             longest_token=min(longest_token, LONGEST_LEARNT),
         )
         _add_first_pairs(self._state)
+
+    def __reduce__(self):
+        raise InputError("a Learner cannot be copied: make the same merges in a new one")
 
     @property
     def n_symbols(self) -> int:
@@ -9769,7 +9773,10 @@ def _pre_tokenizers(model):
     parts = [part for part in pattern.parts if part != none]
     if any(map(_has_byte_level, parts[:-1])):
         parts = [step for step in pattern.steps if step != none]
-    if model.alphabet == "bytes" and not any(map(_has_byte_level, parts[-1:])):
+    of_bytes = any(map(_has_byte_level, parts))
+    if model.alphabet != "bytes":
+        require(not of_bytes, "a pattern with a ByteLevel is for tokens of bytes")
+    elif not of_bytes:
         cuts_last = parts[-1:] == [PATTERNS["gpt2"]]
         if cuts_last:
             parts.pop()
@@ -10414,7 +10421,8 @@ def _find_on_hub(name):
             f"{missing}; a name of the hub needs a network and pip install huggingface_hub "
             f"({reason:.200}); or download https://huggingface.co/{name}/resolve/main/tokenizer.json"
         ) from None
-    return find_model(folder)
+    with naming_file(name):
+        return find_model(folder)
 
 
 def _model_of(tokenizer):
@@ -12879,6 +12887,7 @@ def words_of_model(model: Model, words: Words, letters: Sequence[bytes] = ()) ->
     >>> words_of_model(model, Words.from_counts({b"abab": 2, b"ba": 1})).symbols
     array([2, 2, 1, 0], dtype=int32)
     """
+    require(words.alphabet == BYTES, "only words over the 256 bytes can be segmented by a model")
     extended = with_unknown(model, letters, pattern="none", normalizer=())
     prefix = model.subword_prefix.encode()
     fallback = fallback_tokens(extended)
@@ -13171,8 +13180,13 @@ def _find_texts(inputs, texts, counts):
         note("no file is named: this learns from the source of Python's standard library")
         return standard_library(), (), ()
     files = find_files(inputs)
-    if not any(str(file).endswith(".npz") for file in files):
+    others = [file for file in files if not str(file).endswith(".npz")]
+    if others == files:
         return files, (), ()
+    require(
+        not others,
+        f"{_name_some(others)}: text and words files cannot be mixed: run `count` on the text, too",
+    )
     return files, *zip(*map(load_counts, files), strict=True)
 
 

@@ -2464,7 +2464,7 @@ def test_learning_depends_on_the_counts_alone_and_leaves_them_alone():
         assert all(map(np.array_equal, first, bpe.learn(again, 290)))
     pairs = bpe.Learner(words, 300).pairs(), bpe.Learner(other, 300).pairs()
     assert all(map(np.array_equal, *pairs))
-    assert bpe.learn(words, 300, min_frequency=10**18).merges == []
+    assert bpe.learn(words, 300, min_frequency=10**30).merges == []
 
 
 def test_merges_and_ids_are_those_of_hugging_face(library):
@@ -7582,6 +7582,15 @@ REFUSED_CALLS = [
     (lambda: bpe.Tokenizer({0: b"a"}, []).sample("~b"), "the byte 0x7E is not in"),
     (lambda: bpe.Tokenizer({2: b"a", 5: b"b"}, []).decode([2, 5, 3]), "id 3 is not in"),
     (lambda: bpe.read_ids("ids.bin"), "ids.bin: has 10 ids, and its .json file says 11"),
+    (
+        lambda: bpe.words_of_model(plain().model, words_of_characters({"é": 1})),
+        "over the 256 bytes",
+    ),
+    (lambda: copy.copy(bpe.Learner(WORDS, 300)), "a Learner cannot be copied"),
+    (
+        lambda: of_letters("bpe", pattern={"type": "ByteLevel"}).to_str(),
+        "a ByteLevel is for tokens of bytes",
+    ),
     (lambda: bpe.read_ids("floats.npy"), "float64 and shape .* are not token ids"),
     (lambda: bpe.encode_files("none", "text.txt", "o.npy"), "none: no such file"),
     # Files of models.
@@ -7663,7 +7672,7 @@ def test_a_sentencepiece_model_that_is_not_supported_is_refused(prose, tmp_path)
 # Command lines in that folder, and parts of their line on standard error.
 REFUSED_COMMANDS = [
     ("train words.npz cl100k.npz", ["cl100k.npz", "the pattern"]),
-    ("train words.npz text.txt", ["text.txt: not a whole file of words, as `count` writes it"]),
+    ("train words.npz text.txt", ["text.txt: text and words files cannot be mixed"]),
     ("train words.npz --normalizer nfc", ["words.npz", "the normalizer"]),
     ("train flipped.npz", ["flipped.npz: not a whole file of words"]),
     ("train pickled.npz", ["pickled.npz: not a whole file of words"]),
