@@ -4810,7 +4810,7 @@ class Words(NamedTuple):
             self.alphabet == BYTES,
             "these words are not over the 256 bytes: they have characters already",
         )
-        require(0 <= coverage <= 1, f"a coverage is a number from 0 to 1, not {coverage!r}")
+        require(0 < coverage <= 1, f"a coverage is above 0 and at most 1, not {coverage!r}")
         required = np.array([*map(ord, required_chars)], i64)
         code_points, offsets = _decode_words(self, metaspace)
         counts = np.repeat(self.counts, np.diff(offsets))

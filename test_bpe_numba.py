@@ -7530,7 +7530,7 @@ REFUSED_ARGUMENTS = {
         ({"model": "wordpiece", "byte_fallback": True}, "`byte_fallback` is for bpe and unigram"),
         ({"alphabet": "letters"}, "no alphabet is named 'letters'; there are bytes, characters"),
         *((OF_CHARACTERS | {"mark": mark}, "a mark is one character") for mark in ("ab", " ")),
-        (OF_CHARACTERS | {"coverage": 1.1}, "from 0 to 1, not 1.1"),
+        *((OF_CHARACTERS | {"coverage": n}, "above 0 and at most 1") for n in (0, 1.1, math.nan)),
         (OF_CHARACTERS | {"byte_fallback": True, "unk_token": "?!"}, "nothing is unknown"),
         (OF_CHARACTERS | {"vocab_size": 5}, "vocabulary has room for"),
         ({"score": lambda count: count}, "2, 4 or 5 numbers, not 1"),
