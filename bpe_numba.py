@@ -4810,7 +4810,7 @@ class Words(NamedTuple):
             self.alphabet == BYTES,
             "these words are not over the 256 bytes: they have characters already",
         )
-        require(0 < coverage <= 1, f"a coverage is above 0 and at most 1, not {coverage!r}")
+        require(0 <= coverage <= 1, f"a coverage is a number from 0 to 1, not {coverage!r}")
         required = np.array([*map(ord, required_chars)], i64)
         code_points, offsets = _decode_words(self, metaspace)
         counts = np.repeat(self.counts, np.diff(offsets))
@@ -12887,7 +12887,6 @@ def words_of_model(model: Model, words: Words, letters: Sequence[bytes] = ()) ->
     >>> words_of_model(model, Words.from_counts({b"abab": 2, b"ba": 1})).symbols
     array([2, 2, 1, 0], dtype=int32)
     """
-    require(words.alphabet == BYTES, "only words over the 256 bytes can be segmented by a model")
     extended = with_unknown(model, letters, pattern="none", normalizer=())
     prefix = model.subword_prefix.encode()
     fallback = fallback_tokens(extended)
