@@ -10273,6 +10273,7 @@ def transformers_config(
             require_known("special token", text, special_tokens)
             fields[role] = text
     if model_max_length is not None:
+        require(model_max_length > 0, f"`model_max_length` is {model_max_length}: it is at least 1")
         fields["model_max_length"] = model_max_length
     if chat_template == "chatml":
         if not {"<|im_start|>", "<|im_end|>"} <= set(special_tokens):

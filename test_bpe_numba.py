@@ -7587,6 +7587,7 @@ REFUSED_CALLS = [
         lambda: of_letters("bpe", pattern={"type": "ByteLevel"}).to_str(),
         "a ByteLevel is for tokens of bytes",
     ),
+    (lambda: bpe.train("text.txt", 300, model_max_length=0), "`model_max_length` is 0: it is at"),
     (lambda: bpe.read_ids("floats.npy"), "float64 and shape .* are not token ids"),
     (lambda: bpe.encode_files("none", "text.txt", "o.npy"), "none: no such file"),
     # Files of models.
