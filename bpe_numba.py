@@ -49,9 +49,10 @@ Sections, in the order in which the data passes through them
     Encoding        words -> ids, through a cache; ids -> bytes
     WordPiece       words -> their longest tokens; Words -> tokens, by likelihood or by count
     Unigram         Words -> tokens with probabilities; words -> ids, by the most probable path
+    Decoding        tokens -> the texts for which they stand, by the steps of a decoder
     Formats         a Model <-> files of Hugging Face, GPT-2, tiktoken; of others -> a Model
     Kinds           the functions of BPE, WordPiece, WordLevel and Unigram, by name
-    Tokenizer       text -> ids -> text; decoders
+    Tokenizer       text -> ids -> text
     Token files     files of text -> files of token ids, by several workers; and back
     Training        files -> a tokenizer, in one call
     Research        tokenizers, corpora and training histories -> tables and pictures
@@ -649,7 +650,8 @@ def import_optional(name, *others):
 # files is renamed, their values are the names that they take: a signal then ends the renaming. The
 # keys are strings, so that neither a signal nor a thread can come in the middle of a change.
 UNFINISHED = {}
-# Its `group` has the complete files of a `written_together` in progress: {temporary name: path}.
+# Its `group` has the complete files of a `written_together` in progress: {temporary name: path};
+# its `scan` is the Scan of the thread.
 _THREAD = threading.local()
 
 
@@ -1004,6 +1006,84 @@ class Engine:
         )
 
 
+LONGEST_CELL = 60  # characters of a cell; the rest is cut off
+
+
+def _cell(value, column):
+    """Write a value for a table: whole numbers with all digits, others with four."""
+    if column == "id":
+        return str(value)
+    if value is None or value != value:  # NaN
+        return ""
+    if isinstance(value, float):
+        return f"{value:,.4g}"
+    if not isinstance(value, str):
+        return f"{value:,}"
+    if len(value) > LONGEST_CELL:
+        return value[: LONGEST_CELL - 1] + "…"
+    return value
+
+
+def _cell_width(text):
+    """Count the columns of a terminal: two for a wide character, none for a combining one."""
+    base = [c for c in text if not unicodedata.combining(c)]
+    return len(base) + sum(unicodedata.east_asian_width(c) in "WF" for c in base)
+
+
+def _fill(text, width, on_right=False):
+    """Fill a text up with spaces."""
+    gap = " " * (width - _cell_width(text))
+    return gap * on_right + text + gap * (not on_right)
+
+
+class Table(NamedTuple):
+    """A table of a report; as a string it is Markdown with aligned columns.
+
+    rows  strings and numbers; columns of numbers are aligned to the right, and None and NaN stay
+          empty. The column "id" is written without commas
+
+    >>> print(Table("Tokens", ("kind", "number"), [("letters", 1200), ("digits", 0.5)]))
+    Tokens
+    <BLANKLINE>
+    | kind    | number |
+    | ------- | -----: |
+    | letters |  1,200 |
+    | digits  |    0.5 |
+    """
+
+    title: str
+    header: Sequence[str]
+    rows: Sequence[Sequence[str | float | None]]
+
+    def _columns(self):
+        """Write the cells of each column; the first one is its name."""
+        for name, *values in zip(self.header, *self.rows, strict=True):
+            yield [_cell(value, name) for value in (name, *values)]
+
+    def __str__(self) -> str:
+        columns = []
+        for cells, values in zip(self._columns(), zip(*self.rows, strict=True), strict=False):
+            on_right = str not in map(type, values)
+            cells = [cell.replace("|", "\\|") for cell in cells]
+            width = max(map(_cell_width, cells))
+            cells.insert(1, "-" * (width - on_right) + ":" * on_right)
+            columns.append([_fill(cell, width, on_right) for cell in cells])
+        lines = [f"| {' | '.join(row)} |" for row in zip(*columns, strict=True)]
+        return "\n".join([self.title, "", *lines]).rstrip()
+
+    __repr__ = __str__
+
+    def to_pandas(self):
+        """Return the rows as a DataFrame; its columns of numbers are numbers."""
+        pandas = import_optional("pandas")
+        return pandas.DataFrame([*self.rows], columns=[*self.header])
+
+    def _repr_html_(self):
+        rows = ["<td>".join(map(html.escape, row)) for row in zip(*self._columns(), strict=True)]
+        table = "<tr><td>".join(["<table>", *rows]) + "</table>"
+        return f"<h4>{html.escape(self.title)}</h4>" + table * bool(self.rows)
+
+
 # ─── Bytes ────────────────────────────────────────────────────────────────────────────────────────
 #
 # Kernels that decode, copy and compare bytes, and that walk down a trie of tokens. A text is an
@@ -1221,6 +1301,47 @@ def make_trie(tokens: Mapping[int, bytes]) -> Trie:
     return Trie(edges, values)
 
 
+@inner_kernel
+def _find_byte(text, position, stop, byte):
+    """Find the first such byte at or after a position, or `stop`: compare 64 bytes together."""
+    while position + 64 <= stop:
+        from_byte = bytes_from(text, position, u8(byte))
+        equal = from_byte & ~bytes_from(text, position, u8(byte + 1))
+        if equal:
+            return position + i64(lowest_bit(equal))
+        position += 64
+    while position < stop and text[position] != byte:
+        position += 1
+    return position
+
+
+_SEEN = str.maketrans({" ": "␣", "\n": "↵", "\t": "→"})
+
+
+def readable(token):
+    r"""Write a token with visible spaces; control characters and invalid bytes become codes.
+
+    >>> print(readable("é one\n".encode()), readable(b"\xe4\xb8"), readable(b"\x1b"))
+    é␣one↵ <E4><B8> <1B>
+    >>> print(readable("\u202e".encode()))
+    <U+202E>
+    """
+    text = "".join(map(_printable, token.decode("utf-8", "surrogateescape").translate(_SEEN)))
+    if unicodedata.category(text[:1] or " ") == "Mn":
+        text = "◌" + text  # a mark would be drawn over the character before it
+    return text
+
+
+def _printable(char):
+    """Write a character that is not printable as a code, such as <1B>."""
+    if char.isprintable():
+        return char
+    code = ord(char)
+    if "\udc80" <= char <= "\udcff":
+        code &= 0xFF  # an invalid byte, which `surrogateescape` has made a lone surrogate
+    return f"<{code:02X}>" if code < 256 else f"<U+{code:04X}>"
+
+
 # ─── Steps ────────────────────────────────────────────────────────────────────────────────────────
 #
 # A pattern is a list of steps, and each step splits the pieces of the previous one. A step is a
@@ -1291,23 +1412,6 @@ class Metaspace(NamedTuple):
 
     replacement: str = MARK
     prepend_scheme: str = "always"
-
-    # A Metaspace is a pass over a text by itself, so it has these fields of a _CutPass.
-    table = None
-    warning = ""
-
-    def apply(self, scan, flat, opening):
-        """Replace spaces in a flat text, and put the mark before pretokens as the scheme says."""
-        mark = _with_padding(self.replacement.encode())
-        scheme = PREPEND_SCHEMES.index(self.prepend_scheme)
-        return flat.rewritten(_write_spaces, mark, scheme, opening, Pattern("none").table)
-
-    def apply_to_text(self, text):
-        """Change one text as `apply` changes a flat text."""
-        text = text.replace(" ", self.replacement)
-        if text and self.prepend_scheme != "never":
-            text = self.replacement + text.removeprefix(self.replacement)
-        return text
 
 
 PREPEND_SCHEMES = ("never", "first", "always")
@@ -2274,268 +2378,6 @@ def _time_limit(source, text):
         ) from None
 
 
-class _CutPass(NamedTuple):
-    """A pass that does some Splits of a Pattern, by a table or, without one, by `regex`."""
-
-    table: ScanTable
-    split: Split = None  # the last of them
-    warning: str = ""
-
-    def apply_to_text(self, text):
-        """Return None: one text becomes several."""
-
-    def apply(self, scan, flat, opening):
-        """Write END between pretokens."""
-        if self.table:
-            return flat.rewritten(_write_cuts, self.table, *scan)
-        parts = []
-        meanings = []
-        for part, meaning in zip(flat.parts(), flat.meanings.tolist(), strict=True):
-            pieces = self._cut(part.decode("utf-8", "surrogateescape"))
-            parts += [piece.encode("utf-8", "surrogateescape") for piece in pieces]
-            meanings += [INSIDE] * (len(pieces) - 1) + [meaning]
-        return FlatText.join(parts, meanings)
-
-    def _cut(self, text):
-        """Cut a text where matches of the expression begin or end, as the behavior says."""
-        borders = {0, len(text)}
-        is_end = self.split.joins_before
-        sides = slice(None) if self.split.behavior == "isolated" else slice(is_end, is_end + 1)
-        position = 0
-        end = 0  # of the last match; an empty match is ignored there, as in Oniguruma
-        search = regex.compile(self.split.regex).search
-        with _time_limit(self.split.regex, text) as seconds:
-            while position < len(text) and (match := search(text, position, timeout=seconds)):
-                if match[0] or match.end() > end:
-                    borders.update(match.span()[sides])
-                end = match.end()
-                position = end + (not match[0])
-        return [text[start:stop] for start, stop in itertools.pairwise(sorted(borders))] or [text]
-
-
-_WORD_STEPS = (Split(r"\s", "removed"), *_metaspace_steps(MARK))
-_WHITE_SPACE = regex.compile(r"\s+")
-
-
-class _WordsPass(NamedTuple):
-    """A pass that does the first two of _WORD_STEPS; the third needs no END to cut at the marks."""
-
-    table: ScanTable  # of the first
-    warning = ""
-
-    def apply(self, scan, flat, opening):
-        """Write the mark before words, and leave out white space."""
-        mark = _with_padding(MARK.encode())
-        return flat.rewritten(_write_spaces, mark, ALWAYS, INSIDE, self.table)
-
-    def apply_to_text(self, text):
-        """Change one text as `apply` changes a flat text."""
-        words = _WHITE_SPACE.split(text)
-        return "".join([MARK + word.removeprefix(MARK) for word in words if word])
-
-
-class Pattern:
-    r"""A pretokenizing pattern: a name in PATTERNS, or steps that cut in turn.
-
-    A step is a regular expression, which the `regex` package defines; a Split; a Metaspace; or a
-    pre_tokenizer of a tokenizer.json as a dict, whose expressions are those of Hugging Face.
-
-    parts        the steps as they were given, with the entries of PATTERNS for names
-    steps        the regular expressions, Splits and Metaspaces that they stand for
-    source       the step, or the tuple of steps if there are several
-    name         its name in PATTERNS, or None
-    warning      a remark for the user if the `regex` package does some of the work, or ""
-
-    A search by `regex` may take 10 seconds, and 10 more for each 1,000,000 characters of the text.
-    After that, InputError names the pattern and the text. Invalid bytes are matched as the lone
-    surrogates of `surrogateescape`. Raises InputError for an expression that does not compile, or
-    that matches the empty string.
-
-    >>> Pattern("gpt2").split(b"Hello  world!")
-    [b'Hello', b' ', b' world', b'!']
-    >>> Pattern(r"[a-z]+").split(b"ab12cd")  # text between matches is kept
-    [b'ab', b'12', b'cd']
-    >>> Pattern([r"\d", r"[a-z]+|\d+"]).split(b"ab12")
-    [b'ab', b'1', b'2']
-    """
-
-    def __init__(self, source: PatternSource = "gpt2"):
-        sources = [source] if isinstance(source, PatternStep) else source
-        self.parts = [
-            PATTERNS.get(step, step) if isinstance(step, str) else step for step in sources
-        ]
-        require(self.parts, 'a pattern has no steps: "none" leaves texts whole')
-        self.steps = tuple(itertools.chain.from_iterable(map(_plain_steps, self.parts)))
-        self.source = self.steps[0] if len(self.steps) == 1 else self.steps
-        self.name = PATTERN_NAMES.get(self.steps)
-        self.passes = []
-        runs = itertools.groupby(self.steps, lambda step: isinstance(step, Metaspace))
-        for is_metaspace, run in runs:
-            self.passes += run if is_metaspace else _compile_passes(tuple(run))
-        self.warning = "; ".join(step.warning for step in self.passes if step.warning)
-        if not self.table:
-            # Another pass finds the pieces that the others have cut.
-            self.passes += _compile_passes((PATTERNS["none"],))
-        if self.steps[:3] == _WORD_STEPS:
-            self.passes[:2] = [_WordsPass(self.passes[0].table)]
-
-    def __reduce__(self):
-        return Pattern, (self.parts,)
-
-    def __repr__(self) -> str:
-        return f"Pattern({self.name or self.source!r:.300})"
-
-    @property
-    def table(self) -> ScanTable:
-        """The table of the last pass, which scans the pieces that all others have cut."""
-        return self.passes[-1].table
-
-    @property
-    def cut_arrays(self):
-        """The class of each character, and the pairs of classes between which text may be cut.
-
-        Where the first expression always cuts, the whole pattern does: later steps only add cuts.
-        """
-        first = self.passes[0]
-        has_mark = isinstance(first, Metaspace)
-        table = self.passes[has_mark].table or Pattern("none").table
-        class_of = table.class_of.copy()
-        if has_mark:  # a space is cut like its replacement
-            class_of[0x20] = class_of[ord(first.replacement)]
-        return class_of, table.must_split
-
-    @property
-    def matches_everything(self) -> bool:
-        """Whether every character of every text is in a match."""
-        is_compiled_regex = isinstance(self.source, str) and len(self.passes) == 1
-        table = self.table
-        return is_compiled_regex and bool(_sure_starts(table.next_state, table.accepts).all())
-
-    def apply(self, scan, flat, opening):
-        """Cut a flat text by all passes but the last; `opening` tells how the text begins."""
-        for step in self.passes[:-1]:
-            flat = step.apply(scan, flat, opening)
-            if opening == CONTINUES and isinstance(step, _CutPass):
-                opening = INSIDE  # a block begins where the first Split ends a pretoken
-        return flat
-
-    def split(self, data: Text) -> list[bytes]:
-        """Cut a text into pretokens, without the dropped ones."""
-        scan = _new_scan()
-        flat = FlatText.join([_text_bytes(data)], [BOUNDARY])
-        for step in self.passes:
-            flat = step.apply(scan, flat, BOUNDARY)
-        return list(filter(None, flat.parts()))
-
-
-def _compile_splits(steps):
-    """Compile consecutive Splits; as many as possible become one machine."""
-    splits = [step if isinstance(step, Split) else Split(step) for step in steps]
-    passes = [*map(_compile_split, splits)]
-    joined = []
-    while passes:
-        for n in range(len(passes), 0, -1):
-            with contextlib.suppress(Unsupported):
-                joined.append(_join(passes[:n]))
-                break
-        del passes[:n]
-    return tuple(joined)
-
-
-def _join(passes):
-    r"""Make one machine of Splits; raises Unsupported if it would not cut as they do, in turn.
-
-    It is the machine of the last Split, in which the text ends where an earlier one surely cuts.
-    There are two cases for each earlier Split. If two characters always tell whether it cuts
-    between them, it needs no more. But if it drops its matches, it must take whole runs of certain
-    characters: each piece of a dropped run is dropped. Otherwise, as for \d{1,3}, its expression
-    becomes an alternative of the last one. It must take such runs, and no later Split may match a
-    part of them.
-    """
-    *others, last = passes
-    if not others:
-        return last
-    expressions = []
-    for k, (table, split, _) in enumerate(others, 1):
-        later = [cut_pass.table for cut_pass in passes[k:]]
-        if not (table and all(later) and table.accepts[1:].all()):
-            raise Unsupported
-        starts = table.next_state[0, :-1] >= 0  # the classes with which a match may begin
-        takes_runs = table.must_split[starts[:, None] != starts].all()
-        splits_after = _splits_after(table.next_state, table.accepts)
-        two_decide = all((contexts == contexts[0]).all() for contexts in splits_after)
-        if two_decide:
-            may_join = takes_runs or not len(table.dropped)
-        else:
-            expressions.append(split.pieces)
-            run = starts[table.class_of]
-            may_join = takes_runs and all(_leaves_whole(after, run) for after in later)
-        if not may_join:
-            raise Unsupported
-    expressions.append(last.split.pieces)
-    table = _compile_pattern("|".join(expressions), passes)
-    return _CutPass(table, last.split)
-
-
-def _leaves_whole(table, characters):
-    """Check that no text of these characters, bool[0x110000], contains a match."""
-    classes = np.unique(table.class_of[characters])
-    next_state = table.next_state[:, classes].tolist()
-    states = [0]  # the states that the text reaches, one after another
-    for state in states:
-        states += {*next_state[state]} - {-1, *states}
-    return not table.accepts[states[1:]].any()
-
-
-def _compile_split(split):
-    """Compile a Split to a table if possible; the `regex` package must accept its expression."""
-    _compile_regex(split.regex)
-    shown = split.regex[:200]
-    try:
-        table = _compile_pattern(split.pieces)
-    except Unsupported as error:
-        require(
-            split.behavior not in ("removed", "contiguous"),
-            f"a Split that is {split.behavior} by {shown!r} is not supported: {error}",
-        )
-        warning = "the pattern is left to the `regex` package, which is some 50 times slower"
-        return _CutPass(None, split, f"{warning}: {error}")
-    if split.behavior == "removed":
-        sure_starts = _sure_starts(table.next_state, table.accepts)
-        starts = table.next_state[0] >= 0
-        require(
-            np.array_equal(starts, sure_starts),
-            f"a Split that removes {shown!r} is not supported: a single character must decide",
-        )
-        table = table._replace(dropped=starts[:-1] ^ split.invert)
-    return _CutPass(table, split)
-
-
-SOURCE_HASH = _source_digest(__name__)  # at import, since the file may change later
-
-
-@functools.lru_cache(maxsize=64)
-def _compile_passes(steps):
-    """Compile consecutive Splits; the table of a named pattern is cached on the disk.
-
-    The file is ignored if it is damaged, as its checksums tell, or if other versions wrote it.
-    """
-    name = PATTERN_NAMES.get(steps)
-    if not name:
-        return _compile_splits(steps)
-    folder = os.environ.get("NUMBA_CACHE_DIR") or Path(__file__).with_name("__pycache__")
-    path = Path(folder, f"pattern.{name}.npz")
-    versions = repr((steps, regex.__version__, SOURCE_HASH))
-    # A damaged file may raise any exception.
-    with contextlib.suppress(Exception), np.load(path) as saved:
-        if saved["versions"] == versions:
-            return (_CutPass(ScanTable(*map(saved.__getitem__, ScanTable._fields))),)
-    passes = _compile_splits(steps)
-    with contextlib.suppress(OSError, InputError), atomic_write(path) as file:
-        np.savez(file, versions=versions, **passes[0].table._asdict())
-    return passes
-
-
 # ─── Scanning ─────────────────────────────────────────────────────────────────────────────────────
 #
 # Flat text -> the ends of its pretokens. A flat text is any number of texts in one array of bytes.
@@ -2609,6 +2451,16 @@ class FlatText(NamedTuple):
         ends = [-1, *self.ends().tolist()]
         bounds = itertools.pairwise(ends)
         return [data[before + 1 : end] for before, end in bounds]
+
+    def changed(self, change):
+        """Make a new flat text of the pieces, strings, into which a function makes each text."""
+        parts = []
+        meanings = []
+        for data, meaning in zip(self.parts(), self.meanings.tolist(), strict=True):
+            pieces = change(data.decode("utf-8", "surrogateescape"))
+            parts += [piece.encode("utf-8", "surrogateescape") for piece in pieces]
+            meanings += [INSIDE] * (len(pieces) - 1) + [meaning]
+        return FlatText.join(parts, meanings)
 
     def rewritten(self, write, *arguments):
         """Make a new flat text by `write`.
@@ -2742,6 +2594,13 @@ class Scan(NamedTuple):
 def _new_scan():
     lanes = np.empty((LANES, ENDS + 2 * MAX_ENDS), i64)
     return Scan(lanes, np.zeros(LANES * MARK_ROW, u8))
+
+
+def _thread_scan():
+    """Return the Scan of this thread, for kernels that end before another one begins."""
+    if not hasattr(_THREAD, "scan"):
+        _THREAD.scan = _new_scan()
+    return _THREAD.scan
 
 
 @inline_kernel
@@ -3170,20 +3029,6 @@ def _special_at(text, position, special):
 
 
 @inner_kernel
-def _find_byte(text, position, stop, byte):
-    """Find the first such byte at or after a position, or `stop`: compare 64 bytes together."""
-    while position + 64 <= stop:
-        from_byte = bytes_from(text, position, u8(byte))
-        equal = from_byte & ~bytes_from(text, position, u8(byte + 1))
-        if equal:
-            return position + i64(lowest_bit(equal))
-        position += 64
-    while position < stop and text[position] != byte:
-        position += 1
-    return position
-
-
-@inner_kernel
 def _next_special(text, position, special):
     """Find the first special token at or after a position; returns its start, or the text's end."""
     leads = special.leads
@@ -3302,11 +3147,11 @@ def _find_cut(text, start, stop, class_of, must_split, special):
 # one step after another, and a kernel maps all other characters by a table. Every other step is a
 # _TextPass, a Python function of a whole text.
 #
-# Each pass has `changes`, which tell where a text may be cut into pieces that are normalized on
-# their own; see Normalizer.cut_arrays. They have an entry for each character that the pass may
-# change, remove or join with others: code point -> the text that it becomes if its neighbours stay;
-# or "" if that depends on the text around it. All other characters stay, and a text may be cut
-# beside them. None: there is no such promise.
+# The `changes` of a pass tell where a text may be cut into pieces that are normalized on their own;
+# see `_cut_arrays`. They have an entry for each character that the pass may change, remove or join
+# with others: code point -> the text that it becomes if its neighbours stay; or "" if that depends
+# on the text around it. All other characters stay, and a text may be cut beside them. None: there
+# is no such promise.
 
 
 class _CharacterStep(NamedTuple):
@@ -3492,10 +3337,12 @@ def _map_characters(text, runs, changed, changed_ends, table):
 class _MapPass:
     """Change characters by several steps at once."""
 
+    table = None
+
     def __init__(self, steps):
         changes, joined = _composed(steps)
         self.steps = steps
-        self.table = _character_map(changes, joined)
+        self.map = _character_map(changes, joined)
         self.maps = bool(changes)  # any character outside of the runs
         self.changes = changes | dict.fromkeys(map(ord, joined), "")
         self.changes_invalid = SURROGATE_ESCAPE in self.changes
@@ -3513,7 +3360,7 @@ class _MapPass:
 
     def _write(self, text, scanned, meanings):
         """Write the fields of a flat text anew, as a kernel does for FlatText.rewritten."""
-        runs, joined = _find_joined(text, self.table)
+        runs, joined = _find_joined(text, self.map)
         if not self.maps and len(runs) == 1:
             return text, meanings
         changed = joined.tobytes().decode("utf-8", "surrogateescape")
@@ -3521,7 +3368,7 @@ class _MapPass:
             changed = step.change(changed) if step.change else changed.translate(step.changes)
         changed = _with_padding(changed.encode("utf-8", "surrogateescape"))
         ends = np.flatnonzero(changed == END)
-        return _map_characters(text, runs, changed, ends, self.table), meanings
+        return _map_characters(text, runs, changed, ends, self.map), meanings
 
     def apply_to_text(self, text):
         """Change one text as `apply` does; None if characters may change with their neighbours."""
@@ -3538,28 +3385,22 @@ class _TextPass(NamedTuple):
     """Change texts as a whole."""
 
     change: Callable = None  # text -> text; None: only the prefix is added
-    prefix: bytes = b""  # for each text that begins here and is not empty
-    changes: Mapping = None  # see above
+    prefix: str = ""  # for each text that begins here and is not empty
+    changes: Mapping = None
+    table = None
 
     def apply(self, flat, opening):
         """Change the texts between ENDs."""
-        parts = []
-        for k, data in enumerate(flat.parts()):
-            goes_on = k == 0 and opening == CONTINUES  # a block may begin inside a text
-            if self.change:
-                before = "." * goes_on  # so no step takes the start for that of a text
-                text = self.change(before + data.decode("utf-8", "surrogateescape"))
-                data = text[len(before) :].encode("utf-8", "surrogateescape")
-            if data and not goes_on:
-                data = self.prefix + data
-            parts.append(data)
-        return FlatText.join(parts, flat.meanings)
+        openings = itertools.chain([opening], itertools.repeat(INSIDE))
+        return flat.changed(lambda text: [self.apply_to_text(text, next(openings))])
 
-    def apply_to_text(self, text):
-        """Change one text as `apply` does."""
+    def apply_to_text(self, text, opening=BOUNDARY):
+        """Change one text."""
+        goes_on = opening == CONTINUES  # a block may begin inside a text
         if self.change:
-            text = self.change(text)
-        return self.prefix.decode() + text if text else text
+            before = "." * goes_on  # so no step takes the start for that of a text
+            text = self.change(before + text)[len(before) :]
+        return self.prefix + text if text and not goes_on else text
 
 
 def _uniform_step(source, text=""):
@@ -3713,7 +3554,7 @@ def _sentencepiece_passes(charsmap, symbols, prefix, squeezes, escapes):
 
     An invalid byte becomes U+FFFD.
     """
-    space = b" " * prefix
+    space = " " * prefix
 
     def squeeze(text):
         squeezed = re.sub("  +", " ", text.strip(" "))
@@ -3758,6 +3599,9 @@ def _bert_steps(clean_text, handle_chinese_chars, strip_accents, lowercase):
         yield _uniform_step(r"(?![\u1885\u1886])[\p{Mn}\u1734]")  # the accents of Unicode in 2015
     if lowercase:
         yield _lowercase_step()
+
+
+_STRIP = {"type": "Replace", "pattern": {"Regex": r"\A +| +\z"}, "content": ""}
 
 
 def _replace_passes(pattern, content):
@@ -3812,7 +3656,7 @@ _NORMALIZERS = {
     "Strip": _strip_passes,
     "StripAccents": lambda: [_uniform_step(r"\p{M}")],
     "Replace": _replace_passes,
-    "Prepend": lambda prepend: [_TextPass(prefix=prepend.encode(), changes={})],
+    "Prepend": lambda prepend: [_TextPass(prefix=prepend, changes={})],
     "BertNormalizer": _bert_steps,
     "Nmt": lambda: [
         _uniform_step(r"[\x01-\x08\x0b\x0e-\x1f\x7f\x8f\x9f]"),
@@ -3834,66 +3678,6 @@ def _normalizer_passes(steps):
     for by_character, run in runs:
         passes += [_MapPass([*run])] if by_character else run
     return passes
-
-
-class Normalizer:
-    """Change text before it is cut into pretokens, by the steps of a tokenizer.json.
-
-    NFC, NFD, NFKC, NFKD, Lowercase, Strip, StripAccents, Replace, Prepend, BertNormalizer, Nmt,
-    Precompiled and Sequence do the same as in the `tokenizers` package, separately for each piece
-    of text between special tokens. Only characters that are newer than the tables of that package
-    may differ; some of them date from 2015. Invalid bytes stay unchanged. Raises InputError for
-    other steps.
-
-    >>> steps = [{"type": "NFD"}, {"type": "StripAccents"}, {"type": "Lowercase"}]
-    >>> Normalizer(steps).normalize("Élan".encode())
-    b'elan'
-    """
-
-    def __init__(self, steps: Sequence[dict] = ()):
-        self.steps = tuple(steps)
-        self.passes = _normalizer_passes(json.dumps(self.steps))
-
-    def __reduce__(self):
-        return Normalizer, (self.steps,)
-
-    def __bool__(self) -> bool:
-        return bool(self.passes)
-
-    def apply(self, flat, opening):
-        """Normalize the texts between the ENDs of a flat text."""
-        for step in self.passes:
-            flat = step.apply(flat, opening)
-        return flat
-
-    def normalize(self, data: bytes) -> bytes:
-        """Normalize one text."""
-        flat = FlatText.join([data], [BOUNDARY])
-        return self.apply(flat, BOUNDARY).parts()[0]
-
-    def cut_arrays(self, pattern):
-        """Make the arrays that tell where text may be cut before it is normalized.
-
-        They are like those of Pattern.cut_arrays, but with three more classes: the characters that
-        a step may change, the newline and the space. A text may be cut between a character that no
-        step changes and a newline or a space, if the pattern must split the normalized text there.
-        """
-        if not self:
-            return pattern.cut_arrays
-        changes = [step.changes for step in self.passes]
-        if None in changes:
-            return Pattern("none").cut_arrays
-        class_of, must_split = pattern.cut_arrays
-        n = len(must_split)
-        classes = class_of.copy()
-        classes[[*itertools.chain(*changes)]] = n  # a class that never splits
-        splits = np.pad(np.zeros_like(must_split), (0, 3))
-        for k, char in enumerate("\n ", n + 1):
-            classes[ord(char)] = k
-            changed = functools.reduce(str.translate, changes, char)
-            if len(changed) == 1:
-                splits[:n, k] = must_split[:, class_of[ord(changed)]]
-        return classes, splits
 
 
 _BERT = {
@@ -3924,17 +3708,377 @@ def _named_normalizer(normalizer):
 
 # ─── Pretokenizing ────────────────────────────────────────────────────────────────────────────────
 #
-# Texts -> one flat text, which is then scanned with the table of the last step of the pattern:
+# Texts -> one flat text, which is then scanned with the table of the last step of the pattern. On
+# its way it goes through a list of *passes*, and each makes another flat text:
 #
-#     texts  ->  special tokens  ->  normalizer  ->  special tokens     ->  steps  ->  scan
-#                become END                          of normalized text    write END
-#                                                    become END            between pretokens
+#     special tokens   the normalizer   special tokens of normalized text   steps, but the last
+#
+# A pass has
+#
+#     apply(flat, opening)    -> the new flat text; `opening` tells how the first text begins
+#     apply_to_text(text)     -> the same for one str, or None if Python cannot do it: for a short
+#                             text that takes less time than the call of a kernel
+#     table                   the ScanTable that cuts text, or None
+#     changes                 for the others: the characters that it changes; see Normalizing
 #
 # A long text is first cut into parts, which have the same pretokens as the whole.
 
 MAX_PART_BYTES = 1 << 28  # text without a position where it can be cut
 WINDOW_BYTES = 1 << 16  # the first text that is searched for a cut
 PAIR_BYTES = 8  # two characters in UTF-8, which decide whether a pretoken ends between them
+
+
+def _run(passes, flat, opening):
+    """Apply passes to a flat text, one after another."""
+    for step in passes:
+        flat = step.apply(flat, opening)
+        if opening == CONTINUES and isinstance(step, _CutPass):
+            opening = INSIDE  # a block begins where the first Split ends a pretoken
+    return flat
+
+
+def _cut_arrays(passes):
+    """Make the arrays that tell where a text may be cut before the passes.
+
+    They are the class of each character, and the pairs of classes between which text may be cut.
+    Where the first table always cuts, all passes do: later ones only add cuts. Passes before it add
+    three classes: the characters that they may change, the newline and the space. A text may be cut
+    after a character that none of them changes, before a newline or a space or, if the passes join
+    no characters, another such one, if the table must split the changed text there.
+    """
+    changes = []
+    for step in passes:
+        if step.table or step.changes is None:
+            break
+        changes.append(step.changes)
+    table = step.table or Pattern("none").table
+    class_of = table.class_of
+    must_split = table.must_split
+    if not any(changes):
+        return class_of, must_split
+    n = len(must_split)
+    classes = class_of.copy()
+    classes[[*itertools.chain(*changes)]] = n  # a class that never splits
+    # without joined characters, all that the passes do not change stay as they are
+    stay = not any("" in change.values() for change in changes)
+    splits = np.pad(must_split & stay, (0, 3))
+    for k, char in enumerate("\n ", n + 1):
+        classes[ord(char)] = k
+        changed = functools.reduce(str.translate, changes, char)
+        if len(changed) == 1:
+            splits[:n, k] = must_split[:, class_of[ord(changed)]]
+    return classes, splits
+
+
+class _SpecialPass(NamedTuple):
+    """Write END over special tokens."""
+
+    special: _SpecialTable
+    expression: str  # that finds them; or "", if they are normalized
+    changes: Mapping | None
+    table = None
+
+    def apply(self, flat, opening):
+        """Find the tokens."""
+        return flat.rewritten(_cut_at_special, self.special)
+
+    def apply_to_text(self, text):
+        """Return a text that has no token."""
+        return None if re.search(self.expression, text) else text
+
+
+_NO_SPECIAL = _SpecialPass(_special_table({}, {}), "", {})
+
+
+def _special_passes(ids, added_tokens, normalizer=None):
+    """Make the pass that finds special tokens, perhaps in normalized text; none without tokens."""
+    if ids:
+        special = _special_table(ids, added_tokens, normalizer)
+        # a text is never cut if some tokens are found only after it is normalized
+        yield _SpecialPass(special, *(("", None) if normalizer else (_any_of(ids), {})))
+
+
+_WORD_STEPS = (Split(r"\s", "removed"), *_metaspace_steps(MARK))
+_WHITE_SPACE = regex.compile(r"\s+")
+
+
+class _SpacesPass(NamedTuple):
+    """Do a Metaspace; or the first two of _WORD_STEPS, since the third can cut at the marks."""
+
+    step: Metaspace
+    table: ScanTable | None = None  # of a Split that removes white space
+    warning = ""
+
+    @property
+    def changes(self):
+        return {0x20: self.step.replacement}
+
+    def apply(self, flat, opening):
+        """Replace spaces, and put the mark before pretokens as the scheme says."""
+        mark = _with_padding(self.step.replacement.encode())
+        scheme = PREPEND_SCHEMES.index(self.step.prepend_scheme)
+        if self.table:
+            opening = INSIDE
+        table = self.table or Pattern("none").table
+        return flat.rewritten(_write_spaces, mark, scheme, opening, table)
+
+    def apply_to_text(self, text):
+        """Change one text."""
+        mark, scheme = self.step
+        if self.table:
+            words = _WHITE_SPACE.split(text)
+            return "".join([mark + word.removeprefix(mark) for word in words if word])
+        text = text.replace(" ", mark)
+        return mark + text.removeprefix(mark) if text and scheme != "never" else text
+
+
+class _CutPass(NamedTuple):
+    """Do some Splits of a Pattern, by a table or, without one, by `regex`."""
+
+    table: ScanTable | None
+    split: Split = None  # the last of them
+    warning: str = ""
+    changes = None
+
+    def apply_to_text(self, text):
+        """Return None: one text becomes several."""
+
+    def apply(self, flat, opening):
+        """Write END between pretokens."""
+        if self.table:
+            return flat.rewritten(_write_cuts, self.table, *_thread_scan())
+        return flat.changed(self._cut)
+
+    def _cut(self, text):
+        """Cut a text where matches of the expression begin or end, as the behavior says."""
+        borders = {0, len(text)}
+        is_end = self.split.joins_before
+        sides = slice(None) if self.split.behavior == "isolated" else slice(is_end, is_end + 1)
+        position = 0
+        end = 0  # of the last match; an empty match is ignored there, as in Oniguruma
+        search = regex.compile(self.split.regex).search
+        with _time_limit(self.split.regex, text) as seconds:
+            while position < len(text) and (match := search(text, position, timeout=seconds)):
+                if match[0] or match.end() > end:
+                    borders.update(match.span()[sides])
+                end = match.end()
+                position = end + (not match[0])
+        return [text[start:stop] for start, stop in itertools.pairwise(sorted(borders))] or [text]
+
+
+def _compile_splits(steps):
+    """Compile consecutive Splits; as many as possible become one machine."""
+    splits = [step if isinstance(step, Split) else Split(step) for step in steps]
+    passes = [*map(_compile_split, splits)]
+    joined = []
+    while passes:
+        for n in range(len(passes), 0, -1):
+            with contextlib.suppress(Unsupported):
+                joined.append(_join(passes[:n]))
+                break
+        del passes[:n]
+    return tuple(joined)
+
+
+def _join(passes):
+    r"""Make one machine of Splits; raises Unsupported if it would not cut as they do, in turn.
+
+    It is the machine of the last Split, in which the text ends where an earlier one surely cuts.
+    There are two cases for each earlier Split. If two characters always tell whether it cuts
+    between them, it needs no more. But if it drops its matches, it must take whole runs of certain
+    characters: each piece of a dropped run is dropped. Otherwise, as for \d{1,3}, its expression
+    becomes an alternative of the last one. It must take such runs, and no later Split may match a
+    part of them.
+    """
+    *others, last = passes
+    if not others:
+        return last
+    expressions = []
+    for k, (table, split, _) in enumerate(others, 1):
+        later = [cut_pass.table for cut_pass in passes[k:]]
+        if not (table and all(later) and table.accepts[1:].all()):
+            raise Unsupported
+        starts = table.next_state[0, :-1] >= 0  # the classes with which a match may begin
+        takes_runs = table.must_split[starts[:, None] != starts].all()
+        splits_after = _splits_after(table.next_state, table.accepts)
+        two_decide = all((contexts == contexts[0]).all() for contexts in splits_after)
+        if two_decide:
+            may_join = takes_runs or not len(table.dropped)
+        else:
+            expressions.append(split.pieces)
+            run = starts[table.class_of]
+            may_join = takes_runs and all(_leaves_whole(after, run) for after in later)
+        if not may_join:
+            raise Unsupported
+    expressions.append(last.split.pieces)
+    table = _compile_pattern("|".join(expressions), passes)
+    return _CutPass(table, last.split)
+
+
+def _leaves_whole(table, characters):
+    """Check that no text of these characters, bool[0x110000], contains a match."""
+    classes = np.unique(table.class_of[characters])
+    next_state = table.next_state[:, classes].tolist()
+    states = [0]  # the states that the text reaches, one after another
+    for state in states:
+        states += {*next_state[state]} - {-1, *states}
+    return not table.accepts[states[1:]].any()
+
+
+def _compile_split(split):
+    """Compile a Split to a table if possible; the `regex` package must accept its expression."""
+    _compile_regex(split.regex)
+    shown = split.regex[:200]
+    try:
+        table = _compile_pattern(split.pieces)
+    except Unsupported as error:
+        require(
+            split.behavior not in ("removed", "contiguous"),
+            f"a Split that is {split.behavior} by {shown!r} is not supported: {error}",
+        )
+        warning = "the pattern is left to the `regex` package, which is some 50 times slower"
+        return _CutPass(None, split, f"{warning}: {error}")
+    if split.behavior == "removed":
+        sure_starts = _sure_starts(table.next_state, table.accepts)
+        starts = table.next_state[0] >= 0
+        require(
+            np.array_equal(starts, sure_starts),
+            f"a Split that removes {shown!r} is not supported: a single character must decide",
+        )
+        table = table._replace(dropped=starts[:-1] ^ split.invert)
+    return _CutPass(table, split)
+
+
+SOURCE_HASH = _source_digest(__name__)  # at import, since the file may change later
+
+
+@functools.lru_cache(maxsize=64)
+def _compile_passes(steps):
+    """Compile consecutive Splits; the table of a named pattern is cached on the disk.
+
+    The file is ignored if it is damaged, as its checksums tell, or if other versions wrote it.
+    """
+    name = PATTERN_NAMES.get(steps)
+    if not name:
+        return _compile_splits(steps)
+    folder = os.environ.get("NUMBA_CACHE_DIR") or Path(__file__).with_name("__pycache__")
+    path = Path(folder, f"pattern.{name}.npz")
+    versions = repr((steps, regex.__version__, SOURCE_HASH))
+    # A damaged file may raise any exception.
+    with contextlib.suppress(Exception), np.load(path) as saved:
+        if saved["versions"] == versions:
+            return (_CutPass(ScanTable(*map(saved.__getitem__, ScanTable._fields))),)
+    passes = _compile_splits(steps)
+    with contextlib.suppress(OSError, InputError), atomic_write(path) as file:
+        np.savez(file, versions=versions, **passes[0].table._asdict())
+    return passes
+
+
+class Pattern:
+    r"""A pretokenizing pattern: a name in PATTERNS, or steps that cut in turn.
+
+    A step is a regular expression, which the `regex` package defines; a Split; a Metaspace; or a
+    pre_tokenizer of a tokenizer.json as a dict, whose expressions are those of Hugging Face.
+
+    parts        the steps as they were given, with the entries of PATTERNS for names
+    steps        the regular expressions, Splits and Metaspaces that they stand for
+    source       the step, or the tuple of steps if there are several
+    name         its name in PATTERNS, or None
+    warning      a remark for the user if the `regex` package does some of the work, or ""
+
+    A search by `regex` may take 10 seconds, and 10 more for each 1,000,000 characters of the text.
+    After that, InputError names the pattern and the text. Invalid bytes are matched as the lone
+    surrogates of `surrogateescape`. Raises InputError for an expression that does not compile, or
+    that matches the empty string.
+
+    >>> Pattern("gpt2").split(b"Hello  world!")
+    [b'Hello', b' ', b' world', b'!']
+    >>> Pattern(r"[a-z]+").split(b"ab12cd")  # text between matches is kept
+    [b'ab', b'12', b'cd']
+    >>> Pattern([r"\d", r"[a-z]+|\d+"]).split(b"ab12")
+    [b'ab', b'1', b'2']
+    """
+
+    def __init__(self, source: PatternSource = "gpt2"):
+        sources = [source] if isinstance(source, PatternStep) else source
+        self.parts = [
+            PATTERNS.get(step, step) if isinstance(step, str) else step for step in sources
+        ]
+        require(self.parts, 'a pattern has no steps: "none" leaves texts whole')
+        self.steps = tuple(itertools.chain.from_iterable(map(_plain_steps, self.parts)))
+        self.source = self.steps[0] if len(self.steps) == 1 else self.steps
+        self.name = PATTERN_NAMES.get(self.steps)
+        self.passes = []
+        runs = itertools.groupby(self.steps, lambda step: isinstance(step, Metaspace))
+        for is_metaspace, run in runs:
+            self.passes += map(_SpacesPass, run) if is_metaspace else _compile_passes(tuple(run))
+        self.warning = "; ".join(step.warning for step in self.passes if step.warning)
+        if not self.table:
+            # Another pass finds the pieces that the others have cut.
+            self.passes += _compile_passes((PATTERNS["none"],))
+        if self.steps[:3] == _WORD_STEPS:
+            self.passes[:2] = [_SpacesPass(Metaspace(), self.passes[0].table)]
+
+    def __reduce__(self):
+        return Pattern, (self.parts,)
+
+    def __repr__(self) -> str:
+        return f"Pattern({self.name or self.source!r:.300})"
+
+    @property
+    def table(self) -> ScanTable:
+        """The table of the last pass, which scans the pieces that all others have cut."""
+        return self.passes[-1].table
+
+    @property
+    def matches_everything(self) -> bool:
+        """Whether every character of every text is in a match."""
+        is_compiled_regex = isinstance(self.source, str) and len(self.passes) == 1
+        table = self.table
+        return is_compiled_regex and bool(_sure_starts(table.next_state, table.accepts).all())
+
+    def split(self, data: Text) -> list[bytes]:
+        """Cut a text into pretokens, without the dropped ones."""
+        flat = FlatText.join([_text_bytes(data)], [BOUNDARY])
+        return list(filter(None, _run(self.passes, flat, BOUNDARY).parts()))
+
+
+class Normalizer:
+    """Change text before it is cut into pretokens, by the steps of a tokenizer.json.
+
+    NFC, NFD, NFKC, NFKD, Lowercase, Strip, StripAccents, Replace, Prepend, BertNormalizer, Nmt,
+    Precompiled and Sequence do the same as in the `tokenizers` package, separately for each piece
+    of text between special tokens. Only characters that are newer than the tables of that package
+    may differ; some of them date from 2015. Invalid bytes stay unchanged. Raises InputError for
+    other steps.
+
+    >>> steps = [{"type": "NFD"}, {"type": "StripAccents"}, {"type": "Lowercase"}]
+    >>> Normalizer(steps).normalize("Élan".encode())
+    b'elan'
+    """
+
+    def __init__(self, steps: Sequence[dict] = ()):
+        self.steps = tuple(steps)
+        self.passes = _normalizer_passes(json.dumps(self.steps))
+
+    def __reduce__(self):
+        return Normalizer, (self.steps,)
+
+    def __bool__(self) -> bool:
+        return bool(self.passes)
+
+    def apply(self, flat, opening):
+        """Normalize the texts between the ENDs of a flat text."""
+        return _run(self.passes, flat, opening)
+
+    def normalize(self, data: bytes) -> bytes:
+        """Normalize one text."""
+        flat = FlatText.join([data], [BOUNDARY])
+        return self.apply(flat, BOUNDARY).parts()[0]
+
+    def cut_arrays(self, pattern):
+        """Make the arrays that tell where text may be cut before it is normalized."""
+        return _cut_arrays([*self.passes, *pattern.passes])
 
 
 class Pretokenizer:
@@ -3944,7 +4088,7 @@ class Pretokenizer:
     they are found, if not in the plain way. The text between them is normalized.
 
     >>> pretokenizer = Pretokenizer(Pattern([Metaspace("_"), "_[^_]*"]), {"<|end|>": 7})
-    >>> flat, original = pretokenizer.apply(_new_scan(), [b"a b<|end|>"])
+    >>> flat, original = pretokenizer.apply([b"a b<|end|>"])
     >>> flat.parts(), flat.meanings.tolist(), original.parts()
     ([b'_a_b', b''], [7, -2], [b'a b', b''])
     """
@@ -3952,26 +4096,27 @@ class Pretokenizer:
     def __init__(
         self, pattern, special_tokens=(), added_tokens=MappingProxyType({}), normalizer=None
     ):
+        normalizer = normalizer or Normalizer()
         self.pattern = pattern
-        self.normalizer = normalizer or Normalizer()
         self.special_tokens = special_tokens
         self._added_tokens = added_tokens
-        first = dict(special_tokens)
-        second = {
-            token: first.pop(token)
+        plain = dict(special_tokens)
+        normalized = {
+            token: plain.pop(token)
             for token in special_tokens
             if added_tokens.get(token, PLAIN_TOKEN).normalized
         }
-        if not self.normalizer and not first:  # one search is enough
-            first, second = second, first
-        self.special = first and _special_table(first, added_tokens)
-        self.normalized = second and _special_table(second, added_tokens, self.normalizer)
-        # The steps before the search for `last_special`, which a kernel of encoding can do.
-        self._steps = (*self.normalizer.passes, *pattern.passes[:-1])
-        last_special = self.normalized if self._steps else self.special
-        self.last_special = last_special or _special_table({}, {})
-        self._is_simple = not second or (self.normalizer and len(pattern.passes) == 1)
-        self._first_special = _any_of(first)
+        before = [*_special_passes(plain, added_tokens)]
+        after = [*_special_passes(normalized, added_tokens, normalizer)]
+        if not normalizer:
+            before += after
+            after = []
+        self._before = before
+        self._after = [*normalizer.passes, *after, *pattern.passes[:-1]]
+        *passes, last = _NO_SPECIAL, *before, *self._after
+        is_special = isinstance(last, _SpecialPass)
+        self.last_special = (last if is_special else _NO_SPECIAL).special
+        self._of_text = passes[1:] + [last] * (not is_special)
 
     def apply_to_text(self, text):
         """Change one short text as `apply` does, except for `last_special`.
@@ -3979,17 +4124,17 @@ class Pretokenizer:
         Python does that in less time than a call of a kernel takes. Returns None if it cannot.
         """
         data = _text_bytes(text)
-        if not self._steps and self._is_simple:
+        if not self._of_text:
             return data
-        if not self._is_simple or text is data or re.search(self._first_special, text):
+        if text is data:
             return None
-        for step in self._steps:
+        for step in self._of_text:
             text = step.apply_to_text(text)
             if text is None:
                 return None
         return text.encode()
 
-    def apply(self, scan, texts, opening=BOUNDARY):
+    def apply(self, texts, opening=BOUNDARY):
         """Make a flat text of texts, for the last step of the pattern.
 
         opening  how the first text begins: BOUNDARY, or another value if it continues an earlier
@@ -3998,22 +4143,15 @@ class Pretokenizer:
         Returns the flat text, and the flat text before normalization.
         """
         original = FlatText.join(texts, [BOUNDARY] * len(texts))
-        if self.special:  # or the kernel need not be compiled
-            original = original.rewritten(_cut_at_special, self.special)
-        flat = self.normalizer.apply(original, opening)
-        if self.normalized:
-            flat = flat.rewritten(_cut_at_special, self.normalized)
-        return self.pattern.apply(scan, flat, opening), original
+        original = _run(self._before, original, opening)
+        return _run(self._after, original, opening), original
 
     @functools.cached_property
     def _cutting(self):
         """The margin of a window, see `find_cut`, and the last arguments of `_find_cut`."""
-        arrays = self.normalizer.cut_arrays(self.pattern)
-        if self.normalizer and self.normalized:
-            # some special tokens are found only in normalized text: it is never cut
-            arrays = Pattern("none").cut_arrays
         sizes = map(len, map(str.encode, self.special_tokens))
         margin = PAIR_BYTES + max(sizes, default=0)
+        arrays = _cut_arrays([*self._before, *self._after, self.pattern.passes[-1]])
         return margin, *arrays, _special_table(self.special_tokens, self._added_tokens)
 
     @interruptible
@@ -4855,7 +4993,7 @@ def _decode_words(words, metaspace):
     text = _with_padding(np.insert(data, words.offsets[1:], END))
     if metaspace:
         meanings = np.full_like(words.counts, INSIDE)
-        text = metaspace.apply(None, FlatText(text, text, meanings), INSIDE).text
+        text = _SpacesPass(metaspace).apply(FlatText(text, text, meanings), INSIDE).text
     decoded = text[:-PADDING].tobytes().decode("utf-8", "surrogateescape")
     code_points = np.frombuffer(decoded.encode("utf-32-le", "surrogatepass"), "<u4")
     is_end = code_points == 0xDC00 + END
@@ -4873,6 +5011,22 @@ def _split_at_unknown(symbols, offsets, counts, alphabet):
     part_offsets = np.append(n_known[starts], n_known[-1])
     words = np.searchsorted(offsets, starts, "right") - 1
     return Words(symbols[is_known], part_offsets, counts[words], alphabet)
+
+
+def tabulate_counts(counted, title="Pretokens"):
+    """Tabulate the size of a corpus and its counts."""
+    n_bytes = number_of(counted.n_read, "byte")
+    n_documents = number_of(counted.n_documents, "document")
+    rows = [
+        ("read", f"{n_bytes} in {n_documents}"),
+        ("pretokens", f"{counted.n_pretokens:,}, {len(counted.words.counts):,} of them unique"),
+    ]
+    if counted.n_dropped:
+        error = f"{counted.n_dropped:,} pretokens; counts are up to {counted.max_error:,} too small"
+        rows.append(("dropped", error))
+    if counted.n_bad_lines:
+        rows.append(("bad lines", f"{counted.n_bad_lines:,} skipped"))
+    return Table(title, ("what", "value"), rows)
 
 
 class CorpusCounts(NamedTuple):
@@ -5204,7 +5358,6 @@ class WordCounter:
 
     def __init__(self):
         self.table = _new_word_table(1 << 16, 1 << 16)
-        self._scan = _new_scan()
         self._keys = np.empty(4 * KEYS, u64)  # for _word_keys
         self._dropped = np.zeros(0, np.uint16), np.zeros(0, bool)  # for _export_words
         self.special_ids = Counter()
@@ -5216,9 +5369,9 @@ class WordCounter:
 
         A special token ends a document. `opening` is as in Pretokenizer.apply.
         """
-        flat, original = pretokenizer.apply(self._scan, texts, opening)
+        flat, original = pretokenizer.apply(texts, opening)
         table = pretokenizer.pattern.table
-        arguments = table, *self._scan, self._keys, np.ones(1, i64)
+        arguments = table, *_thread_scan(), self._keys, np.ones(1, i64)
         _count_text(self.table, flat.text, flat.scanned, *arguments)
         n_ends = np.array([len(flat.meanings)])  # they were counted, but are no words
         self.add_words(Words(np.array([END]), np.array([0, 1]), -n_ends))
@@ -5450,7 +5603,7 @@ def load_counts(path: PathName) -> tuple[CorpusCounts, dict]:
 
 # The bytes in the order in which GPT-2 displays them and Hugging Face numbers them: first those
 # with a visible character in Latin-1, then the others.
-BYTE_ORDER = sorted(range(256), key=lambda byte: byte == 0x20 or not chr(byte).isprintable())
+BYTE_ORDER = sorted(range(256), key=lambda number: number == 0x20 or not chr(number).isprintable())
 
 WORD_END = -1  # in cells, between two words
 INTERIOR = -2  # in cells, inside a symbol of three cells or more, not at its ends
@@ -6576,33 +6729,6 @@ def gpt2_name(token):
     return token.decode("latin-1").translate(_BYTES_TO_UNICODE)
 
 
-_SEEN = str.maketrans({" ": "␣", "\n": "↵", "\t": "→"})
-
-
-def readable(token):
-    r"""Write a token with visible spaces; control characters and invalid bytes become codes.
-
-    >>> print(readable("é one\n".encode()), readable(b"\xe4\xb8"), readable(b"\x1b"))
-    é␣one↵ <E4><B8> <1B>
-    >>> print(readable("\u202e".encode()))
-    <U+202E>
-    """
-    text = "".join(map(_printable, token.decode("utf-8", "surrogateescape").translate(_SEEN)))
-    if unicodedata.category(text[:1] or " ") == "Mn":
-        text = "◌" + text  # a mark would be drawn over the character before it
-    return text
-
-
-def _printable(char):
-    """Write a character that is not printable as a code, such as <1B>."""
-    if char.isprintable():
-        return char
-    code = ord(char)
-    if "\udc80" <= char <= "\udcff":
-        code &= 0xFF  # an invalid byte, which `surrogateescape` has made a lone surrogate
-    return f"<{code:02X}>" if code < 256 else f"<U+{code:04X}>"
-
-
 def _read_names(names, alphabet="bytes"):
     """Read the names of tokens, which are UTF-8 or have one character for each byte."""
     if alphabet == "characters":
@@ -6637,6 +6763,21 @@ _POST_PROCESSORS = dict.fromkeys(
     ("BertProcessing", "RobertaProcessing"), lambda cls, sep, **_: ([cls[1]], [sep[1]])
 )
 _POST_PROCESSORS["TemplateProcessing"] = _template_sides
+
+
+# the names of the tokens for the bytes of unknown characters
+_FALLBACK_TOKENS = [f"<0x{b:02X}>".encode() for b in range(256)]
+
+
+def fallback_tokens(model):
+    """Return the tokens that stand for unknown characters."""
+    tokens = set()
+    if model.alphabet == "characters":
+        if model.byte_fallback:
+            tokens.update(_FALLBACK_TOKENS)
+        if model.unk_token:
+            tokens.add(model.unk_token.encode())
+    return tokens
 
 
 @dataclasses.dataclass(repr=False)
@@ -7045,8 +7186,6 @@ ANY_PAIR = -1
 # the longest word that is merged by comparing all its pairs, in letters; a heap merges longer ones
 MAX_LINEAR_MERGE = 48
 SHORT_BYTES = 1 << 12  # of a text that one call of a kernel encodes
-# the names of the tokens for the bytes of unknown characters
-_FALLBACK_TOKENS = [f"<0x{b:02X}>".encode() for b in range(256)]
 CACHE_ENTRIES = 1 << 14  # entries of a new cache; a larger table than the words need is slower
 MAX_CACHE_ENTRIES = 1 << 20  # of the cache of each thread
 MAX_CACHED_BYTES = 1 << 12  # of a word; longer words take too much space
@@ -7094,17 +7233,6 @@ def make_token_bytes(vocab):
     starts[ids] = np.cumsum(lengths) - lengths
     sizes[ids] = lengths
     return TokenBytes(_with_padding(b"".join(vocab.values())), starts, sizes)
-
-
-def fallback_tokens(model):
-    """Return the tokens that stand for unknown characters."""
-    tokens = set()
-    if model.alphabet == "characters":
-        if model.byte_fallback:
-            tokens.update(_FALLBACK_TOKENS)
-        if model.unk_token:
-            tokens.add(model.unk_token.encode())
-    return tokens
 
 
 def _letter_table(letters, n):
@@ -7741,6 +7869,51 @@ def _joins_unknown(model, tokens):
 @inline_kernel
 def begin_nothing(text, start, is_new, tables, memory, ids, at):
     """Do nothing: in most kinds of models, the ids of a word depend on no word before it."""
+
+
+class Kind(NamedTuple):
+    """The functions of a kind of model; the last four are optional.
+
+    tables(model)      makes a struct of all that the kernels need. A kind with `sample` also takes
+                       `samples`; True asks for the tables of `sample`
+    tables_type        the class of the struct; Numba chooses the kernels by it
+    segment(text, start, size, tables, memory, ids, at)
+                       a kernel. It writes the ids of the word text[start : start + size], uint8, to
+                       ids[at :], uint32, where there is room for an id for each byte. Returns their
+                       number n, or -1 if some letter has no id, or UNCACHED - n if the ids depend
+                       on the words before, so that no other word may get them from the cache
+    write(model)       makes the "model" object of a tokenizer.json, whose "type" is the name of the
+                       kind
+    read(data, added, alphabet)
+                       returns fields of Model from that object, the texts of added tokens, and
+                       "bytes" or "characters"
+    sample(text, start, size, tables, alpha, state, ids, at)
+                       a kernel as `segment`, but at random; `state` is uint64[…] for `_random`
+    exact_pattern(model)
+                       returns a pattern that cuts only where no token crosses the cut
+    memory()           makes the argument `memory`, which each thread has; by default space for
+                       any use within one word, uint64[MAX_LINEAR_MERGE]
+    begin_text(text, start, is_new, tables, memory, ids, at)
+                       a kernel for models whose words depend on those before them. It is called
+                       where a text begins, and after a special token, at text[start] and ids[at].
+                       If an earlier text goes on there, `is_new` is False
+
+    >>> KINDS["wordlevel"].write(Model({0: b"a"}, None, kind="wordlevel", alphabet="characters"))
+    {'type': 'WordLevel', 'unk_token': '<unk>', 'vocab': {'a': 0}}
+    """
+
+    tables: Callable
+    tables_type: type
+    segment: Callable
+    write: Callable
+    read: Callable
+    sample: Callable | None = None
+    exact_pattern: Callable | None = None
+    memory: Callable = functools.partial(np.empty, MAX_LINEAR_MERGE, u64)
+    begin_text: Callable = begin_nothing
+
+
+KINDS = {}  # name -> Kind; the section Kinds fills it
 
 
 def _kernel_of_kind(name):
@@ -8890,6 +9063,131 @@ def segment_unigram(text, start, size, tables, memory, ids, at):
     return n if is_sure else UNCACHED - n
 
 
+# ─── Decoding ─────────────────────────────────────────────────────────────────────────────────────
+#
+# A decoder gives each token two texts: one as the first token of a text, and one as a later token.
+
+# Rust reads a plus sign in a number, too.
+_BYTE_TOKEN = re.compile(r"\A<0x([+\dA-Fa-f][\dA-Fa-f])>\Z", re.ASCII)
+
+
+_CLEANUP = {
+    " .": ".",
+    " ?": "?",
+    " !": "!",
+    " ,": ",",
+    " ' ": "'",
+    " n't": "n't",
+    " 'm": "'m",
+    " do not": " don't",
+    " 's": "'s",
+    " 've": "'ve",
+    " 're": "'re",
+}
+
+
+def _decode_wordpiece(token, is_first, prefix, cleanup):
+    """Decode a token of WordPiece."""
+    if not is_first:  # a space, but none before a token that continues a word
+        token = f" {token}".removeprefix(f" {prefix}")
+    if cleanup:
+        for text, replacement in _CLEANUP.items():
+            token = token.replace(text, replacement)
+    return token
+
+
+def _decode_metaspace(token, is_first, replacement, prepend_scheme="always", **_):
+    """Replace each mark by a space; in the first token remove it, unless none was put there."""
+    if is_first and prepend_scheme != "never":
+        return token.replace(replacement, "")
+    return token.replace(replacement, " ")
+
+
+def _decode_strip(token, is_first, content, start, stop):
+    """Remove a character up to `start` times from the start of a token, and `stop` from its end."""
+    one = re.escape(content)
+    return re.sub(rf"\A(?:{one}){{0,{start}}}|(?:{one}){{0,{stop}}}\Z", "", token)
+
+
+def _decode_byte(token, is_first):
+    """Replace the name of a byte, such as <0xE4>, by the byte."""
+    match = _BYTE_TOKEN.match(token)
+    if not match:
+        return token
+    return bytes([int(match[1], 16)]).decode("utf-8", "surrogateescape")
+
+
+def _decode_tokens(decode, tokens, is_first, **fields):
+    """Call a function of a token for several."""
+    return [decode(token, is_first, **fields) for token in tokens]
+
+
+# The function that decodes a token, by the type of a step; its further parameters are the fields. A
+# BPEDecoder writes no space after the last token of a text, see DecodeStream.
+_TOKEN_DECODERS = {
+    "BPEDecoder": lambda text, is_first, suffix: text.replace(suffix, " "),
+    "ByteFallback": _decode_byte,
+    "Fuse": lambda text, is_first: text,
+    "Metaspace": _decode_metaspace,
+    "Replace": lambda text, _, pattern, content: text.replace(pattern["String"], content),
+    "Strip": _decode_strip,
+    "WordPiece": _decode_wordpiece,
+}
+
+
+_DECODERS = {
+    name: functools.partial(_decode_tokens, decode) for name, decode in _TOKEN_DECODERS.items()
+}
+
+
+def _decodes_separately(step, tokens):
+    """Check whether a step decodes joined tokens as it decodes each token on its own."""
+    match step:
+        case {"type": "Fuse"}:
+            return True
+        case {"type": "Replace", "pattern": {"String": str(replaced)}}:
+            return len(replaced) == 1 and replaced.isascii()
+        case {"type": "Strip", "content": str(content), "start": 1, "stop": 0}:
+            return content.isascii() and all(tokens)
+    return False
+
+
+def decoded_tokens(vocab, decoder):
+    """Decode each token by the steps of a decoder, as the first of a text and as a later one.
+
+    If the text that the `tokenizers` package decodes is UTF-8, the joined results equal it.
+    ByteFallback and Fuse join tokens. A step after them must be applicable to each token on its
+    own: Replace of one ASCII character, or Strip of one at the start. Raises InputError for all
+    other steps.
+
+    >>> steps = [{"type": "Metaspace", "replacement": "▁"}]
+    >>> first, later = decoded_tokens({0: "▁a".encode(), 1: b"<0xE4>"}, steps)
+    >>> first[0], later[0], later[1]
+    (b'a', b' a', b'<0xE4>')
+    """
+    if not decoder:
+        return vocab, vocab
+    as_first = [token.decode("utf-8", "surrogateescape") for token in vocab.values()]
+    as_later = as_first
+    are_joined = False
+    for step in _flattened(decoder, "decoders"):
+        require(
+            not are_joined or _decodes_separately(step, as_first),
+            f"the decoder {step!r:.100} is not supported after a step that joins tokens",
+        )
+        as_first = _call_step("decoder", _DECODERS, step, as_first, True)
+        if not are_joined or step["type"] == "Replace":
+            as_later = _call_step("decoder", _DECODERS, step, as_later, False)
+        are_joined |= step["type"] in ("ByteFallback", "Fuse")
+    return [
+        {
+            key: text.encode("utf-8", "surrogateescape")
+            for key, text in zip(vocab, texts, strict=True)
+        }
+        for texts in (as_first, as_later)
+    ]
+
+
 # ─── Formats ──────────────────────────────────────────────────────────────────────────────────────
 #
 # A Model <-> files. A reader makes a Model from the content of files, and raises InputError for
@@ -9910,7 +10208,6 @@ _SENTENCEPIECE_KINDS = {1: "unigram", 2: "bpe", 4: "bpe"}
 _MARKS_TO_SPACES = {"type": "Replace", "pattern": {"String": MARK}, "content": " "}
 _SPACES_TO_MARKS = {"type": "Replace", "pattern": {"String": " "}, "content": MARK}
 _SPACES_TO_ONE = {"type": "Replace", "pattern": {"Regex": " {2,}"}, "content": " "}
-_STRIP = {"type": "Replace", "pattern": {"Regex": r"\A +| +\z"}, "content": ""}
 _USER_SYMBOL = AddedToken(normalized=True, special=False, literal=True)  # of user_defined_symbols
 
 
@@ -10493,50 +10790,7 @@ def save_model(model, path, format=None):
 #
 #     KINDS["bpe"].tables(model)   ->   BpeTables, for which `segment_bpe` is called
 
-
-class Kind(NamedTuple):
-    """The functions of a kind of model; the last four are optional.
-
-    tables(model)      makes a struct of all that the kernels need. A kind with `sample` also takes
-                       `samples`; True asks for the tables of `sample`
-    tables_type        the class of the struct; Numba chooses the kernels by it
-    segment(text, start, size, tables, memory, ids, at)
-                       a kernel. It writes the ids of the word text[start : start + size], uint8, to
-                       ids[at :], uint32, where there is room for an id for each byte. Returns their
-                       number n, or -1 if some letter has no id, or UNCACHED - n if the ids depend
-                       on the words before, so that no other word may get them from the cache
-    write(model)       makes the "model" object of a tokenizer.json, whose "type" is the name of the
-                       kind
-    read(data, added, alphabet)
-                       returns fields of Model from that object, the texts of added tokens, and
-                       "bytes" or "characters"
-    sample(text, start, size, tables, alpha, state, ids, at)
-                       a kernel as `segment`, but at random; `state` is uint64[…] for `_random`
-    exact_pattern(model)
-                       returns a pattern that cuts only where no token crosses the cut
-    memory()           makes the argument `memory`, which each thread has; by default space for
-                       any use within one word, uint64[MAX_LINEAR_MERGE]
-    begin_text(text, start, is_new, tables, memory, ids, at)
-                       a kernel for models whose words depend on those before them. It is called
-                       where a text begins, and after a special token, at text[start] and ids[at].
-                       If an earlier text goes on there, `is_new` is False
-
-    >>> KINDS["wordlevel"].write(Model({0: b"a"}, None, kind="wordlevel", alphabet="characters"))
-    {'type': 'WordLevel', 'unk_token': '<unk>', 'vocab': {'a': 0}}
-    """
-
-    tables: Callable
-    tables_type: type
-    segment: Callable
-    write: Callable
-    read: Callable
-    sample: Callable | None = None
-    exact_pattern: Callable | None = None
-    memory: Callable = functools.partial(np.empty, MAX_LINEAR_MERGE, u64)
-    begin_text: Callable = begin_nothing
-
-
-KINDS = {
+KINDS |= {
     "bpe": Kind(bpe_tables, BpeTables, segment_bpe, write_bpe, read_bpe, sample_bpe, exact_pattern),
     "wordpiece": Kind(
         wordpiece_tables, WordPieceTables, segment_wordpiece, write_wordpiece, read_wordpiece
@@ -10575,122 +10829,6 @@ KINDS["trimmed"] = KINDS["bpe"]._replace(write=write_trimmed)
 # A decoder gives each token two texts: one as the first token of a text, and one as a later token.
 
 Arrays = tuple[np.ndarray, np.ndarray]  # ids end to end, uint32[N], and their offsets, int64[T + 1]
-
-# Rust reads a plus sign in a number, too.
-_BYTE_TOKEN = re.compile(r"\A<0x([+\dA-Fa-f][\dA-Fa-f])>\Z", re.ASCII)
-_CLEANUP = {
-    " .": ".",
-    " ?": "?",
-    " !": "!",
-    " ,": ",",
-    " ' ": "'",
-    " n't": "n't",
-    " 'm": "'m",
-    " do not": " don't",
-    " 's": "'s",
-    " 've": "'ve",
-    " 're": "'re",
-}
-
-
-def _decode_wordpiece(token, is_first, prefix, cleanup):
-    """Decode a token of WordPiece."""
-    if not is_first:  # a space, but none before a token that continues a word
-        token = f" {token}".removeprefix(f" {prefix}")
-    if cleanup:
-        for text, replacement in _CLEANUP.items():
-            token = token.replace(text, replacement)
-    return token
-
-
-def _decode_metaspace(token, is_first, replacement, prepend_scheme="always", **_):
-    """Replace each mark by a space; in the first token remove it, unless none was put there."""
-    if is_first and prepend_scheme != "never":
-        return token.replace(replacement, "")
-    return token.replace(replacement, " ")
-
-
-def _decode_strip(token, is_first, content, start, stop):
-    """Remove a character up to `start` times from the start of a token, and `stop` from its end."""
-    one = re.escape(content)
-    return re.sub(rf"\A(?:{one}){{0,{start}}}|(?:{one}){{0,{stop}}}\Z", "", token)
-
-
-def _decode_byte(token, is_first):
-    """Replace the name of a byte, such as <0xE4>, by the byte."""
-    match = _BYTE_TOKEN.match(token)
-    if not match:
-        return token
-    return bytes([int(match[1], 16)]).decode("utf-8", "surrogateescape")
-
-
-def _decode_tokens(decode, tokens, is_first, **fields):
-    """Call a function of a token for several."""
-    return [decode(token, is_first, **fields) for token in tokens]
-
-
-# The function that decodes a token, by the type of a step; its further parameters are the fields. A
-# BPEDecoder writes no space after the last token of a text, see DecodeStream.
-_TOKEN_DECODERS = {
-    "BPEDecoder": lambda token, is_first, suffix: token.replace(suffix, " "),
-    "ByteFallback": _decode_byte,
-    "Fuse": lambda token, is_first: token,
-    "Metaspace": _decode_metaspace,
-    "Replace": lambda token, _, pattern, content: token.replace(pattern["String"], content),
-    "Strip": _decode_strip,
-    "WordPiece": _decode_wordpiece,
-}
-_DECODERS = {
-    name: functools.partial(_decode_tokens, decode) for name, decode in _TOKEN_DECODERS.items()
-}
-
-
-def decoded_tokens(vocab, decoder):
-    """Decode each token by the steps of a decoder, as the first of a text and as a later one.
-
-    If the text that the `tokenizers` package decodes is UTF-8, the joined results equal it.
-    ByteFallback and Fuse join tokens. A step after them must be applicable to each token on its
-    own: Replace of one ASCII character, or Strip of one at the start. Raises InputError for all
-    other steps.
-
-    >>> steps = [{"type": "Metaspace", "replacement": "▁"}]
-    >>> first, later = decoded_tokens({0: "▁a".encode(), 1: b"<0xE4>"}, steps)
-    >>> first[0], later[0], later[1]
-    (b'a', b' a', b'<0xE4>')
-    """
-    if not decoder:
-        return vocab, vocab
-    as_first = [token.decode("utf-8", "surrogateescape") for token in vocab.values()]
-    as_later = as_first
-    are_joined = False
-    for step in _flattened(decoder, "decoders"):
-        require(
-            not are_joined or _decodes_separately(step, as_first),
-            f"the decoder {step!r:.100} is not supported after a step that joins tokens",
-        )
-        as_first = _call_step("decoder", _DECODERS, step, as_first, True)
-        if not are_joined or step["type"] == "Replace":
-            as_later = _call_step("decoder", _DECODERS, step, as_later, False)
-        are_joined |= step["type"] in ("ByteFallback", "Fuse")
-    return [
-        {
-            key: text.encode("utf-8", "surrogateescape")
-            for key, text in zip(vocab, texts, strict=True)
-        }
-        for texts in (as_first, as_later)
-    ]
-
-
-def _decodes_separately(step, tokens):
-    """Check whether a step decodes joined tokens as it decodes each token on its own."""
-    match step:
-        case {"type": "Fuse"}:
-            return True
-        case {"type": "Replace", "pattern": {"String": str(replaced)}}:
-            return len(replaced) == 1 and replaced.isascii()
-        case {"type": "Strip", "content": str(content), "start": 1, "stop": 0}:
-            return content.isascii() and all(tokens)
-    return False
 
 
 def surround(ids, offsets, before, after, max_length=None):
@@ -10783,12 +10921,17 @@ def _list_edges(text, trie):
     return offsets, ends[:n], ids[:n]
 
 
+def decode_each(tokenizer, ids):
+    """Decode the ids of a text one by one."""
+    as_first, as_later = tokenizer._decoded
+    return [*map(as_first.get, ids[:1]), *map(as_later.get, ids[1:])]
+
+
 class _Encoder:
     """The state of one encoding thread."""
 
     def __init__(self, model, tables, pattern):
         self.model = model
-        self.scan = _new_scan()
         pool = np.empty(max(16 * MAX_CACHE_ENTRIES, 1 << 16), u32)
         text = np.empty(SHORT_BYTES + 2 * PADDING, u8)
         self._short_text = memoryview(text)
@@ -10798,7 +10941,7 @@ class _Encoder:
         self.workspace = _Workspace(
             tables,
             pattern.table,
-            *self.scan,
+            *_new_scan(),
             np.empty(4 * KEYS, u64),
             KINDS[model.kind].memory(),
             _new_word_table(min(CACHE_ENTRIES, MAX_CACHE_ENTRIES), len(pool)),
@@ -10837,7 +10980,7 @@ class _Encoder:
             state = np.full(2, seed % 2**64, u64)
         try:
             for n_before, texts, opening in parts:
-                flat, _ = pretokenizer.apply(self.scan, texts, opening)
+                flat, _ = pretokenizer.apply(texts, opening)
                 if n + len(flat.text) > len(ids):
                     shorter = ids
                     ids = np.empty(2 * (n + len(flat.text)), u32)  # `resize` would write zeros
@@ -10845,7 +10988,7 @@ class _Encoder:
                 # Each part overwrites the end of its text; the last is right.
                 stops = offsets[n_before + 1 :]
                 if sampling:
-                    flat = flat.rewritten(_write_cuts, pretokenizer.pattern.table, *self.scan)
+                    flat = pretokenizer.pattern.passes[-1].apply(flat, opening)
                 _take_text(self.workspace, pretokenizer.last_special, *flat, ids, stops)
                 if sampling:
                     if opening == BOUNDARY:
@@ -11980,6 +12123,56 @@ def _id_array(ids):
         ) from None
 
 
+def open_model(model: AnyModel) -> Tokenizer:
+    """Return a tokenizer, that of a training, of a Model, or of a path."""
+    model = getattr(model, "tokenizer", model)
+    if isinstance(model, Model):
+        return Tokenizer.from_model(model)
+    if isinstance(model, Tokenizer):
+        return model
+    with stage("load"):
+        return Tokenizer.load(model)
+
+
+class EncodedWords(NamedTuple):
+    """The unique pretokens of a corpus, encoded: word w became ids[offsets[w] : offsets[w + 1]].
+
+    >>> encoded = EncodedWords([b"ab"], np.array([3]), np.array([1, 0]), np.array([0, 2]))
+    >>> encoded.n_tokens, encoded.frequencies().tolist()
+    (6, [3, 3])
+    """
+
+    words: list[bytes]
+    counts: np.ndarray  # int64[W]
+    ids: np.ndarray  # uint32[N]
+    offsets: np.ndarray  # int64[W + 1]
+    n_bytes: int = 0  # of text, without special tokens
+    n_words: int | None = None  # between white space, with repetitions
+    n_kept: int = 0  # bytes that are in tokens; see `Tokenizer.text_sizes`
+
+    @property
+    def n_tokens(self) -> int:
+        """The number of tokens of the corpus."""
+        return int(np.dot(np.diff(self.offsets), self.counts))
+
+    def frequencies(self, n_ids: int = 0) -> np.ndarray:
+        """Count the occurrences of each id in the corpus: int64[n_ids], or as long as needed."""
+        # Sums in float64 are exact below 2**53.
+        weights = np.repeat(self.counts, np.diff(self.offsets))
+        return np.bincount(self.ids, weights, n_ids).astype(i64)
+
+
+def encode_words(tokenizer, words, n_bytes):
+    """Encode each of the words of a corpus of `n_bytes` once; returns EncodedWords."""
+    words = _in_order(words)  # words in the order of their hash would fill the cache slowly
+    texts = words.texts
+    ids, offsets = tokenizer.encode_texts(texts, "none")
+    encoded = EncodedWords(texts, words.counts, ids, offsets, n_bytes)
+    sizes = tokenizer.text_sizes
+    n_kept = int(encoded.frequencies(len(sizes)) @ sizes)
+    return encoded._replace(n_kept=min(n_bytes, n_kept))
+
+
 # ─── Token files ──────────────────────────────────────────────────────────────────────────────────
 #
 # Files of text -> a file of token ids. Workers encode blocks, and the parent writes their ids in
@@ -12346,6 +12539,10 @@ def decode_file(
 # For example, `--model unigram --vocab-size 8000` has the alphabet "characters", the mark "▁", the
 # pattern "spaces" followed by ▁ for each space, and the unknown token "<unk>", which is a special
 # token. `learn_unigram` then learns 7,999 tokens.
+
+
+LEARNED_FILE = "training.npz"
+RECORD_FILE = "training.json"
 
 
 @interruptible
@@ -13326,83 +13523,6 @@ def convert(
 # The functions are inspect_model (a vocabulary), curve (sizes of vocabularies), compare (models)
 # and view (a text).
 
-LONGEST_CELL = 60  # characters of a cell; the rest is cut off
-
-
-class Table(NamedTuple):
-    """A table of a report; as a string it is Markdown with aligned columns.
-
-    rows  strings and numbers; columns of numbers are aligned to the right, and None and NaN stay
-          empty. The column "id" is written without commas
-
-    >>> print(Table("Tokens", ("kind", "number"), [("letters", 1200), ("digits", 0.5)]))
-    Tokens
-    <BLANKLINE>
-    | kind    | number |
-    | ------- | -----: |
-    | letters |  1,200 |
-    | digits  |    0.5 |
-    """
-
-    title: str
-    header: Sequence[str]
-    rows: Sequence[Sequence[str | float | None]]
-
-    def _columns(self):
-        """Write the cells of each column; the first one is its name."""
-        for name, *values in zip(self.header, *self.rows, strict=True):
-            yield [_cell(value, name) for value in (name, *values)]
-
-    def __str__(self) -> str:
-        columns = []
-        for cells, values in zip(self._columns(), zip(*self.rows, strict=True), strict=False):
-            on_right = str not in map(type, values)
-            cells = [cell.replace("|", "\\|") for cell in cells]
-            width = max(map(_cell_width, cells))
-            cells.insert(1, "-" * (width - on_right) + ":" * on_right)
-            columns.append([_fill(cell, width, on_right) for cell in cells])
-        lines = [f"| {' | '.join(row)} |" for row in zip(*columns, strict=True)]
-        return "\n".join([self.title, "", *lines]).rstrip()
-
-    __repr__ = __str__
-
-    def to_pandas(self):
-        """Return the rows as a DataFrame; its columns of numbers are numbers."""
-        pandas = import_optional("pandas")
-        return pandas.DataFrame([*self.rows], columns=[*self.header])
-
-    def _repr_html_(self):
-        rows = ["<td>".join(map(html.escape, row)) for row in zip(*self._columns(), strict=True)]
-        table = "<tr><td>".join(["<table>", *rows]) + "</table>"
-        return f"<h4>{html.escape(self.title)}</h4>" + table * bool(self.rows)
-
-
-def _cell(value, column):
-    """Write a value for a table: whole numbers with all digits, others with four."""
-    if column == "id":
-        return str(value)
-    if value is None or value != value:  # NaN
-        return ""
-    if isinstance(value, float):
-        return f"{value:,.4g}"
-    if not isinstance(value, str):
-        return f"{value:,}"
-    if len(value) > LONGEST_CELL:
-        return value[: LONGEST_CELL - 1] + "…"
-    return value
-
-
-def _cell_width(text):
-    """Count the columns of a terminal: two for a wide character, none for a combining one."""
-    base = [c for c in text if not unicodedata.combining(c)]
-    return len(base) + sum(unicodedata.east_asian_width(c) in "WF" for c in base)
-
-
-def _fill(text, width, on_right=False):
-    """Fill a text up with spaces."""
-    gap = " " * (width - _cell_width(text))
-    return gap * on_right + text + gap * (not on_right)
-
 
 def tabulate_timings(seconds):
     """Tabulate the stages of this process, which took `seconds` in all."""
@@ -13413,22 +13533,6 @@ def tabulate_timings(seconds):
         rate = spent.n_bytes / spent.seconds / 1e6 or None
         rows.append((name, spent.seconds, rate, 100 * spent.seconds / seconds))
     return Table(f"{seconds:.2f} seconds", ("stage", "seconds", "MB/s", "% of time"), rows)
-
-
-def tabulate_counts(counted, title="Pretokens"):
-    """Tabulate the size of a corpus and its counts."""
-    n_bytes = number_of(counted.n_read, "byte")
-    n_documents = number_of(counted.n_documents, "document")
-    rows = [
-        ("read", f"{n_bytes} in {n_documents}"),
-        ("pretokens", f"{counted.n_pretokens:,}, {len(counted.words.counts):,} of them unique"),
-    ]
-    if counted.n_dropped:
-        error = f"{counted.n_dropped:,} pretokens; counts are up to {counted.max_error:,} too small"
-        rows.append(("dropped", error))
-    if counted.n_bad_lines:
-        rows.append(("bad lines", f"{counted.n_bad_lines:,} skipped"))
-    return Table(title, ("what", "value"), rows)
 
 
 class Report(SimpleNamespace):
@@ -13472,9 +13576,6 @@ def write_page(path, *reports):
 
 # The history of a training, in the folder of its model
 
-LEARNED_FILE = "training.npz"
-RECORD_FILE = "training.json"
-
 
 def _find_history(given, model):
     """Return the tokens of the corpus for each number of merges, and the bytes in them, or None.
@@ -13490,17 +13591,6 @@ def _find_history(given, model):
         saved = _read_arrays(file)
         require(str(saved["model"]) == model.digest, "belongs to another model: delete it")
         return saved["n_tokens"], int(saved["n_bytes"])
-
-
-def open_model(model: AnyModel) -> Tokenizer:
-    """Return a tokenizer, that of a training, of a Model, or of a path."""
-    model = getattr(model, "tokenizer", model)
-    if isinstance(model, Model):
-        return Tokenizer.from_model(model)
-    if isinstance(model, Tokenizer):
-        return model
-    with stage("load"):
-        return Tokenizer.load(model)
 
 
 def _by_name(items):
@@ -13521,45 +13611,6 @@ def _by_name(items):
                 name = f"{name} ({number})"
         named[name] = item
     return named
-
-
-class EncodedWords(NamedTuple):
-    """The unique pretokens of a corpus, encoded: word w became ids[offsets[w] : offsets[w + 1]].
-
-    >>> encoded = EncodedWords([b"ab"], np.array([3]), np.array([1, 0]), np.array([0, 2]))
-    >>> encoded.n_tokens, encoded.frequencies().tolist()
-    (6, [3, 3])
-    """
-
-    words: list[bytes]
-    counts: np.ndarray  # int64[W]
-    ids: np.ndarray  # uint32[N]
-    offsets: np.ndarray  # int64[W + 1]
-    n_bytes: int = 0  # of text, without special tokens
-    n_words: int | None = None  # between white space, with repetitions
-    n_kept: int = 0  # bytes that are in tokens; see `Tokenizer.text_sizes`
-
-    @property
-    def n_tokens(self) -> int:
-        """The number of tokens of the corpus."""
-        return int(np.dot(np.diff(self.offsets), self.counts))
-
-    def frequencies(self, n_ids: int = 0) -> np.ndarray:
-        """Count the occurrences of each id in the corpus: int64[n_ids], or as long as needed."""
-        # Sums in float64 are exact below 2**53.
-        weights = np.repeat(self.counts, np.diff(self.offsets))
-        return np.bincount(self.ids, weights, n_ids).astype(i64)
-
-
-def encode_words(tokenizer, words, n_bytes):
-    """Encode each of the words of a corpus of `n_bytes` once; returns EncodedWords."""
-    words = _in_order(words)  # words in the order of their hash would fill the cache slowly
-    texts = words.texts
-    ids, offsets = tokenizer.encode_texts(texts, "none")
-    encoded = EncodedWords(texts, words.counts, ids, offsets, n_bytes)
-    sizes = tokenizer.text_sizes
-    n_kept = int(encoded.frequencies(len(sizes)) @ sizes)
-    return encoded._replace(n_kept=min(n_bytes, n_kept))
 
 
 def encode_corpus(
@@ -13984,12 +14035,6 @@ _SPAN = (
     '<span title="{}" style="border-left: 1px solid; color: #000; background: hsl({} 90% 88%)">'
     "{}</span><wbr>"
 )
-
-
-def decode_each(tokenizer, ids):
-    """Decode the ids of a text one by one."""
-    as_first, as_later = tokenizer._decoded
-    return [*map(as_first.get, ids[:1]), *map(as_later.get, ids[1:])]
 
 
 class View(SimpleNamespace):

@@ -19,6 +19,7 @@ import contextlib
 import copy
 import ctypes
 import dataclasses
+import dis
 import doctest
 import functools
 import gzip
@@ -659,6 +660,34 @@ def test_examples_in_docstrings_run():
     # kernels of the examples are not kept on the disk, so they are not the module's
     result = doctest.testmod(bpe, extraglobs={"__name__": __name__})
     assert result.attempted > 30 and result.failed == 0
+
+
+BANNER = re.compile(r"^# ─── (.*?) ─+$", re.MULTILINE)
+
+
+def names_in(code, *operations):
+    """List the names with which a code object, or one inside it, does these operations."""
+    for part in dis.get_instructions(code):
+        if part.opname in operations:
+            yield part.argval
+        elif inspect.iscode(part.argval):
+            yield from names_in(part.argval, *operations)
+
+
+def test_each_section_uses_only_names_of_those_before_it():
+    source = Path(MODULE).read_text("utf-8")
+    lines = [source.count("\n", 0, banner.start()) for banner in BANNER.finditer(source)]
+    sections = {}  # name -> the number of the section that binds it first
+    uses = []
+    for statement in ast.parse(source).body:
+        section = sum(line < statement.lineno for line in lines)
+        code = compile(ast.Module([statement], []), MODULE, "exec")
+        for part in dis.get_instructions(code):
+            if part.opname == "STORE_NAME":
+                sections.setdefault(part.argval, section)
+        uses += [(name, section) for name in names_in(code, "LOAD_GLOBAL", "LOAD_NAME")]
+    assert len(lines) > 20 and len(uses) > 5_000
+    assert [use for use in uses if sections.get(use[0], 0) > use[1]] == []
 
 
 # ─── Compiling ────────────────────────────────────────────────────────────────────────────────────
@@ -1418,6 +1447,17 @@ def border_characters():
     runs = [match.span() for c in classes for match in regex.finditer(f"{c}+", ALL_CHARACTERS)]
     places = {place + k for run in runs for place in run for k in (-1, 0)}
     return [ALL_CHARACTERS[place] for place in sorted(places) if 0 <= place < len(ALL_CHARACTERS)]
+
+
+@pytest.mark.parametrize("flags", [*itertools.product([False, True], repeat=2)])
+def test_tokens_of_normalized_text_end_documents_too(flags):
+    added = {name: bpe.AddedToken(normalized=flag) for name, flag in zip("xy", flags, strict=True)}
+    counter = bpe.WordCounter()
+    counter.add_texts(
+        [b"one-x-two-y-"], bpe.Pretokenizer(bpe.Pattern("-"), {"x": 1, "y": 2}, added)
+    )
+    assert (counter.n_documents, counter.n_bytes) == (3, 10)
+    assert counter.special_ids == {1: 1, 2: 1}
 
 
 @pytest.mark.parametrize("name", bpe.PATTERNS)
