@@ -256,8 +256,8 @@ if not COMPILES:
 # With NUMBA_DISABLE_JIT=1 all of them are plain Python, and give the same results.
 #
 # Numba counts the references to arrays and structs wherever it cannot prove that this is needless,
-# and that takes longer than the work on a short word. So a kernel that is called for each word has
-# one exit, its loops have no break, and its arrays are `borrowed`.
+# and that takes longer than the work on a short word. So the arrays of a kernel that is called for
+# each word are `borrowed`; a kernel of a BPE also has one exit, and its loops have no break.
 
 COMPILED_ANEW: set[str] = set()  # kernels of this module that each process compiles again
 CACHE_SPACE = 1 << 26  # bytes that the kernels need on the disk
@@ -561,6 +561,10 @@ def require(condition, message):
         raise InputError(message)
 
 
+def do_nothing(*_):
+    """Take any arguments, where a progress bar or a writer may be missing."""
+
+
 def note(text):
     """Warn the user; the warning points to the line that called this module."""
     frames = traceback.walk_stack(inspect.currentframe())
@@ -569,8 +573,8 @@ def note(text):
     warnings.warn(text, stacklevel=len(is_own) + 1 - is_own[::-1].index(True))
 
 
-def count_lost(name, n_bytes, n_kept):
-    """Count the bytes of a text that are in no token, see `Tokenizer.text_sizes`, and warn."""
+def note_lost(name, n_bytes, n_kept):
+    """Warn of the bytes of a text that are in no token, and return their number."""
     n_lost = int(n_bytes - n_kept)
     if n_lost:
         note(f"{name}: {100 * n_lost / n_bytes:.2g} % of the text is in no token: {n_lost:,} bytes")
@@ -995,7 +999,7 @@ class Engine:
     def progress_bar(self, name: str, total: int | None, unit: str):
         """Open a progress bar on standard error, which is drawn every 10 s in a log file."""
         if not self.progress:  # the `__del__` of a tqdm would swallow an interrupt
-            return contextlib.nullcontext(SimpleNamespace(update=int))
+            return contextlib.nullcontext(SimpleNamespace(update=do_nothing))
         return tqdm(
             desc=name,
             total=total,
@@ -3150,8 +3154,8 @@ def _find_cut(text, start, stop, class_of, must_split, special):
 # The `changes` of a pass tell where a text may be cut into pieces that are normalized on their own;
 # see `_cut_arrays`. They have an entry for each character that the pass may change, remove or join
 # with others: code point -> the text that it becomes if its neighbours stay; or "" if that depends
-# on the text around it. All other characters stay, and a text may be cut beside them. None: there
-# is no such promise.
+# on the text around it. All other characters stay, except before a joined one, and a text may be
+# cut beside them. None: there is no such promise.
 
 
 class _CharacterStep(NamedTuple):
@@ -6780,6 +6784,9 @@ def fallback_tokens(model):
     return tokens
 
 
+NO_DECODER = (None,)  # the `decoder` of a model whose tokenizer.json has none
+
+
 @dataclasses.dataclass(repr=False)
 class Model:
     """A tokenizer as validated data.
@@ -6798,8 +6805,8 @@ class Model:
     scores          float32[V] or float64[V], by id: logarithms of probabilities (Unigram); for a
                     BPE without merges, the highest score merges first
     normalizer      steps of a Normalizer, as in a tokenizer.json
-    decoder         steps from tokens to text, as in a tokenizer.json; (None,) if that has none,
-                    empty if the bytes of tokens are only joined
+    decoder         steps from tokens to text, as in a tokenizer.json; NO_DECODER if that has
+                    none, empty if the bytes of tokens are only joined
     unk_token       the token of unknown characters or words, or None
     byte_fallback   unknown characters become tokens of their bytes, <0x00> to <0xFF>
     fuse_unk        consecutive unknown characters become one token
@@ -6927,7 +6934,7 @@ class Model:
         if self.alphabet == "bytes":  # ByteLevel only reads their names; CLIP has a suffix
             suffix = {"type": "BPEDecoder", "suffix": self.word_suffix}
             return [suffix] * bool(self.word_suffix)
-        if self.decoder == (None,):
+        if self.decoder == NO_DECODER:
             # tokens are joined by spaces, like those of a WordPiece that all begin a word
             return [{"type": "WordPiece", "prefix": "\0", "cleanup": False}]
         return _flattened(self.decoder, "decoders")
@@ -7159,7 +7166,7 @@ def build_vocabulary(learned, special_tokens, byte_tokens=()):
 #             _begin_text         prepares a model whose words depend on those before them
 #             _segment            cuts a word that is not in the cache; it is `segment_bpe` or
 #                                 another kind's kernel
-#                 _first_letters, then _merge_short or, for more than MAX_LINEAR_MERGE letters,
+#                 _letters_to_ids, then _merge_short or, for more than MAX_LINEAR_MERGE letters,
 #                 _merge_long
 #             _store_ids          writes its ids into the cache
 #         _renew_cache            makes a full cache larger, or empties it
@@ -7311,8 +7318,8 @@ def _bpe_tables_and_merges(model, samples=False):
     rows = rows[np.lexsort((made_ids, tokens.sizes[made_ids]))]
     # The bytes of tokens do not show how unknown characters and ends of words merge.
     of_characters = model.alphabet == "characters"
-    keeps_all = any((samples, of_characters, model.unk_token, model.word_suffix))
-    n_merges = len(rows) if keeps_all else min(len(rows), len(model.ids))
+    enters_all_pairs = any((samples, of_characters, model.unk_token, model.word_suffix))
+    n_merges = len(rows) if enters_all_pairs else min(len(rows), len(model.ids))
     lookup = WordCounter()
     n_parts = len(tokens.sizes) * (model.kind == "trimmed")
     parts = np.full((n_parts, 2), -1)
@@ -7325,9 +7332,9 @@ def _bpe_tables_and_merges(model, samples=False):
     while not is_filled:
         merges = np.full(size, NO_MERGE)
         tables = BpeTables(**fields, merges=merges)
-        pairs, is_filled = _fill_merges(rows, keeps_all, tokens, tables)
+        pairs, is_filled = _fill_merges(rows, enters_all_pairs, tokens, tables)
         size *= 2
-    if not keeps_all and len(model.letters) == 256:
+    if not enters_all_pairs and len(model.letters) == 256:
         text = np.frombuffer(b"\xff".join(model.ids), u8).astype(np.uint16)
         is_inside = np.bincount(text[:-1] << 8 | text[1:], minlength=1 << 16) > 0
         _fill_byte_pairs(is_inside, tables)
@@ -7479,7 +7486,7 @@ def _enter_merge(left, right, entry, merges):
 
 
 @inline_kernel
-def _first_letters(text, start, size, tables, ids, at):
+def _letters_to_ids(text, start, size, tables, ids, at):
     """Write the ids of the bytes or characters of a word; returns their number, or -1.
 
     An unknown character, or an invalid byte, becomes the tokens of its bytes or `unk_id`, or is
@@ -7524,6 +7531,9 @@ def _first_letters(text, start, size, tables, ids, at):
 @inline_kernel
 def _merge_short(n, text, start, byte_pairs, merges, scratch, ids, at):
     """Merge the pair of lowest rank, the leftmost of several, again and again.
+
+        while pair := min(pairs that merge, by rank and position):
+            join(pair)
 
     Returns the number of ids that are left. ids[at : at + n] are the ids of the letters; `merges`
     and `byte_pairs` are those of BpeTables. scratch[k] is the entry of the ids k and k + 1. A merge
@@ -7698,7 +7708,7 @@ def segment_bpe(text, start, size, tables, memory, ids, at):
         end += 1
         while end < stop and byte_pairs[i64(text[end - 1]) << 8 | text[end]] != NO_TOKEN:
             end += 1
-        n_part = _first_letters(text, first, end - first, tables, ids, at + n)
+        n_part = _letters_to_ids(text, first, end - first, tables, ids, at + n)
         if n_part <= MAX_LINEAR_MERGE:
             n_part = _merge_short(n_part, text, first, byte_pairs, merges, memory, ids, at + n)
         else:
@@ -7720,14 +7730,14 @@ def _fill_byte_pairs(is_inside, tables):
 
 
 @kernel
-def _fill_merges(rows, keeps_all, tokens, tables):
+def _fill_merges(rows, enters_all_pairs, tokens, tables):
     """Enter merges into the tables.
 
     Returns the pair that makes each token, int64[V, 2], or -1; and whether all merges had room.
 
     rows       int64[M, 4]: two ids, or ANY_PAIR, the resulting id, and the rank; merges of shorter
                tokens come first
-    keeps_all  enter all pairs of ids; otherwise only those that make a token
+    enters_all_pairs  enter all pairs of ids; otherwise only those that make a token
     tokens     TokenBytes
 
     Several pairs could make the same token, but only one of them ever does. To find it, the kernel
@@ -7761,7 +7771,7 @@ def _fill_merges(rows, keeps_all, tokens, tables):
         if n == 2 and (is_pair or left == ANY_PAIR):
             left = pairs[token_id, 0] = i64(ids[0])
             right = pairs[token_id, 1] = i64(ids[1])
-        elif left == ANY_PAIR or not keeps_all:
+        elif left == ANY_PAIR or not enters_all_pairs:
             continue
         if _find_merge(left, right, merges) >= NO_RANK:  # a pair may come twice, the best first
             is_filled &= _enter_merge(left, right, entry, merges)
@@ -7780,7 +7790,7 @@ def sample_bpe(text, start, size, tables, alpha, state, ids, at):
     """
     if not alpha > 0.0:
         return segment_bpe(text, start, size, tables, np.empty(MAX_LINEAR_MERGE, u64), ids, at)
-    n = _first_letters(text, start, size, tables, ids, at)
+    n = _letters_to_ids(text, start, size, tables, ids, at)
     if n > 0:
         n = _merge_long(n, tables, alpha, state, ids, at)
     return _write_parts(n, tables.parts, ids, at, size)
@@ -8788,10 +8798,10 @@ def learn_unigram(
 # pattern does not cut it. Rounding decides between paths with nearly equal sums, such as "9" + "99"
 # and "99" + "9", so it depends on the text before them.
 #
-# A word of N bytes within a text is *sure* if its best path is the best one after any sum. While no
-# sum is further from 0 than a limit, each token adds an error of at most half the spacing of floats
-# there. So two paths, of N tokens at most, can change places only if their sums differ by 2 * N
-# spacings or less: by half of these here, and by as much after another sum.
+# A word of N bytes within a text is *sure* if its best path is the best one, whatever sum came
+# before it. While no sum is further from 0 than a limit, each token adds an error of at most half
+# the spacing of floats there. So two paths, of N tokens at most, can change places only if their
+# sums differ by 2 * N spacings or less: by half of these here, and by as much after another sum.
 
 UNKNOWN_PENALTY = 10.0  # the score of an unknown character is that of the worst token minus this
 # In SentencePiece, a sum that is further from 0 than this is subtracted from all later sums.
@@ -9065,12 +9075,14 @@ def segment_unigram(text, start, size, tables, memory, ids, at):
 
 # ─── Decoding ─────────────────────────────────────────────────────────────────────────────────────
 #
-# A decoder gives each token two texts: one as the first token of a text, and one as a later token.
+# Vocabulary, steps of a decoder -> two texts for each token: one as the first token of a text, and
+# one as a later token. So to decode ids is to join texts:
+#
+#     {0: "▁to", 1: "▁be"}, Metaspace   ->   {0: "to", 1: "be"}, {0: " to", 1: " be"}
+#     [0, 1]                            ->   "to" + " be"
 
 # Rust reads a plus sign in a number, too.
 _BYTE_TOKEN = re.compile(r"\A<0x([+\dA-Fa-f][\dA-Fa-f])>\Z", re.ASCII)
-
-
 _CLEANUP = {
     " .": ".",
     " ?": "?",
@@ -9310,13 +9322,13 @@ def _to_json(data, indent=2):
     return json.dumps(data, ensure_ascii=False, indent=indent, default=plain) + "\n"
 
 
-_ELSEWHERE = (
+_TRY_TRANSFORMERS = (
     "; if transformers reads it, give its fast tokenizer: "
     "Tokenizer.load(transformers.AutoTokenizer.from_pretrained(folder))"
 )
 
 
-def _refuse(feature, is_there):
+def _refuse(is_there, feature):
     """Raise InputError if a model has a feature that is not supported."""
     require(not is_there, f"{feature} is not supported")
 
@@ -9438,11 +9450,13 @@ def _require_same(model, other):
         ids = model.ordinary
         is_same = np.array_equal(model.scores[ids], other.scores[ids])
     else:
-        is_same = _as_merges(model) == _as_merges(other) or _makings(model) == _makings(other)
+        is_same = _as_merges(model) == _as_merges(other) or _last_merges_by_rank(
+            model
+        ) == _last_merges_by_rank(other)
     require(is_same, "it would make some tokens differently or in another order")
 
 
-def _makings(model):
+def _last_merges_by_rank(model):
     """List the last merge of each token by rank, and the tokens that are only looked up."""
     last, whole_words = last_merges(model)
     last = set(last)
@@ -9564,7 +9578,7 @@ def _read_gpt2_pair(data, file, config, special_tokens=None, pattern=None):
     raise InputError(
         f"{file}: not a tokenizer.json, since it has no model; and if it is one of GPT-2's two "
         "files, a vocabulary and merges with names that end in vocab.json and merges.txt, the "
-        f"other is missing{_ELSEWHERE}"
+        f"other is missing{_TRY_TRANSFORMERS}"
     )
 
 
@@ -9576,7 +9590,7 @@ def _read_marian(file, config):
     """
     source = read_sentencepiece(_read_limited(file.with_name("source.spm")))
     is_other = source.kind != "unigram" or source.byte_fallback or config.get("separate_vocabs")
-    _refuse("a folder of Marian with a BPE, byte_fallback or separate_vocabs", is_other)
+    _refuse(is_other, "a folder of Marian with a BPE, byte_fallback or separate_vocabs")
     names = read_json(_read_limited(file), file)
     special = [name for name in names if re.fullmatch("</s>|<unk>|<pad>|>>.*<<", name)]
     vocab = read_vocab(names)
@@ -9748,10 +9762,10 @@ def read_bpe(data, added, alphabet):
     looks_up = bool(data.get("ignore_merges"))
     byte_fallback = bool(data.get("byte_fallback")) and not of_bytes
     for feature in ("dropout", "continuing_subword_prefix"):
-        _refuse(f"a BPE with {feature}", data.get(feature))
+        _refuse(data.get(feature), f"a BPE with {feature}")
     _refuse(
-        "a BPE with end_of_word_suffix and with ignore_merges or byte_fallback",
         suffix and (looks_up or byte_fallback),
+        "a BPE with end_of_word_suffix and with ignore_merges or byte_fallback",
     )
     # Names that do not stand for bytes are plain text, and no text becomes their tokens. Cohere's
     # are emoji, beside the tokens of their bytes.
@@ -9836,7 +9850,7 @@ def read_wordlevel(data, added, alphabet):
 
 def write_unigram(model):
     """Write the "model" object of a Unigram, whose tokens must be numbered from 0 without gaps."""
-    _refuse("a folder of Marian that is written as a tokenizer.json", model.unused)
+    _refuse(model.unused, "a folder of Marian that is written as a tokenizer.json")
     # The later tokens have no score: they are added tokens.
     names = dict(itertools.islice(vocab_names(model).items(), len(model.scores)))
     require(
@@ -9856,7 +9870,7 @@ def read_unigram(data, added, alphabet):
     """Read the "model" object of a Unigram."""
     byte_fallback = bool(data.get("byte_fallback"))
     _refuse(
-        "a Unigram with byte_fallback beside a ByteLevel", byte_fallback and alphabet == "bytes"
+        byte_fallback and alphabet == "bytes", "a Unigram with byte_fallback beside a ByteLevel"
     )
     names, scores = zip(*data["vocab"], strict=True)
     unknown = data.get("unk_id")
@@ -9991,8 +10005,8 @@ def write_huggingface(model):
 def _to_tokenizer_json(model):
     """Make the content of a tokenizer.json, as the `tokenizers` package writes it."""
     written = KINDS[model.kind].write(model)
-    if model.kind not in _OWNED:
-        written = {name: getattr(model, name) for name in _PLAIN} | written
+    if model.kind not in _HUGGINGFACE_KINDS:
+        written = {name: getattr(model, name) for name in _PLAIN_FIELDS} | written
     if model.extra:
         written["extra"] = model.extra
     texts = {}
@@ -10052,8 +10066,8 @@ def _check_after_bytes(parts, kind, fields):
     is_plain = kind == "bpe" and not fields["ignore_merges"]
     for part in parts:
         _refuse(
-            f"a ByteLevel that is not the last pre_tokenizer, but before {part!r:.100},",
             not is_plain or part not in (_DIGITS, _pre_tokenizer(Split("[0-9][0-9][0-9]"))),
+            f"a ByteLevel that is not the last pre_tokenizer, but before {part!r:.100},",
         )
     if _DIGITS in parts:
         is_uncut = re.compile(rb"[\d\xb2\xb3\xb9\xbc-\xbe]+|[^\d\xb2\xb3\xb9\xbc-\xbe]+").fullmatch
@@ -10104,9 +10118,14 @@ def _pre_tokenizer(part):
     }
 
 
-_OWNED = ("bpe", "wordpiece", "wordlevel", "unigram")  # kinds that `tokenizers` has, too
+_HUGGINGFACE_KINDS = (
+    "bpe",
+    "wordpiece",
+    "wordlevel",
+    "unigram",
+)  # kinds that `tokenizers` has, too
 # fields of Model that a tokenizer.json has for all other kinds, whatever their functions write
-_PLAIN = ("unk_token", "byte_fallback", "fuse_unk", "drops_unknown", "ignore_merges",
+_PLAIN_FIELDS = ("unk_token", "byte_fallback", "fuse_unk", "drops_unknown", "ignore_merges",
           "word_suffix", "subword_prefix", "max_word_chars")  # fmt: skip
 _BATCHING = ("truncation", "padding")
 # These normalizers may insert or remove the first character of a text. In Hugging Face, a piece
@@ -10120,7 +10139,9 @@ _TYPES_BY_KEYS = {"merges": "BPE", "continuing_subword_prefix": "WordPiece", "un
 def read_huggingface(content):
     """Read a tokenizer.json; raises ValueError for features that would give other ids here."""
     model_object = content.get("model")
-    require(isinstance(model_object, dict), f"not a tokenizer.json: it has no model{_ELSEWHERE}")
+    require(
+        isinstance(model_object, dict), f"not a tokenizer.json: it has no model{_TRY_TRANSFORMERS}"
+    )
     by_keys = [name for key, name in _TYPES_BY_KEYS.items() if key in model_object]
     kind = (model_object.get("type") or [*by_keys, ""][0]).lower()
     require_known("kind of model", kind, KINDS)
@@ -10130,7 +10151,7 @@ def read_huggingface(content):
     movers = _CHANGING_THE_START & {step["type"] for step in _flattened(normalizer, "normalizers")}
     marks_first = any(part.get("prepend_scheme") == "first" for part in parts)
     _refuse(
-        f"a Metaspace with prepend_scheme first after {', '.join(movers)}", marks_first and movers
+        marks_first and movers, f"a Metaspace with prepend_scheme first after {', '.join(movers)}"
     )
     types = [part["type"] for part in parts]
     alphabet = "bytes" if "ByteLevel" in types else "characters"
@@ -10139,7 +10160,7 @@ def read_huggingface(content):
     added_tokens = {text: _read_flags(token) for text, token in added.items()}
     ids = {text: token["id"] for text, token in added.items()}
     fields = KINDS[kind].read(model_object, list(ids), alphabet)
-    fields = {name: model_object[name] for name in _PLAIN if name in model_object} | fields
+    fields = {name: model_object[name] for name in _PLAIN_FIELDS if name in model_object} | fields
     if alphabet == "bytes":
         _check_after_bytes(parts[types.index("ByteLevel") + 1 :], kind, fields)
     names = _token_names(model_object)
@@ -10349,7 +10370,7 @@ def _parse_sentencepiece(data):
         "treat_whitespace_as_suffix": trainer.treat_whitespace_as_suffix,
     }
     for feature, is_there in features.items():
-        _refuse(f"a SentencePiece model with {feature}", is_there)
+        _refuse(is_there, f"a SentencePiece model with {feature}")
     return proto
 
 
@@ -10655,7 +10676,7 @@ def find_model(name):
         if len(files) == 1:
             return files[0]
     raise InputError(
-        f"{path}: no tokenizer.json here, nor a single file of another format{_ELSEWHERE}"
+        f"{path}: no tokenizer.json here, nor a single file of another format{_TRY_TRANSFORMERS}"
     )
 
 
@@ -10825,8 +10846,6 @@ KINDS["trimmed"] = KINDS["bpe"]._replace(write=write_trimmed)
 #
 # A pickled Tokenizer is its Model. A worker process makes the tables once, for all copies that it
 # receives.
-#
-# A decoder gives each token two texts: one as the first token of a text, and one as a later token.
 
 Arrays = tuple[np.ndarray, np.ndarray]  # ids end to end, uint32[N], and their offsets, int64[T + 1]
 
@@ -12385,7 +12404,7 @@ def encode_files(
     engine = Engine(workers, progress)
     source = tokenizer.source(inputs, allowed_special, text_field, skip_bad_lines)
     outputs = [path, _sidecar(path)]
-    index_writer = contextlib.nullcontext(len)  # `len` takes an array, and writes nothing
+    index_writer = contextlib.nullcontext(do_nothing)
     if document_index is not None:
         outputs.append(as_path(document_index))
         index_writer = _array_writer(outputs[-1], i64)
@@ -12417,7 +12436,7 @@ def encode_files(
             n_bytes += block.n_bytes
             n_kept += block.n_kept
             bar.update(block.n_read)
-        n_lost = count_lost(out, n_bytes, min(n_bytes, n_kept))
+        n_lost = note_lost(out, n_bytes, min(n_bytes, n_kept))
         settings = id_type.name, tokenizer.digest, append, n_lost
         encoded = Encoded(n_tokens, n_documents, n_bytes, *settings)
         if not n_tokens:
@@ -12649,7 +12668,7 @@ def train(
     start = _begin(special_tokens, like, from_, settings, template, options)
     letters = {"coverage": COVERAGE, "required_chars": ""}
     if start.model.alphabet == "characters":
-        letters |= _take(options, Words.as_characters)
+        letters |= _pop_options_of(options, Words.as_characters)
     start.check(vocab_size)
     source = start.source(None if words_files else files, text_field, skip_bad_lines)
     _check_settings(files, words_files, settings, source)
@@ -12685,7 +12704,7 @@ def train(
     return training
 
 
-def _take(options, function):
+def _pop_options_of(options, function):
     """Remove the options that are parameters of a function from a dict, and return them."""
     names = inspect.signature(function).parameters.keys() & options.keys()
     return {name: options.pop(name) for name in names}
@@ -12694,13 +12713,13 @@ def _take(options, function):
 def _begin(special_tokens, like, from_, settings, template, options):
     """Make the Start of a training; the options that it takes are removed."""
     require(like is None or from_ is None, "`like` does not go with `from_`")
-    roles = _take(options, transformers_config)
+    roles = _pop_options_of(options, transformers_config)
     if from_ is not None:
-        start = start_from(from_, special_tokens, **_take(options, start_from))
+        start = start_from(from_, special_tokens, **_pop_options_of(options, start_from))
     elif like is not None:
         start = start_like(like, special_tokens)
     else:
-        given = _open_settings(settings) | _take(options, untrained)
+        given = _open_settings(settings) | _pop_options_of(options, untrained)
         if special_tokens:
             given["special_tokens"] = special_tokens
         start = untrained(**given, unk_token=roles.get("unk_token"))
@@ -12797,7 +12816,7 @@ class Start(NamedTuple):
     def learn_symbols(self, words, n_symbols, options, **more):
         """Call the learner of the family with its options, and with those of `more` it takes."""
         learner = FAMILIES[self.family].learn
-        return learner(words, n_symbols, **options, **_take(more, learner))
+        return learner(words, n_symbols, **options, **_pop_options_of(more, learner))
 
     def learn(self, words, vocab_size, letters, options, **more):
         """Learn from words over bytes.
@@ -13003,7 +13022,7 @@ def start_from(from_, special_tokens=(), pattern=None):
     True
     """
     model = open_model(from_).model
-    _refuse("going on from a folder of Marian", model.kind == "unigram" and model.unused)
+    _refuse(model.kind == "unigram" and model.unused, "going on from a folder of Marian")
     family = _family_of(model)
     fields = {}
     if model.kind == "bpe":
@@ -13146,7 +13165,7 @@ def _sizes(tokenizer, counted, learned, metaspace):
         encoded = encode_words(Tokenizer.from_model(model), words, n_text)
         n_tokens = encoded.n_tokens
         n_kept = encoded.n_kept
-    return n_tokens, n_kept, count_lost("training", n_text, n_kept)
+    return n_tokens, n_kept, note_lost("training", n_text, n_kept)
 
 
 @dataclasses.dataclass(eq=False, repr=False)
@@ -13815,7 +13834,7 @@ def inspect_model(
     inputs = [inputs] if isinstance(inputs, PathName) else [*inputs]
     options = {"text_field": text_field, "engine": Engine(workers, progress)}
     encoded = encode_corpus(tokenizer, inputs, **options)
-    count_lost(report.title, encoded.n_bytes, encoded.n_kept)
+    note_lost(report.title, encoded.n_bytes, encoded.n_kept)
     report.measures = measure(model, encoded)
     report.frequencies = encoded.frequencies(tokenizer.vocab_size)
     if len(inputs) > 1 and encoded.n_words is not None:  # they can be read again
@@ -13969,7 +13988,7 @@ def compare(
         for column, inputs in enumerate(corpora.values()):
             encoded = encode_corpus(tokenizer, inputs, **options)
             sizes[:, row, column] = encoded.n_tokens, encoded.n_bytes, encoded.n_kept
-        count_lost(name, n_bytes[row].sum(), n_kept[row].sum())
+        note_lost(name, n_bytes[row].sum(), n_kept[row].sum())
     rates = n_kept / n_tokens
     special_tokens = {text for model in tokenizers.values() for text in model.special_tokens}
     files = [file for inputs in corpora.values() for file in find_files(inputs)]

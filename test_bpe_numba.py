@@ -5008,7 +5008,7 @@ def test_offsets_of_words_alone():
     with refusal("utf-8"):
         ours.encode_with_offsets(b"A\xff")
     # a space before a word is no character of it
-    ours = bpe.Tokenizer.from_model(dataclasses.replace(ours.model, decoder=(None,)))
+    ours = bpe.Tokenizer.from_model(dataclasses.replace(ours.model, decoder=bpe.NO_DECODER))
     assert ours.encode_with_offsets("ab b") == ([3, 2], [0, 2])
     assert ours.encode_with_offsets("ab b", characters=True) == ([3, 2], [0, 3])
 
