@@ -11990,13 +11990,12 @@ class _EncodingBatches(_Swapped):
     def encode_batch(self, text, **options):
         """Encode texts without special tokens here; others are left to the library."""
         texts = list(text)
-        with contextlib.suppress(InputError):
-            disallowed = options.get("disallowed_special", "all")
-            is_plain = disallowed in ("all", ())
-            require(is_plain and set(map(type, texts)) == {str}, _LEFT)
-            ids, offsets = self._ours.encode_batch_to_numpy(texts)
-            if not np.isin(ids, [*self._ours.special_tokens.values()]).any():
-                return split_ids(ids, offsets)
+        disallowed = options.get("disallowed_special", "all")
+        if disallowed in ("all", ()) and {*map(type, texts)} == {str}:
+            with contextlib.suppress(InputError):  # the library refuses a text in its own words
+                ids, offsets = self._ours.encode_batch_to_numpy(texts)
+                if not np.isin(ids, [*self._ours.special_tokens.values()]).any():
+                    return split_ids(ids, offsets)
         return super().encode_batch(texts, **options)
 
 
@@ -12015,15 +12014,21 @@ class _LateEncodings(UserList):
         return list, (self.data,)
 
 
-_LEFT = "left to the library"
-
-
 def _references(owner):
     """Count the references to the library's tokenizer; a caller who holds one may change it."""
     backend = owner._tokenizer
     return sys.getrefcount(backend)
 
 
+# options of a call that may be on; all others of the library must be off
+_OPTIONS_HERE = {
+    "add_special_tokens",
+    "max_length",
+    "padding_strategy",
+    "return_tensors",
+    "truncation_strategy",
+    "verbose",
+}
 _OWN_REFERENCES = _references(SimpleNamespace(_tokenizer=object()))  # 3, or 2 in Python 3.14
 
 
@@ -12067,10 +12072,25 @@ class _FastTexts(_Swapped):
     def _encode_plus(self, text, text_pair=None, **options):
         """Encode a text or a list of texts here; all else is left to the library."""
         library = functools.partial(super()._encode_plus, text, text_pair, **options)
-        if text_pair is None:
-            with contextlib.suppress(InputError):
-                return self._encode_here(text, library, **options)
-        return library()
+        encoding = None
+        if text_pair is None and self._knows_call(text, options) and self._current():
+            with contextlib.suppress(InputError):  # the library refuses a text in its own words
+                encoding = self._encode_here(text, library, **options)
+        return library() if encoding is None else encoding
+
+    def _knows_call(self, text, options):
+        """Whether `_encode_here` does what the library does for this text and these options."""
+        texts = [text] if isinstance(text, str) else text
+        if not isinstance(texts, list | tuple) or {*map(type, texts)} != {str}:
+            return False
+        if any(options[name] for name in options.keys() - _OPTIONS_HERE):
+            return False
+        chosen = options.get("return_token_type_ids"), options.get("return_attention_mask")
+        if chosen != (None, None) or self.pad_token_type_id:
+            return False
+        strategy = options.get("truncation_strategy", "do_not_truncate")
+        cuts_the_end = self.truncation_side == "right" and strategy != "only_second"
+        return cuts_the_end or strategy == "do_not_truncate"
 
     def _encode_here(
         self,
@@ -12081,21 +12101,15 @@ class _FastTexts(_Swapped):
         truncation_strategy="do_not_truncate",
         max_length=None,
         return_tensors=None,
-        return_token_type_ids=None,
-        return_attention_mask=None,
         verbose=True,
         **others,
     ):
-        """Encode a text or texts; raises InputError for calls that are left to the library."""
+        """Encode a text or texts; returns None if rows to be padded are longer than max_length.
+
+        others  options that are off; see `_knows_call`
+        """
         texts = [text] if isinstance(text, str) else text
-        is_plain = isinstance(texts, list | tuple) and {*map(type, texts)} == {str}
-        is_plain &= not any(others.values()) and not self.pad_token_type_id
-        is_plain &= return_token_type_ids is return_attention_mask is None
-        room = None
-        if truncation_strategy != "do_not_truncate":
-            is_plain &= self.truncation_side == "right" and truncation_strategy != "only_second"
-            room = max_length
-        require(is_plain and self._current(), _LEFT)
+        room = None if truncation_strategy == "do_not_truncate" else max_length
         ids, offsets = self._ours.encode_batch_to_numpy(
             texts, add_special_tokens=add_special_tokens, max_length=room
         )
@@ -12114,7 +12128,8 @@ class _FastTexts(_Swapped):
             else:
                 values = values.astype(i64)
                 rows = pad_ids(values, offsets, width, pad_id, self.padding_side == "left")
-                require(rows.shape[1] == width or padding_strategy == "longest", _LEFT)
+                if padding_strategy == "max_length" and rows.shape[1] > max_length:
+                    return None
                 if return_tensors is None:
                     rows = rows.tolist()
             data[name] = rows
