@@ -156,7 +156,7 @@ except (ImportError, MemoryError, OSError) as error:
     print(f"bpe_numba: {message}: {error!r:.200}", file=sys.stderr)
     sys.exit(2)
 
-__version__ = "0.2.0"
+__version__ = "0.3.0"
 __all__ = [
     "ENCODINGS",
     "FAMILIES",
