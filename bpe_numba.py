@@ -5531,6 +5531,11 @@ def _select_words(words, numbers):
     return Words(words.symbols[places], offsets, words.counts[numbers], words.alphabet)
 
 
+def _occurring(words):
+    """Leave out empty words, and those that occur 0 times."""
+    return _select_words(words, np.flatnonzero((words.counts > 0) & (words.sizes > 0)))
+
+
 def _in_order(words):
     """Sort words by their hashes and counts; their order in a table differs between processes."""
     return _select_words(words, np.lexsort((words.counts, words.hashes)))
@@ -6593,7 +6598,7 @@ class Learner:
         has_bytes = b"".join(tokens) == token and widths[parts].sum() == widths[symbol]
         require(has_bytes, f"the symbol {symbol}, {token}, cannot be split into {tokens}")
         self.has_split = True
-        return _split_symbol(int(symbol), parts, self._state)
+        return int(_split_symbol(int(symbol), parts, self._state))
 
     def words(self) -> Words:
         """Return the words as they are now, over all symbols, the most frequent word first."""
@@ -8340,7 +8345,7 @@ def _mark_continuing(words, required_chars=""):
     Required characters do both. Returns words, and the number of symbols that begin words.
     """
     a = len(words.alphabet)
-    words = _select_words(words, np.flatnonzero(words.counts * words.sizes))
+    words = _occurring(words)
     marked = words.symbols + a
     marked[words.offsets[:-1]] -= a
     present = np.zeros(2 * a, bool)
@@ -8656,7 +8661,7 @@ class _UnigramLearner:
         scores  tokens that stay, and their scores
         """
         self.engine = engine or Engine()
-        self.words = _in_order(words)  # rounding depends on it
+        self.words = _in_order(_occurring(words))  # rounding depends on both
         self.n_alphabet = len(words.alphabet)
         self.lattice, totals, longer = _list_substrings(self.words, longest)
         sizes = self.lattice.sizes
