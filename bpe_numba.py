@@ -177,6 +177,7 @@ __all__ = [
     "Learner",
     "Metaspace",
     "Model",
+    "NgramModel",
     "Normalizer",
     "Pair",
     "Pattern",
@@ -190,6 +191,7 @@ __all__ = [
     "Trie",
     "View",
     "Words",
+    "bits_per_byte",
     "compare",
     "count",
     "count_files",
@@ -11057,6 +11059,51 @@ def _working_pattern(model):
     return pattern
 
 
+def truncate(model, vocab_size):
+    """Return a model with fewer tokens; see `Tokenizer.truncated`."""
+    fixed = {
+        *model.special_tokens.values(),
+        *map(model.ids.get, fallback_tokens(model)),
+        model.ids.get((model.unk_token or "").encode()),
+        *model.letters.values(),
+        *_marked_letters(model).values(),
+    }
+    others = sorted(model.vocab.keys() - fixed)
+    if model.scores is not None:
+        others.sort(key=lambda token_id: -model.scores[token_id])
+    n_kept = len(others) + vocab_size - len(model.vocab)
+    require(
+        n_kept >= 0 and not model.unused,
+        f"this {model.kind} has {len(model.vocab):,} tokens, of which it may lose {len(others):,}: "
+        f"it cannot have {vocab_size:,}",
+    )
+    kept = sorted(model.vocab.keys() - others[n_kept:])
+    new_ids = {token_id: number for number, token_id in enumerate(kept)}
+    special_tokens = {text: new_ids[k] for text, k in model.special_tokens.items()}
+    require(
+        special_tokens == model.special_tokens or model.added_ids == ([], []),
+        "the ids of special tokens would change, but the post_processor has them, too",
+    )
+    vocab = {new_ids[k]: model.vocab[k] for k in kept}
+    tokens = {*vocab.values()}
+    merges = model.merges
+    if merges:
+        merges = [pair for pair in merges if tokens.issuperset([*pair, b"".join(pair)])]
+    scores = model.scores
+    if scores is not None:
+        scores = scores[[k for k in kept if k < len(scores)]]
+    return dataclasses.replace(
+        model,
+        vocab=vocab,
+        merges=merges,
+        scores=scores,
+        special_tokens=special_tokens,
+        batching={},
+        added_from=sum(k < model.added_from for k in kept),
+        proto=b"",
+    )
+
+
 class Tokenizer:
     """Text to token ids and back.
 
@@ -11177,6 +11224,20 @@ class Tokenizer:
             _ = self._tables  # raises InputError for a wrong model
         self._idle = []  # encoders that no thread is using
         self._origin = None  # the file, or the tokenizer of another library, that was loaded
+
+    def truncated(self, vocab_size: int) -> Tokenizer:
+        """Make a tokenizer with the first tokens of this one, in their order, without gaps in ids.
+
+        It loses the last ids, as if training had ended there, and the merges that need them; a
+        Unigram loses the tokens with the lowest scores. Letters, special tokens and the tokens of
+        unknown characters stay. Nothing is lost if there are no more tokens than `vocab_size`.
+        Raises InputError for a size at which one of those would be lost.
+
+        >>> tokenizer = Tokenizer.from_merges([(b"a", b"b"), (b"ab", b"ab")], ["<|end|>"])
+        >>> tokenizer.truncated(258).merges, tokenizer.truncated(258).encode("abab<|end|>")
+        ([(b'a', b'b')], [257, 257, 0])
+        """
+        return Tokenizer.from_model(truncate(self.model, vocab_size))
 
     vocab = property(
         attrgetter("model.vocab"), doc="The tokens by their ids, including special tokens."
@@ -12289,6 +12350,21 @@ def _encode_blocks(tokenizer, options, seed, added_ids, dtype, source, blocks):
     return _EncodedBlocks(ids, ends, n_bytes, n_kept, n_read, begins)
 
 
+def _encode_source(tokenizer, source, engine, dtype, options, seed=0, added_ids=((), ())):
+    """Encode the blocks of a Source by workers; see `_encode_blocks`. Yields the results in order.
+
+    The blocks of a text may need the sums of those before them, which only one encoder has.
+    """
+    if tokenizer.model.sums_through_text and not all(map(source.is_json, source.files)):
+        engine = Engine(1, engine.progress)
+        tokenizer = _copied(tokenizer, _idle=[])
+    with contextlib.suppress(InputError):  # a small vocabulary may not have these letters
+        # compiles for all workers
+        tokenizer.encode_texts([b"one two", b"\xff"], alpha=options.get("alpha"))
+    work = functools.partial(_encode_blocks, tokenizer, options, seed, added_ids, dtype)
+    return source.map(engine, work)
+
+
 def _open_output(path):
     """Open a file by `atomic_write`, or standard output."""
     if path == STANDARD_STREAM:
@@ -12429,23 +12505,17 @@ def encode_files(
         outputs.append(as_path(document_index))
         index_writer = _array_writer(outputs[-1], i64)
     _check_outputs(outputs, source.files)
-    if model.sums_through_text and not all(map(source.is_json, source.files)):
-        # The blocks of a text need the sums of those before them, which one encoder has.
-        engine = Engine(1, progress)
-        tokenizer = _copied(tokenizer, _idle=[])
     if append is not None:
         require_known("special token", append, model.special_tokens)
     added_ids = model.added_ids if add_special_tokens else ([], [])
-    with contextlib.suppress(InputError):  # a small vocabulary may not have these letters
-        tokenizer.encode_texts([b"one two", b"\xff"], alpha=alpha)  # compiles for all workers
     options = {"allowed_special": allowed_special, "alpha": alpha}
-    work = functools.partial(_encode_blocks, tokenizer, options, seed, added_ids, id_type)
+    encoded = _encode_source(tokenizer, source, engine, id_type, options, seed, added_ids)
     n_tokens = n_documents = n_bytes = n_kept = 0
     with written_together(), contextlib.ExitStack() as stack, index_writer as write_index:
         write = stack.enter_context(_array_writer(path, id_type))
         write_index(np.zeros(1, i64))
         bar = stack.enter_context(engine.progress_bar("encode", source.total_bytes, "B"))
-        blocks = stack.enter_context(contextlib.closing(source.map(engine, work)))
+        blocks = stack.enter_context(contextlib.closing(encoded))
         if append is not None:
             blocks = _end_documents(blocks, model.special_tokens[append])
         for block in blocks:
@@ -13748,6 +13818,322 @@ def measure(model: Model, encoded: EncodedWords) -> dict[str, float]:
     }
 
 
+# bits per byte
+
+# The n-grams of a text form a trie. A *context* is a sequence of less than n ids, and has a number.
+# An edge leads from a context to an id that followed it: the edge from the context "a b" to c is
+# the n-gram "a b c". A shorter one is a context itself. The contexts 0 to n - 1 consist of so many
+# boundaries, with which a document begins.
+_EDGE = _record(
+    key="uint64",  # the number of the context, and the id in the lower ID_BITS; or NO_EDGE
+    count="uint32",
+    context="uint32",  # the number of the longer context
+)
+_CONTEXT = _record(
+    count="int64",  # of the edges, together
+    distinct="int64",  # the number of different edges
+)
+NO_EDGE = ALL_ONES
+NO_CONTEXT = u32(2**32 - 1)
+ROOM = 1 << 12  # ids, for whose n-grams room is made together
+
+
+@struct
+class _Ngrams:
+    """The trie of n-grams; see above."""
+
+    edges: np.ndarray  # _EDGE[H]      a hash table with linear probing; H is a power of two
+    contexts: np.ndarray  # _CONTEXT[…]
+    order: int  # n
+    n_contexts: int
+    n_edges: int = 0
+
+
+@inline_kernel
+def _find_edge(key, edges):
+    """Look up an edge: returns its slot, or the free slot where it belongs."""
+    slot = _home_slot(key, ZERO, len(edges))
+    while edges[slot].key != key and edges[slot].key != NO_EDGE:
+        slot = (slot + ONE) & u64(len(edges) - 1)
+    return slot
+
+
+@kernel
+def _empty_edges(n):
+    """Make a table of n edges that has none."""
+    edges = _on_huge_pages(np.empty(n, _EDGE))
+    for k in range(n):
+        edges[k].key = NO_EDGE
+    return edges
+
+
+@inner_kernel
+def _reserve_edges(n, ngrams):
+    """Make room for n more edges, and for as many contexts."""
+    contexts = _reserve(ngrams.contexts, ngrams.n_contexts + n)
+    for k in range(len(ngrams.contexts), len(contexts)):
+        contexts[k].count = contexts[k].distinct = 0
+    ngrams.contexts = contexts
+    size = len(ngrams.edges)
+    while 3 * (ngrams.n_edges + n) > 2 * size:
+        size *= 2
+    if size > len(ngrams.edges):
+        edges = _empty_edges(size)
+        for k in range(len(ngrams.edges)):
+            edge = ngrams.edges[k]
+            if edge.key != NO_EDGE:
+                edges[_find_edge(edge.key, edges)] = edge
+        ngrams.edges = edges
+
+
+@kernel
+def _count_ngrams(ids, offsets, ngrams):
+    """Count the n-grams of documents; document d is ids[offsets[d] : offsets[d + 1]].
+
+    `current[k]` is the context of the k ids before the next one.
+    """
+    order = ngrams.order
+    edges = ngrams.edges
+    contexts = ngrams.contexts
+    room = 0
+    current = np.empty(order + 1, u32)
+    keys = np.empty(order, u64)
+    for document in range(len(offsets) - 1):
+        current[:] = np.arange(order + 1)
+        for position in range(offsets[document], offsets[document + 1]):
+            if room == 0:
+                room = ROOM
+                _reserve_edges(room * order, ngrams)
+                edges = ngrams.edges
+                contexts = ngrams.contexts
+            room -= 1
+            for k in range(order):
+                keys[k] = u64(current[k]) << ID_BITS | u64(ids[position])
+                prefetch(edges, i64(_home_slot(keys[k], ZERO, len(edges))))
+            for k in range(order - 1, -1, -1):
+                number = current[k]
+                key = keys[k]
+                edge = edges[_find_edge(key, edges)]
+                if edge.key == NO_EDGE:
+                    edge.key = key
+                    edge.count = 0
+                    ngrams.n_edges += 1
+                    contexts[number].distinct += 1
+                    if k < order - 1:
+                        edge.context = ngrams.n_contexts
+                        ngrams.n_contexts += 1
+                edge.count += 1
+                contexts[number].count += 1
+                current[k + 1] = edge.context
+
+
+@kernel
+def _measure_bits(ids, offsets, n_ids, ngrams):
+    """Sum -log2 of the probability of each id by document, float64[D]; see NgramModel."""
+    order = ngrams.order
+    edges = ngrams.edges
+    contexts = ngrams.contexts
+    bits = np.zeros(len(offsets) - 1)
+    current = np.empty(order + 1, u32)
+    following = np.empty(order + 1, u32)
+    for document in range(len(bits)):
+        current[:] = np.arange(order + 1)
+        for position in range(offsets[document], offsets[document + 1]):
+            p = 1 / n_ids
+            following[:] = NO_CONTEXT
+            for k in range(order):
+                number = current[k]
+                if number == NO_CONTEXT or contexts[number].count == 0:
+                    break
+                edge = edges[_find_edge(u64(number) << ID_BITS | u64(ids[position]), edges)]
+                count = 0
+                if edge.key != NO_EDGE:
+                    count = edge.count
+                    following[k + 1] = edge.context
+                distinct = contexts[number].distinct
+                p = (count + distinct * p) / (contexts[number].count + distinct)
+            following[0] = 0
+            current[:] = following
+            bits[document] -= np.log2(p)
+    return bits
+
+
+class NgramModel:
+    """A language model of token ids: interpolated Witten-Bell over sequences of `order` ids.
+
+    Bell, Cleary and Witten, "Text Compression" (1990). With c(h w) the number of times that the id
+    w followed the ids h, c(h) their sum over all w, T(h) the number of different w, and h' the ids
+    h without the first one,
+
+        p(w | h) = (c(h w) + T(h) p(w | h')) / (c(h) + T(h))
+
+    or p(w | h') where c(h) is 0. At the end stands 1 / n_ids. A document begins with order - 1
+    boundaries, and its end is not predicted. Memory: 24 bytes for each slot of the table, of which
+    a third to two thirds have an n-gram.
+
+    >>> model = NgramModel(2, n_ids=4)
+    >>> model.learn(np.array([0, 1, 0, 1]), np.array([0, 4]))
+    >>> model.bits(np.array([0, 1]), np.array([0, 2])).round(4).tolist()
+    [0.9434]
+    """
+
+    def __init__(self, order: int, n_ids: int):
+        require(order >= 1, f"`order` is {order}: at least 1 is needed")
+        require(n_ids >= 1, f"`n_ids` is {n_ids}: at least 1 is needed")
+        self.order = order
+        self.n_ids = n_ids
+        contexts = np.zeros(order, _CONTEXT)
+        self._ngrams = _Ngrams(_empty_edges(1 << 16), contexts, order, order)
+
+    def learn(self, ids: np.ndarray, offsets: np.ndarray) -> None:
+        """Count documents: document d is ids[offsets[d] : offsets[d + 1]]."""
+        _count_ngrams(*self._check(ids, offsets), self._ngrams)
+
+    def bits(self, ids: np.ndarray, offsets: np.ndarray) -> np.ndarray:
+        """Return the bits that each document takes, float64[D]."""
+        return _measure_bits(*self._check(ids, offsets), self.n_ids, self._ngrams)
+
+    def _check(self, ids, offsets):
+        """Return the arrays as kernels take them."""
+        ids = np.ascontiguousarray(ids, u32)
+        offsets = np.ascontiguousarray(offsets, i64)
+        is_in_order = len(offsets) and offsets[0] >= 0 and (np.diff(offsets) >= 0).all()
+        require(is_in_order and offsets[-1] <= len(ids), "offsets ascend, from 0 to len(ids)")
+        require(ids.max(initial=0) < MAX_ID, _ID_RANGE)
+        return ids, offsets
+
+
+class _Documents(NamedTuple):
+    """The ids of documents, end to end, without special tokens; no document is empty."""
+
+    ids: np.ndarray  # uint32[N]
+    offsets: np.ndarray  # int64[D + 1]
+    sizes: np.ndarray  # float64[D]  bytes of text in the tokens of each
+    n_lost: int  # bytes of text that are in no token
+
+
+def _encode_documents(tokenizer, inputs, texts, text_field, engine):
+    """Encode files, or texts; special tokens end documents, too."""
+    blocks = []
+    if texts:
+        data = [*map(_text_bytes, inputs)]
+        ids, offsets = tokenizer.encode_batch_to_numpy(data)
+        blocks = [_EncodedBlocks(ids, offsets[1:], sum(map(len, data)), 0, 0, True)]
+    else:
+        source = tokenizer.source(inputs, "all", text_field)
+        with contextlib.closing(
+            _encode_source(tokenizer, source, engine, u32, {"allowed_special": "all"})
+        ) as encoded:
+            blocks = [*encoded]
+    n_bytes = sum(block.n_bytes for block in blocks)
+    ids = np.concatenate([block.ids for block in blocks] or [np.zeros(0, u32)])
+    starts = np.cumsum([0, *(len(block.ids) for block in blocks)])
+    ends = [block.ends + start for block, start in zip(blocks, starts, strict=False)]
+    special_tokens = tokenizer.model.special_tokens
+    # unknown text is text, though its token may be special
+    ends_text = [special_tokens[name] for name in {*special_tokens} - {tokenizer.model.unk_token}]
+    is_special = np.isin(ids, ends_text)
+    places = np.concatenate([[0, len(ids)], *ends, np.flatnonzero(is_special)]).astype(i64)
+    n_before = np.cumsum(~is_special)  # ids of text
+    offsets = np.unique(np.append(0, n_before)[places])
+    sizes = tokenizer.text_sizes[ids]
+    n_kept = int(sizes.sum())
+    ids = ids[~is_special]
+    sizes = np.add.reduceat(sizes[~is_special], offsets[:-1]) if len(ids) else np.zeros(0)
+    # a mark before the first word of a text is no byte of it
+    sizes = sizes * min(1, n_bytes / max(n_kept, 1))
+    return _Documents(ids.astype(u32), offsets, sizes, max(n_bytes - n_kept, 0))
+
+
+@interruptible
+def bits_per_byte(
+    model: AnyModel,
+    train: Files | Iterable[Text],
+    held_out: Files | Iterable[Text],
+    order: int = 3,
+    *,
+    texts: bool = False,
+    text_field: str | None = None,
+    workers: int | Executor | None = None,
+    progress: bool = False,
+) -> Report:
+    """Learn a small language model from the tokens of a text, and measure how well it predicts.
+
+    The fewer bits it needs for a byte of other text, the more it has learnt from such tokens: see
+    NgramModel. All models are measured over bytes, so tokenizers of any size can be compared. Bytes
+    are those in tokens, so lost text is no gain. Documents are files, lines of JSON and rows, and
+    special tokens end them.
+
+    train     the text that it learns from: files, folders or globs
+    held_out  the text that it predicts
+    order     the number of ids in an n-gram
+    texts     both are documents themselves, not the names of files
+
+    Also text_field, as in a Source; workers and progress, as in an Engine. The report has
+
+    bits_per_byte  of all documents
+    interval       two numbers: a 95 % interval, from 1,000 resamples of the documents by SciPy;
+                   NaN for a single document
+    bits           float64[D], of each document
+    n_bytes        float64[D], in the tokens of each
+    lost           bytes of the held-out text that are in no token
+
+    >>> tokenizer = Tokenizer({0: b"a", 1: b"b", 2: b"ab"}, [(b"a", b"b")])
+    >>> report = bits_per_byte(tokenizer, ["abab", "abb"], ["ab", "abb"], order=2, texts=True)
+    >>> round(report.bits_per_byte, 3), report.n_bytes.tolist(), report.bits.round(2).tolist()
+    (0.582, [2.0, 3.0], [0.68, 2.23])
+    """
+    tokenizer = open_model(model)
+    engine = Engine(workers, progress)
+    with stage("encode"):
+        learnt = _encode_documents(tokenizer, train, texts, text_field, engine)
+        held = _encode_documents(tokenizer, held_out, texts, text_field, engine)
+    require(len(learnt.ids), "there is no text to learn from")
+    require(held.sizes.sum() > 0, "the held-out text has no tokens")
+    ngrams = NgramModel(order, len(tokenizer))
+    with stage("n-grams"):
+        ngrams.learn(learnt.ids, learnt.offsets)
+        bits = ngrams.bits(held.ids, held.offsets)
+    value = float(bits.sum() / held.sizes.sum())
+    low, high = _bootstrap_ratio(bits, held.sizes)
+    measures = {
+        "bits per byte": value,
+        "95 % from": low,
+        "to": high,
+        "tokens": len(held.ids),
+        "documents": len(bits),
+        "lost bytes": held.n_lost,
+        "tokens learnt from": len(learnt.ids),
+    }
+    return Report(
+        title=f"{tokenizer.model.kind}-{len(tokenizer)}, n-grams of {order} tokens",
+        tables=[Table("Held-out text", ("measure", "value"), [*measures.items()])],
+        bits_per_byte=value,
+        interval=(low, high),
+        bits=bits,
+        n_bytes=held.sizes,
+        lost=held.n_lost,
+    )
+
+
+def _ratio_of_sums(above, below, axis=-1):
+    """Divide the sum of one array by that of another."""
+    return above.sum(axis) / below.sum(axis)
+
+
+def _bootstrap_ratio(above, below):
+    """Return a 95 % interval of the ratio of two sums over documents; NaN for a single document."""
+    if len(above) < 2:
+        return np.nan, np.nan
+    resample = import_optional("scipy.stats").bootstrap
+    options = {"paired": True, "n_resamples": 1000, "method": "percentile", "rng": 0}
+    batch = max(1, 10_000_000 // len(above))
+    with np.errstate(all="ignore"):  # documents in a resample may have no bytes at all
+        result = resample((above, below), _ratio_of_sums, batch=batch, **options)
+    interval = result.confidence_interval
+    return float(interval.low), float(interval.high)
+
+
 # inspect
 
 ROWS = 12  # the most rows of a list in a table
@@ -13879,17 +14265,24 @@ class Curve(Report):
     columns  {name: four arrays[M + 1]}, before the first merge and after each one: the size of the
              vocabulary without special tokens, the tokens of the corpus, bytes per token, and the %
              of tokens that 1,000 more would save
+    bits     {name: (sizes, bits per byte)} for the sizes of the table; empty without held-out text
     """
 
     def plot(self, path: PathName | None = None):
-        """Draw bytes per token, and the saving by 1,000 more; returns the figure of matplotlib.
+        """Draw bytes per token, the saving by 1,000 more, and bits per byte if they are there.
+
+        Returns the figure of matplotlib.
 
         A notebook shows the figure. With a path it is written to a .png, .svg or .pdf file, or to
         another one that matplotlib knows.
         """
         pyplot = import_optional("matplotlib.pyplot")
         with pyplot.rc_context({"font.size": 9, "svg.hashsalt": "curve"}):
-            figure, (left, right) = pyplot.subplots(1, 2, figsize=(7, 3), layout="constrained")
+            n = 3 if self.bits else 2
+            size = (3.5 * n, 3)
+            figure, (left, right, *third) = pyplot.subplots(
+                1, n, figsize=size, layout="constrained"
+            )
             pyplot.close(figure)  # else a notebook shows it twice
             left.set(xlabel="vocabulary", ylabel="bytes per token")
             saving = "% of the tokens that 1,000 more save"
@@ -13902,6 +14295,10 @@ class Curve(Report):
             right.yaxis.set_major_locator(places)
             right.yaxis.set_major_formatter("{x:g}")  # else 6 × 10¹
             right.minorticks_off()
+            for axes in third:
+                axes.set(xlabel="vocabulary", ylabel="bits per byte of held-out text")
+                for sizes, bits in self.bits.values():
+                    axes.semilogx(sizes, bits, "o-", base=2, markersize=3)
             left.legend()
             if max(len(sizes) for sizes, *_ in self.columns.values()) <= 1000:
                 right.remove()
@@ -13911,26 +14308,49 @@ class Curve(Report):
         return figure
 
 
-def curve(models: Models, *, plot: PathName | None = None) -> Curve:
+def curve(
+    models: Models,
+    *,
+    corpus: Files | None = None,
+    held_out: Files | None = None,
+    order: int = 3,
+    plot: PathName | None = None,
+    text_field: str | None = None,
+    workers: int | Executor | None = None,
+) -> Curve:
     """Compute the tokens of a BPE's training text for each size of its vocabulary.
 
-    models  the result of `train`, the folder in which it was saved, or several; or {name: one of
-            these}
-    plot    draw the curves to a .png, .svg or .pdf file
+    models    the result of `train`, the folder in which it was saved, or several; or {name: one of
+              these}
+    corpus    text from which n-grams of tokens are learnt: for some sizes, see `bits_per_byte`
+    held_out  the text that they predict
+    order     the number of tokens in such an n-gram
+    plot      draw the curves to a .png, .svg or .pdf file
+
+    Also text_field, as in a Source; and workers, as in an Engine.
 
     $ curve model
     $ curve english code --plot curve.png
+    $ curve model --corpus train.txt --held-out test.txt
 
     >>> training = train(counts={b"aaab": 3, b"ab": 1}, vocab_size=258)
     >>> report = curve({"a": training})
     >>> [column.round(2).tolist() for column in report.columns["a"][:3]]
     [[256, 257, 258], [14, 11, 7], [1.0, 1.27, 2.0]]
     """
+    require(
+        (corpus is None) == (held_out is None),
+        "`corpus` and `held_out` belong together: n-grams of one text predict the other",
+    )
     columns = {}
+    bits = {}
     tables = []
-    header = ("vocabulary", "tokens", "bytes/token", "% that 1,000 more save")
+    header = ["vocabulary", "tokens", "bytes/token", "% that 1,000 more save"]
+    if held_out is not None:
+        header.append("bits/byte")
     for name, given in _by_name(models).items():
-        model = open_model(given).model
+        tokenizer = open_model(given)
+        model = tokenizer.model
         history = _find_history(given, model)
         require(history, f"{name}: no merge counts: name a BPE that `train` wrote")
         n_tokens, n_bytes = history
@@ -13941,9 +14361,17 @@ def curve(models: Models, *, plot: PathName | None = None) -> Curve:
         columns[name] = sizes, n_tokens, n_bytes / n_tokens, saved
         is_shown = np.isin(sizes, [sizes[0], sizes[-1], *_SIZES])
         shown = [column[is_shown].tolist() for column in columns[name]]
+        if held_out is not None:
+            options = {"text_field": text_field, "workers": workers}
+            shown.append([])
+            for size in shown[0]:
+                small = tokenizer.truncated(size + len(model.special_tokens))
+                predicted = bits_per_byte(small, corpus, held_out, order, **options)
+                shown[-1].append(predicted.bits_per_byte)
+            bits[name] = shown[0], shown[-1]
         tables.append(Table(name, header, [*zip(*shown, strict=True)]))
     title = "Tokens of the corpus by the size of the vocabulary, without special tokens"
-    report = Curve(title=title, tables=tables, columns=columns)
+    report = Curve(title=title, tables=tables, columns=columns, bits=bits)
     if plot:
         report.plot(plot)
     return report
@@ -13959,6 +14387,8 @@ def compare(
     models: Models,
     corpus: Files | Mapping[str, Files] | None = None,
     *,
+    held_out: Files | None = None,
+    order: int = 3,
     html: PathName | None = None,
     text_field: str | None = None,
     workers: int | Executor | None = None,
@@ -13970,6 +14400,8 @@ def compare(
             {name: one of these}
     corpus  paths, where each is a corpus; or {name: files, folders or globs}; by default the source
             of Python's standard library
+    held_out  other text, which n-grams of tokens of the corpora predict: see `bits_per_byte`
+    order   the number of tokens in such an n-gram
     html    also write the tables to this page
 
     Also text_field, as in a Source; workers and progress, as in an Engine. Words are separated by
@@ -13984,9 +14416,11 @@ def compare(
     lost             float64[models, corpora], the % of the bytes that are in no token
     same             the share of words, weighted by counts, that all models split alike
     differences      words split differently: a list of (word, count, [its pieces by each model])
+    bits_per_byte    float64[models], of the held-out text; None without one
 
     $ compare model cl100k_base.tiktoken
     $ compare model other-model --corpus english.txt --corpus code.txt
+    $ compare model other-model --corpus train.txt --held-out test.txt
 
     >>> small = train(counts={b"low": 5, b" lower": 2}, vocab_size=258).tokenizer
     >>> large = train(counts={b"low": 5, b" lower": 2}, vocab_size=260).tokenizer
@@ -14035,7 +14469,22 @@ def compare(
         lost=100 - 100 * n_kept / n_bytes,
         same=same,
         differences=differences,
+        bits_per_byte=None,
     )
+    if held_out is not None:
+        predictions = [
+            bits_per_byte(
+                tokenizer, files, held_out, order, text_field=text_field, workers=engine.workers
+            )
+            for tokenizer in tokenizers.values()
+        ]
+        report.bits_per_byte = np.array([prediction.bits_per_byte for prediction in predictions])
+        rows = []
+        for name, prediction in zip(tokenizers, predictions, strict=True):
+            rows.append((name, prediction.bits_per_byte, *prediction.interval, prediction.lost))
+        title = f"Held-out text, by n-grams of {order} tokens"
+        header = ("model", "bits per byte", "95 % from", "to", "lost bytes")
+        report.tables.append(Table(title, header, rows))
     if html:
         write_page(html, report)
     return report

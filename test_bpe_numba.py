@@ -5313,6 +5313,50 @@ def test_a_swapped_encoding_gives_what_tiktoken_gives(tokenizer, texts, options)
         assert_same_batch(theirs.encode_ordinary_batch, other.encode_ordinary_batch, texts)
 
 
+TRUNCATED = [{}, {"model": "longest"}, {"model": "wordpiece", "score": "count"}]
+TRUNCATED.append({"alphabet": "characters", "byte_fallback": True})
+
+
+@pytest.mark.parametrize("place", bpe.SPECIAL_TOKENS_AT)
+@pytest.mark.parametrize("options", TRUNCATED, ids=str)
+def test_a_truncated_model_is_that_of_a_shorter_training(library, options, place):
+    options = {"special_tokens": [END, "<pad>"], "special_tokens_at": place, "workers": 1} | options
+    ours = bpe.train(library[4], 640, **options).tokenizer
+    expected = bpe.train(library[4], 600, **options).tokenizer
+    few = ours.truncated(600)
+    assert few.digest == expected.digest and len(expected) == 600
+    assert ours.truncated(900).digest == ours.digest
+    text = library[4].read_text() + END
+    assert few.encode(text) == expected.encode(text)
+    with refusal("it cannot have 10"):
+        ours.truncated(10)
+
+
+def test_a_truncated_model_without_merges_is_that_with_them(library):
+    merged = bpe.train(library[4], 500, [END], workers=1, special_tokens_at="last").tokenizer
+    text = library[4].read_text() + END
+    vocab = {id: merged.vocab[id] for id in range(499)}
+    for scores in (None, -np.arange(499, dtype=np.float32)):
+        model = bpe.Model(vocab, None, {END: 499}, scores=scores)
+        ours = bpe.Tokenizer.from_model(model).truncated(400)
+        assert ours.encode(text) == merged.truncated(400).encode(text)
+    with refusal("but the post_processor has them"):
+        bpe.Tokenizer.from_model(model).with_special_tokens([], f"$A {END}").truncated(400)
+
+
+def test_a_truncated_unigram_loses_the_tokens_of_the_lowest_scores(prose):
+    text = "\n".join(prose)[:30_000]
+    options = {"special_tokens": [END], "model": "unigram", "coverage": 1}
+    ours = bpe.train(texts=[text], vocab_size=700, **options).tokenizer
+    few = ours.truncated(500)
+    assert len(few) == 500 and few.decode(few.encode(text)) == text
+    scores = {ours.vocab[id]: ours.model.scores[id] for id in ours.model.ordinary}
+    kept = {few.vocab[id]: few.model.scores[id] for id in few.model.ordinary}
+    assert kept.items() <= scores.items()
+    least = min(score for token, score in kept.items() if len(token.decode()) > 1)
+    assert max(scores[token] for token in scores.keys() - kept.keys()) <= least
+
+
 # ─── Differential ─────────────────────────────────────────────────────────────────────────────────
 
 # Hypothesis makes tokenizers as people have them: a model, its steps and added tokens, and files
@@ -7340,6 +7384,123 @@ def test_the_algorithms_of_the_page_on_research_run(library, tmp_path, monkeypat
     for name in ("whole", "fair", "picky", "super", "scaffold", "trimmed", "lite"):
         tokenizer = bpe.Tokenizer.load(name)
         assert tokenizer.decode(tokenizer.encode(text)) == text
+
+
+# bits per byte
+
+
+def plain_bits(order, n_ids, learnt, held):
+    """Interpolated Witten-Bell by its definition: the bits of each document, and every p(w | h)."""
+    followers = {}  # context -> {id: count}
+    for document in learnt:
+        padded = (-1,) * (order - 1) + tuple(document)
+        for at in range(order - 1, len(padded)):
+            for size in range(order):
+                counts = followers.setdefault(padded[at - size : at], Counter())
+                counts[padded[at]] += 1
+
+    def p(token_id, context):
+        shorter = p(token_id, context[1:]) if context else 1 / n_ids
+        counts = followers.get(context, {})
+        if not counts:
+            return shorter
+        n = sum(counts.values())
+        return (counts[token_id] + len(counts) * shorter) / (n + len(counts))
+
+    bits = []
+    for document in held:
+        padded = (-1,) * (order - 1) + tuple(document)
+        places = range(order - 1, len(padded))
+        bits.append(-sum(math.log2(p(padded[at], padded[at - order + 1 : at])) for at in places))
+    return bits, p, followers
+
+
+DOCUMENTS = st.lists(st.lists(st.integers(0, 4), max_size=12), min_size=1, max_size=6)
+
+
+def end_to_end(documents):
+    ids = np.array([*chain.from_iterable(documents)], np.uint32)
+    return ids, np.cumsum([0, *map(len, documents)])
+
+
+@given(DOCUMENTS, DOCUMENTS, st.integers(1, 4))
+def test_ngrams_give_the_bits_of_witten_and_bell(learnt, held, order):
+    model = bpe.NgramModel(order, 7)
+    for k in range(0, len(learnt), 2):  # in two steps and more
+        model.learn(*end_to_end(learnt[k : k + 2]))
+    bits, p, followers = plain_bits(order, 7, learnt, held)
+    assert model.bits(*end_to_end(held)).tolist() == pytest.approx(bits, rel=1e-9)
+    for context in followers:
+        assert sum(p(token_id, context) for token_id in range(7)) == pytest.approx(1)
+
+
+def test_ngrams_fill_more_than_their_first_table():
+    ids = np.random.default_rng(0).integers(0, 2**21 - 1, 60_000).astype(np.uint32)
+    model = bpe.NgramModel(2, 1 << 21)
+    model.learn(ids, np.array([0, 10, len(ids)]))
+    documents = [ids[:10].tolist(), ids[10:].tolist()]
+    bits, *_ = plain_bits(2, 1 << 21, documents, [documents[0], ids[30_000:30_100].tolist()])
+    ends = [0, 10, 30_000, 30_100]
+    assert model.bits(ids, np.array(ends))[[0, 2]].tolist()[0] == pytest.approx(bits[0], rel=1e-9)
+    assert model.bits(ids[30_000:30_100], np.array([0, 100])) == pytest.approx(bits[1], rel=1e-9)
+
+
+@pytest.mark.parametrize("offsets", [[], [1, 0], [0, 9], [-1, 2]])
+def test_ngrams_refuse_offsets_that_are_none(offsets):
+    with refusal("offsets ascend"):
+        bpe.NgramModel(2, 5).learn([1, 2], offsets)
+
+
+@pytest.mark.parametrize("model", ["bpe", "unigram", "wordpiece"])
+def test_bits_per_byte_are_the_same_for_files_and_texts(model, prose, tmp_path):
+    text = "\n".join(prose)
+    parts = [text[:20_000], text[20_000:30_000], "", "é ☃", text[30_000:40_000]]
+    tokenizer = bpe.train(texts=parts, vocab_size=700, special_tokens=[END], model=model).tokenizer
+    for name, texts in (("a", parts[:2]), ("b", parts[2:])):
+        (tmp_path / f"{name}.txt").write_text(END.join(texts))
+        lines = [json.dumps({"text": text}) for text in texts]
+        (tmp_path / f"{name}.jsonl").write_text("\n".join(lines))
+    of_texts = bpe.bits_per_byte(tokenizer, parts[:2], parts[2:], texts=True)
+    for form in ("txt", "jsonl"):
+        files = [tmp_path / f"{name}.{form}" for name in "ab"]
+        report = bpe.bits_per_byte(tokenizer, *files, workers=1)
+        assert report.bits.tolist() == of_texts.bits.tolist()
+        assert report.bits_per_byte == pytest.approx(of_texts.bits_per_byte, rel=1e-4)
+    low, high = report.interval
+    assert low <= report.bits_per_byte <= high and "bits per byte" in str(report)
+
+
+def test_lost_text_is_no_gain_in_bits_per_byte():
+    kept = bpe.Tokenizer({0: b"a", 1: b"b", 2: b"c"}, [])
+    vocab = {0: b"a", 1: b"b", 2: b"?"}
+    model = bpe.Model(vocab, [], alphabet="characters", unk_token="?")
+    losing = bpe.Tokenizer.from_model(model)
+    whole, less = (
+        bpe.bits_per_byte(tokenizer, ["abc" * 9], ["abcabb"], texts=True)
+        for tokenizer in (kept, losing)
+    )
+    assert whole.bits.tolist() == less.bits.tolist()
+    assert (whole.lost, less.lost) == (0, 1)
+    assert less.bits_per_byte == pytest.approx(whole.bits_per_byte * 6 / 5)
+
+
+def test_compare_and_curve_show_bits_per_byte(prose, tmp_path):
+    text = "\n".join(prose)
+    (tmp_path / "a.txt").write_text(text[:60_000])
+    (tmp_path / "b.txt").write_text(text[60_000:80_000])
+    files = tmp_path / "a.txt", tmp_path / "b.txt"
+    training = bpe.train(files[0], 1200, [END], workers=1)
+    small = training.tokenizer.truncated(600)
+    report = bpe.compare([training, small], files[0], held_out=files[1], workers=1)
+    each = [bpe.bits_per_byte(t, *files).bits_per_byte for t in (training.tokenizer, small)]
+    assert report.bits_per_byte.tolist() == each
+    assert f"{each[0]:.4g}" in str(report)
+    drawn = bpe.curve(training, corpus=files[0], held_out=files[1], plot=tmp_path / "c.svg")
+    sizes, bits = next(iter(drawn.bits.values()))
+    assert sizes == [256, 512, 1000, 1199] and bits[-1] == each[0]
+    assert "bits per byte" in (tmp_path / "c.svg").read_text()
+    with refusal("belong together"):
+        bpe.curve(training, corpus=files[0])
 
 
 # ─── Refusals ─────────────────────────────────────────────────────────────────────────────────────
