@@ -86,6 +86,7 @@ if __name__ == "__main__":
     sys.exit(importlib.import_module(os.path.splitext(name)[0]).run())
 
 import argparse
+import atexit
 import base64
 import bz2
 import codecs
@@ -128,13 +129,7 @@ import zlib
 from array import array
 from collections import Counter, UserList, defaultdict, deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import (
-    BrokenExecutor,
-    Executor,
-    ProcessPoolExecutor,
-    ThreadPoolExecutor,
-    wait,
-)
+from concurrent.futures import BrokenExecutor, Executor, ThreadPoolExecutor
 from operator import attrgetter, methodcaller
 from pathlib import Path
 from types import MappingProxyType, SimpleNamespace
@@ -878,55 +873,86 @@ COMPILATIONS = _CompilationNotice()
 event.register("numba:compile", COMPILATIONS)
 
 
-def _begin_workers(n, threads):
-    """Start worker processes or threads; raises InputError if the system cannot start all.
+def _do_tasks(connection):
+    """Do the tasks that come through a pipe, in a worker process, until that is killed."""
+    _init_worker()
+    while True:
+        function, item = connection.recv()
+        try:
+            answer = pickle.dumps((function(item), None), pickle.HIGHEST_PROTOCOL)
+        except Exception as error:  # of the function, or of a result that cannot be pickled
+            if not isinstance(error, InputError):
+                error.add_note(traceback.format_exc())
+            answer = pickle.dumps((None, error))
+        connection.send_bytes(answer)
 
-    It cannot without /dev/shm, in a daemonic process, or under a low `ulimit`. A pool of processes
-    that reaches a limit while it starts would wait for ever. So as many threads are started first,
-    which count against the same limit.
+
+class _Workers:
+    """A pool of threads, which do tasks themselves or have a process of their own do them.
+
+    A ProcessPoolExecutor waits for ever if a process is killed while it sends a result, or if the
+    system cannot start all processes and threads. Here the pipe of a killed process ends, and so
+    does the wait of its thread.
     """
-    pool = None
-    all_started = threading.Event()
-    # each process has two threads, and their pool has two more
-    n_threads = n if threads else 2 * n + 2
-    try:
-        pool = ThreadPoolExecutor(n_threads)
-        for _ in range(n_threads):
-            pool.submit(all_started.wait)
-        all_started.set()
-        if not threads:
-            pool.shutdown()
-            pool = ProcessPoolExecutor(n, initializer=_init_worker)
-            pool.submit(int)
-    except Exception as error:
-        all_started.set()
-        _kill_workers(pool)
-        raise InputError(f"no workers can be started ({error}): set `workers` to 1") from None
-    return pool
+
+    def __init__(self, n):
+        self.threads = ThreadPoolExecutor(n)
+        self.processes = []
+        self.idle = []  # the pipes of the processes that have no task
+
+    def start_processes(self, n):
+        """Start processes for all tasks that follow; raises InputError if the system cannot."""
+        atexit.register(self._kill_processes)  # or Python would wait for them when it ends
+        try:
+            for _ in range(n):
+                connection, other_end = multiprocessing.Pipe()
+                process = multiprocessing.Process(target=_do_tasks, args=[other_end])
+                process.start()
+                other_end.close()  # so that only the process has it
+                self.processes.append(process)
+                self.idle.append(connection)
+        except Exception as error:  # in a daemonic process, or under a low `ulimit`
+            raise _no_workers(error) from None
+
+    def submit(self, function, item):
+        """Begin a task; raises InputError if a thread is missing and cannot be started."""
+        if self.processes:
+            function = functools.partial(self._call_in_process, function)
+        try:
+            return self.threads.submit(function, item)
+        except RuntimeError as error:
+            raise _no_workers(error) from None
+
+    def _call_in_process(self, function, item):
+        """Have a process do a task; raises BrokenExecutor if it has died."""
+        connection = self.idle.pop()
+        try:
+            connection.send((function, item))
+            result, error = connection.recv()
+        except (EOFError, OSError) as broken:
+            raise BrokenExecutor("a worker process died") from broken
+        finally:
+            self.idle.append(connection)
+        if error:
+            raise error
+        return result
+
+    def _kill_processes(self):
+        for process in self.processes:
+            process.kill()
+
+    def shutdown(self):
+        """End all workers. Threads finish their tasks, but processes are killed."""
+        self._kill_processes()
+        self.threads.shutdown(cancel_futures=True)
+        for process in self.processes:
+            process.join()
+        atexit.unregister(self._kill_processes)
 
 
-def _processes_of(pool):
-    """List the processes of a pool; a pool of threads has none, and a pool that ended has None."""
-    processes = getattr(pool, "_processes", None) or {}
-    return list(processes.values())
-
-
-def _kill_workers(pool):
-    """Kill the processes of a pool, and close the pipe on which its thread may wait."""
-    for process in _processes_of(pool):
-        process.kill()
-        pool._result_queue._writer.close()
-
-
-def _next_result(pool, running):
-    """Wait for the first of the running futures, remove it, and return its result.
-
-    A pool hangs if a worker dies while it sends a result, so it is killed if any worker has died.
-    """
-    while not wait([running[0]], timeout=1).done:
-        if any(process.exitcode for process in _processes_of(pool)):
-            _kill_workers(pool)
-    return running.popleft().result()
+def _no_workers(error):
+    """Build the error for workers that cannot be started."""
+    return InputError(f"no workers can be started ({error}): set `workers` to 1")
 
 
 POOL_TASKS = 256  # in progress at a time, since a pool does not tell how many workers it has
@@ -975,16 +1001,18 @@ class Engine:
         if n < 2 and is_own:
             yield from map(function, items)
             return
-        pool = _begin_workers(n, threads) if is_own else self.workers
+        pool = _Workers(n) if is_own else self.workers
         limit = 2 * n if is_own else POOL_TASKS
         running = deque()
         try:
+            if is_own and not threads:
+                pool.start_processes(n)
             for item in items:
                 if len(running) > limit:
-                    yield _next_result(pool, running)
+                    yield running.popleft().result()
                 running.append(pool.submit(function, item))
             while running:
-                yield _next_result(pool, running)
+                yield running.popleft().result()
         except BrokenExecutor:
             raise InputError(
                 "a worker process died: use fewer `workers` if memory is limited; a script needs "
@@ -992,9 +1020,7 @@ class Engine:
             ) from None
         finally:
             if is_own:
-                if running:
-                    _kill_workers(pool)
-                pool.shutdown(cancel_futures=threads)
+                pool.shutdown()
             for future in running:
                 future.cancel()
 

@@ -864,9 +864,9 @@ def _die(item):
 def _die_while_sending(item):
     """Die with half a result in the pipe; a pool would wait for the other half for ever."""
     caller = sys._getframe()
-    while "result_queue" not in caller.f_locals:
+    while "connection" not in caller.f_locals:
         caller = caller.f_back
-    os.write(caller.f_locals["result_queue"]._writer.fileno(), b"\x00\x00\x10\x00half")
+    os.write(caller.f_locals["connection"].fileno(), b"\x00\x00\x10\x00half")
     os._exit(1)
 
 
@@ -915,7 +915,7 @@ def test_a_limit_on_threads_or_processes_is_an_error(monkeypatch, owner, name, e
     monkeypatch.setattr(owner, name, limited)
     threads = owner is threading.Thread and after % 2
     with within(20), refusal("no workers can be started"):
-        list(bpe.Engine(workers=6).map(abs, range(9), threads=threads))
+        list(bpe.Engine(workers=6).map(time.sleep, [0.2] * 9, threads=threads))  # none is idle
     for child in multiprocessing.active_children():
         child.join(5)
     assert not multiprocessing.active_children()
@@ -929,7 +929,7 @@ def test_compilation_is_announced_once(capsys, monkeypatch):
             bpe.COMPILATIONS.on_start(SimpleNamespace(data={"dispatcher": dispatcher}))
         return re.findall("compiling kernels, .*", capsys.readouterr().err)
 
-    ours = [bpe._begin_workers] * 2
+    ours = [bpe._init_worker] * 2
     monkeypatch.setattr(bpe, "COMPILED_ANEW", set())
     assert announced(*ours) == []  # nobody sees it
     with monkeypatch.context() as patch:
@@ -940,7 +940,7 @@ def test_compilation_is_announced_once(capsys, monkeypatch):
     assert "NUMBA_CACHE_DIR" in line and announced(within) == []
 
 
-SAVED = "bpe_numba._begin_workers-909.py311.nbi"
+SAVED = "bpe_numba._init_worker-909.py311.nbi"
 DISKS = [(1 << 30, "", True), (1 << 20, "", False), (0, SAVED, True), (None, "", False)]
 
 
@@ -961,8 +961,8 @@ def test_kernels_that_cannot_be_kept_are_made_anew(tmp_path, monkeypatch, free, 
     monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=free))
     compiled = bpe._compiler(True)
     compiled(abs)  # it is not of the module
-    assert compiled(bpe._begin_workers).cache == is_kept
-    assert [*bpe.COMPILED_ANEW] == ["_begin_workers"] * (not is_kept)
+    assert compiled(bpe._init_worker).cache == is_kept
+    assert [*bpe.COMPILED_ANEW] == ["_init_worker"] * (not is_kept)
 
 
 @pytest.mark.parametrize("work", ["decode", "encode", "digest", "as_characters", "count"])
