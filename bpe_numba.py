@@ -14201,6 +14201,40 @@ def unreachable_tokens(tokenizer):
     return lost
 
 
+RARE = 1000  # how many times more often a candidate for a glitch token was made than it is used
+
+
+class Glitch(NamedTuple):
+    """A candidate for a "glitch token": training made it from many pairs, and hardly any are left.
+
+    Later merges have taken them into longer tokens. A language model that seldom meets a token does
+    not learn it: Land and Bartolo, "Fishing for Magikarp" (2024).
+    """
+
+    id: int
+    made: int  # the number of pairs that became this token when it was merged
+    used: int  # the number of its occurrences in the text
+
+
+def find_glitches(model, n_tokens, frequencies):
+    """List tokens that merges made RARE times as often as a text uses them; the most made first.
+
+    n_tokens     int64[M + 1], of the corpus of the training, before the first merge and after each
+    frequencies  of the ids in a text. It may have another size than the corpus, so the numbers of
+                 the training are scaled to it
+    """
+    made = -np.diff(n_tokens)
+    share = frequencies.sum() / n_tokens[-1]
+    glitches = []
+    # after `train(from_=…)`, only the last merges were made then
+    for pair, n in zip(model.merges[-len(made) :], made.tolist(), strict=True):
+        token_id = model.ids[b"".join(pair)]
+        used = int(frequencies[token_id])
+        if max(used, 1) * RARE <= n * share:
+            glitches.append(Glitch(token_id, n, used))
+    return sorted(glitches, key=lambda glitch: -glitch.made)
+
+
 @interruptible
 def inspect_model(
     model: AnyModel,
@@ -14212,7 +14246,8 @@ def inspect_model(
 ) -> Report:
     """Describe a vocabulary, and how a corpus uses it.
 
-    model   a file or a folder of any format, a Tokenizer, or the result of `train`
+    model   a file or a folder of any format, a Tokenizer, or the result of `train`. A BPE that
+            `train` wrote has the counts of its merges, which tell candidates for glitch tokens
     inputs  files, folders or globs. None: the vocabulary alone. Of several, the measures have the
             fewest bytes per token, too
 
@@ -14222,6 +14257,7 @@ def inspect_model(
     unreachable  see `unreachable_tokens`
     measures     see `measure`; empty without inputs
     frequencies  of each id in the inputs, int64[V]; None without inputs
+    glitches     a list of Glitch; None without inputs or counts of merges
 
     $ inspect model
     $ inspect model corpus.txt
@@ -14234,6 +14270,7 @@ def inspect_model(
     (5, b'low', {})
     """
     tokenizer = open_model(model)
+    history = _find_history(model, tokenizer.model)
     model = tokenizer.model
     _, decoded = tokenizer._decoded
     tokens = {token_id: decoded[token_id] for token_id in model.ordinary if decoded[token_id]}
@@ -14260,6 +14297,7 @@ def inspect_model(
         unreachable=unreachable,
         measures={},
         frequencies=None,
+        glitches=None,
     )
     if inputs is None:
         return report
@@ -14277,6 +14315,13 @@ def inspect_model(
                 rates.append(part.n_kept / part.n_tokens)
         report.measures["fewest bytes per token"] = min(rates)
     report.tables.append(Table("Measures", ("measure", "value"), [*report.measures.items()]))
+    if history and model.merges:
+        report.glitches = find_glitches(model, history[0], report.frequencies)
+        rows = []
+        for glitch in report.glitches[:ROWS]:
+            rows.append((glitch.id, name_of(glitch.id), glitch.made, glitch.used))
+        title = f"Made often, hardly used: {len(report.glitches):,}"
+        report.tables.append(Table(title, ("id", "token", "when made", "in the text"), rows))
     return report
 
 

@@ -7386,6 +7386,19 @@ def test_the_algorithms_of_the_page_on_research_run(library, tmp_path, monkeypat
         assert tokenizer.decode(tokenizer.encode(text)) == text
 
 
+def test_glitch_candidates_are_made_often_and_hardly_used(tmp_path):
+    counts = {b"abc": 5000, b"abd": 3000, b"ab": 2, b"xy": 9}
+    training = bpe.train(counts=counts, vocab_size=260)
+    (tmp_path / "a.txt").write_text("abc " * 5000 + "abd " * 3000 + "ab ab xy")
+    training.save(tmp_path / "model")
+    for model in (training, tmp_path / "model"):
+        report = bpe.inspect_model(model, tmp_path / "a.txt", workers=1)
+        glitch_id = training.tokenizer.model.ids[b"ab"]
+        assert report.glitches == [bpe.Glitch(glitch_id, 8002, 2)]
+        assert "| ab    |     8,002 |           2 |" in str(report)
+    assert bpe.inspect_model(training.tokenizer, tmp_path / "a.txt").glitches is None
+
+
 # bits per byte
 
 
