@@ -61,6 +61,7 @@ Sections, in the order in which the data passes through them
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import sys
@@ -84,6 +85,10 @@ if __name__ == "__main__":
     folder, name = os.path.split(os.path.realpath(__file__))
     sys.path.append(folder)
     sys.exit(importlib.import_module(os.path.splitext(name)[0]).run())
+
+# Importing makes 150,000 objects that stay, and Python would search them for garbage several times.
+if _COLLECTS := gc.isenabled():
+    gc.disable()
 
 import argparse
 import atexit
@@ -113,6 +118,7 @@ import lzma
 import math
 import multiprocessing
 import numbers
+import operator
 import pickle
 import re
 import reprlib
@@ -145,6 +151,8 @@ try:
     from numba.extending import intrinsic, overload
     from tqdm import tqdm
 except (ImportError, MemoryError, OSError) as error:
+    if _COLLECTS:
+        gc.enable()
     if not str(*sys.argv[:1]).endswith(("bpe_numba.py", "bpe-numba")):
         raise
     message = "a required package is missing, or memory ran out"
@@ -236,6 +244,30 @@ PADDING = 16  # bytes after a text: kernels may read them, but ignore their valu
 COMPILES = not numba.config.DISABLE_JIT  # or kernels are plain Python, for debuggers and profilers
 if not COMPILES:
     np.seterr(over="ignore")  # hashes are computed modulo 2**64
+
+
+def _collect_again():
+    """Let Python search for garbage again, in its own time.
+
+    The objects of now move to the oldest generation, without a search, unless the program has put
+    some out of reach by `gc.freeze`.
+    """
+    if not gc.get_freeze_count():
+        gc.freeze()
+        gc.unfreeze()
+    gc.enable()
+
+
+@contextlib.contextmanager
+def collecting_later():
+    """Search for no garbage meanwhile: in a call that makes many objects, and all of them stay."""
+    collects = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if collects:
+            _collect_again()
 
 
 # ─── Compiling ────────────────────────────────────────────────────────────────────────────────────
@@ -3819,7 +3851,10 @@ class _SpecialPass(NamedTuple):
         return None if re.search(self.expression, text) else text
 
 
-_NO_SPECIAL = _SpecialPass(_special_table({}, {}), "", {})
+@functools.cache
+def _no_special():
+    """Make the pass that finds no token."""
+    return _SpecialPass(_special_table({}, {}), "", {})
 
 
 def _special_passes(ids, added_tokens, normalizer=None):
@@ -4145,9 +4180,9 @@ class Pretokenizer:
             after = []
         self._before = before
         self._after = [*normalizer.passes, *after, *pattern.passes[:-1]]
-        *passes, last = _NO_SPECIAL, *before, *self._after
+        *passes, last = _no_special(), *before, *self._after
         is_special = isinstance(last, _SpecialPass)
-        self.last_special = (last if is_special else _NO_SPECIAL).special
+        self.last_special = (last if is_special else _no_special()).special
         self._of_text = passes[1:] + [last] * (not is_special)
 
     def apply_to_text(self, text):
@@ -6893,12 +6928,10 @@ class Model:
     def __post_init__(self):
         self.vocab = dict(self.vocab)
         self.special_tokens = _special_ids(self.vocab, self.special_tokens or ())
-        for token_id, token in self.vocab.items():
-            if not _is_id(token_id) or type(token) is not bytes or not token:
-                raise InputError(f"the token {token!r} has the id {token_id!r}: {_ID_RANGE}")
+        _validate_tokens(self.vocab)
         if self.merges is not None:
             self.merges = [*map(tuple, self.merges)]
-            types = {*map(type, itertools.chain(*self.merges))}
+            types = {*map(type, itertools.chain.from_iterable(self.merges))}
             require(types <= {bytes}, "merges are pairs of bytes, as (b'a', b'b')")
         self.added_tokens = {
             text: added
@@ -6932,8 +6965,9 @@ class Model:
         }
         found = {text.encode() for text, added in self.added_tokens.items() if not added.special}
         if self.kind in ("bpe", "trimmed"):
-            letters = _letters(special, self.alphabet).values()
-            found = {*map(b"".join, self.merges or ()), *map(vocab.get, letters)}
+            letters = map(vocab.get, _letters(special, self.alphabet).values())
+            made = itertools.starmap(operator.add, self.merges or ())
+            found = special.keys() & itertools.chain(letters, made)
         end = self.added_from if self.scores is None else len(self.scores)
         n_ids = Counter(filter(special.__contains__, vocab.values()))
         others = {
@@ -6954,7 +6988,12 @@ class Model:
         """The id of each ordinary token; without merges, none for tokens of unknown characters."""
         unknown = fallback_tokens(self) if self.merges is None else ()
         vocab = self.vocab
-        return {vocab[key]: key for key in self.ordinary if vocab[key] not in unknown}
+        others = vocab.keys() - self.ordinary
+        ids = self.ids.copy()  # much faster than to add one id after another
+        for token in {*map(vocab.get, others), *unknown}:
+            if token in unknown or ids[token] in others:
+                ids.pop(token, None)
+        return ids
 
     @property
     def normalizer_steps(self) -> list[dict]:
@@ -7047,14 +7086,26 @@ def _is_id(token_id):
     return type(token_id) is int and 0 <= token_id < MAX_ID
 
 
+def _validate_tokens(vocab):
+    """Check that ids are whole numbers, and that tokens are bytes."""
+    types = {*map(type, vocab)}, {*map(type, vocab.values())}
+    if types == ({int}, {bytes}) and all(vocab.values()) and 0 <= min(vocab) <= max(vocab) < MAX_ID:
+        return  # all at once, which is faster
+    for token_id, token in vocab.items():
+        if not _is_id(token_id) or type(token) is not bytes or not token:
+            raise InputError(f"the token {token!r} has the id {token_id!r}: {_ID_RANGE}")
+
+
 def _special_ids(vocab, given):
     """Return the id of each special token, and add missing tokens to the vocabulary."""
     texts = _check_texts(given)
-    next_ids = itertools.count(max(vocab, default=-1) + 1)
-    own_ids = {token: token_id for token_id, token in vocab.items()}
-    numbers = defaultdict(next_ids.__next__, own_ids)
-    is_table = isinstance(given, Mapping)
-    ids = dict(given) if is_table else {text: numbers[text.encode()] for text in texts}
+    if isinstance(given, Mapping):
+        ids = dict(given)
+    else:
+        next_ids = itertools.count(max(vocab, default=-1) + 1)
+        own_ids = {token: token_id for token_id, token in vocab.items()}
+        numbers = defaultdict(next_ids.__next__, own_ids)
+        ids = {text: numbers[text.encode()] for text in texts}
     for text, token_id in ids.items():
         token = vocab.setdefault(token_id, text.encode())
         # The id may have a second text, and the text may be the GPT-2 name of the bytes.
@@ -7078,6 +7129,8 @@ def _note_forgeable(model):
 
 def _validate_distinct(model):
     """Check that no two ordinary tokens have the same bytes."""
+    if len(model.ids) == len(model.vocab):
+        return
     tokens = [model.vocab[token_id] for token_id in model.ordinary]
     if len({*tokens}) < len(tokens):
         raise InputError(f"several ids have the bytes {readable(_repeated(tokens))!r}")
@@ -7453,17 +7506,17 @@ def _all_splits(id_of):
 
 def _merges_as_ids(merges, id_of):
     """Look up merges in a vocabulary: left, right, result, and rank; int64[M, 4]."""
+    require(len(merges) < MAX_ID, f"a BPE has fewer than {MAX_ID:,} merges")
+    lefts = [left for left, _ in merges]
+    rights = [right for _, right in merges]
+    rows = np.empty((len(merges), 4), i64)
     try:
-        columns = [
-            [id_of[left] for left, _ in merges],
-            [id_of[right] for _, right in merges],
-            [id_of[left + right] for left, right in merges],
-            range(len(merges)),
-        ]
+        for column, tokens in enumerate((lefts, rights, map(operator.add, lefts, rights))):
+            rows[:, column] = [*map(id_of.__getitem__, tokens)]
     except KeyError as error:
         raise InputError(f"a merge has or makes {error}, which is not in the vocabulary") from None
-    require(len(merges) < MAX_ID, f"a BPE has fewer than {MAX_ID:,} merges")
-    return np.array(columns, i64).T.copy()
+    rows[:, 3] = np.arange(len(merges))
+    return rows
 
 
 @inline_kernel
@@ -9380,21 +9433,44 @@ def read_vocab(names: Ids, alphabet: str = "characters", texts: Iterable[str] = 
     alphabet  of the model: it tells how names are read
     texts     names that are read as plain text in any alphabet
     """
-    texts = names.keys() & texts
-    others = list(names.keys() - texts)
-    tokens = dict(zip(others, _read_names(others, alphabet), strict=True))
-    tokens |= zip(texts, _read_names(texts, "characters"), strict=True)
+    tokens = _tokens_by_name(names, alphabet, names.keys() & texts)
     return _by_id([*names.values()], map(tokens.get, names))
 
 
-def _read_merges(pairs, alphabet="bytes", skipped=frozenset()):
-    """Read merges, ["a", "b"] or "a b"; returns pairs of tokens, but none with a skipped name."""
+def _tokens_by_name(names, alphabet, texts):
+    """Read names in their order; returns name -> token. `texts` are read as plain text."""
+    others = [*itertools.filterfalse(texts.__contains__, names)]
+    tokens = dict(zip(others, _read_names(others, alphabet), strict=True))
+    tokens |= zip(texts, _read_names(texts, "characters"), strict=True)
+    return tokens
+
+
+def _names_of_merges(pairs):
+    """List both names of each merge, ["a", "b"] or "a b", end to end."""
+    if {*map(type, pairs)} == {str}:
+        n_spaces = map(str.count, pairs, itertools.repeat(" "))
+        if {*n_spaces} == {1}:
+            return " ".join(pairs).split(" ")  # one call is faster than one for each pair
     pairs = [pair.split(" ") if isinstance(pair, str) else pair for pair in pairs]
     wrong = [pair for pair in pairs if len(pair) != 2]
     require(not wrong, f"a merge is two tokens with a space between them, not {wrong[:1]}")
-    names = itertools.chain(*filter(skipped.isdisjoint, pairs))
-    tokens = iter(_read_names(names, alphabet))
-    return list(zip(tokens, tokens, strict=True))
+    return [*itertools.chain(*pairs)]
+
+
+def _read_merges(pairs, alphabet="bytes", skipped=frozenset(), tokens=MappingProxyType({})):
+    """Read merges; returns pairs of tokens, but none with a skipped name.
+
+    tokens  name -> token, if they are known
+    """
+    names = _names_of_merges(pairs)
+    if skipped:
+        pairs = zip(names[::2], names[1::2], strict=True)
+        names = [*itertools.chain(*filter(skipped.isdisjoint, pairs))]
+    try:
+        both = [*map(tokens.__getitem__, names)]
+    except KeyError:
+        both = _read_names(names, alphabet)
+    return [*zip(both[::2], both[1::2], strict=True)]
 
 
 def _name_of(model):
@@ -9802,16 +9878,19 @@ def read_bpe(data, added, alphabet):
     )
     # Names that do not stand for bytes are plain text, and no text becomes their tokens. Cohere's
     # are emoji, beside the tokens of their bytes.
-    plain = {name for name in names if of_bytes and not _BYTE_NAMES.issuperset(name)}
-    merges = _read_merges(data["merges"], alphabet, plain)
+    plain = set()
+    if of_bytes and not _BYTE_NAMES.issuperset("".join(names)):
+        plain.update(itertools.filterfalse(_BYTE_NAMES.issuperset, names))
+    tokens = _tokens_by_name(names, alphabet, plain)
+    merges = _read_merges(data["merges"], alphabet, plain, tokens)
     require(len(set(merges)) == len(merges), "a merge appears twice")
-    texts = plain
     if of_bytes and not looks_up:
         # An added token names bytes only if a merge makes these bytes, or if they are one byte.
-        tokens = {*map(b"".join, merges), *BYTES}
-        by_name = filter(_BYTE_NAMES.issuperset, added)
-        texts = plain.union(name for name in by_name if tokens.isdisjoint(_read_names([name])))
-    vocab = read_vocab(names, alphabet, texts)
+        by_name = [*filter(_BYTE_NAMES.issuperset, names.keys() & added)]
+        given = {tokens[name]: name for name in by_name}
+        made = given.keys() & itertools.chain(BYTES, itertools.starmap(operator.add, merges))
+        tokens |= {name: name.encode() for token, name in given.items() if token not in made}
+    vocab = _by_id([*names.values()], map(tokens.get, names))
     letters = {*BYTES, *(byte + suffix.encode() for byte in BYTES)}
     knows_all = of_bytes and letters <= set(vocab.values())
     unknown = data.get("unk_token")
@@ -10989,7 +11068,7 @@ class _Encoder:
         self._short_text = memoryview(text)
         self._short_ids = np.empty(len(text), u32)
         self._short = text, text, np.array([BOUNDARY]), self._short_ids, np.empty(1, i64)
-        self._special = _special_table({}, {})
+        self._special = _no_special().special
         self.workspace = _Workspace(
             tables,
             pattern.table,
@@ -11416,6 +11495,7 @@ class Tokenizer:
         return cls.from_model(read_gpt2(*files, special_tokens, "gpt2", threshold))
 
     @classmethod
+    @collecting_later()
     def load(
         cls,
         path: PathName | object,
@@ -11464,6 +11544,7 @@ class Tokenizer:
         save_model(self.model, path, format)
 
     @classmethod
+    @collecting_later()
     def from_str(cls, text: str) -> Tokenizer:
         """Read the content of a tokenizer.json."""
         with naming_file("the text"):
@@ -14901,3 +14982,7 @@ def run():
         _program = shlex.join(sys.orig_argv[:n_words])
     _end_when_asked()
     return main()
+
+
+if _COLLECTS:
+    _collect_again()
