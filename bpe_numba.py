@@ -343,6 +343,18 @@ def kernel(function: Function) -> Function:
     return _compiler(cache=True)(function)
 
 
+def entry_point(function, *arguments):
+    """Return the compiled function for arguments of these types.
+
+    A call of it saves the time in which Numba looks up the types, a third of the time that a short
+    text takes.
+
+    >>> entry_point(kernel(lambda n: n + 1), 1)(2)
+    3
+    """
+    return function.compile(tuple(map(numba.typeof, arguments))) if COMPILES else function
+
+
 def _source_digest(module):
     """Return a digest of a module's file; "" for a notebook or a frozen program."""
     try:
@@ -440,15 +452,24 @@ def prefetch(typing_context, array, index):
 
 @_intrinsic(lambda array: array)
 def borrowed(typing_context, array):
-    """Return an array to which Numba counts no references.
+    """Return an array, or a tuple of arrays, to which Numba counts no references.
 
     For arrays that live longer than the call of a kernel, such as those of its arguments.
     """
 
-    def emit(context, builder, signature, arguments):
-        view = context.make_array(array)(context, builder, *arguments)
+    def lend(context, builder, array_type, value):
+        if isinstance(array_type, numba.types.BaseTuple):
+            for k, part_type in enumerate(array_type):
+                part = builder.extract_value(value, k)
+                part = lend(context, builder, part_type, part)
+                value = builder.insert_value(value, part, k)
+            return value
+        view = context.make_array(array_type)(context, builder, value)
         view.meminfo = view.meminfo.type(None)
         return view._getvalue()
+
+    def emit(context, builder, signature, arguments):
+        return lend(context, builder, array, *arguments)
 
     return array(array), emit
 
@@ -541,6 +562,12 @@ def _reserve(array, n):
         longer[k] = array[k]
     return longer
 
+
+if COMPILES:
+    _size_t = numba.uintp
+    copy_memory = numba.types.ExternalFunction("memcpy", _size_t(_size_t, _size_t, _size_t))
+else:
+    copy_memory = ctypes.memmove  # (address, address to copy from, number of bytes)
 
 _madvise = numba.types.ExternalFunction("madvise", numba.intc(numba.uintp, numba.uintp, numba.intc))
 HUGE_PAGES = 14 if COMPILES and sys.platform == "linux" else 0  # MADV_HUGEPAGE
@@ -635,25 +662,28 @@ def require_known(what, name, names):
     require(name in names, f"no {what} is named {name!r}; there are {', '.join(names) or 'none'}")
 
 
-def interruptible(function: Function) -> Function:
-    """Make a function with kernels in which an interrupt raises KeyboardInterrupt.
+def interrupt_in(error):
+    """Return the interrupt that Numba made an error of, or the error itself if it is one.
 
     Numba makes a SystemError of an interrupt that comes while it unpacks the arguments of a kernel,
     and a TypeError of one that comes while it makes a struct.
     """
+    if isinstance(error, TypeError):
+        return KeyboardInterrupt() if "_numba_box_" in str(error) else error
+    while error.__cause__:
+        error = error.__cause__
+    return error
+
+
+def interruptible(function: Function) -> Function:
+    """Make a function with kernels in which an interrupt raises KeyboardInterrupt."""
 
     @functools.wraps(function)
     def call(*arguments, **options):
         try:
             return function(*arguments, **options)
-        except SystemError as error:
-            while error.__cause__:
-                error = error.__cause__
-            raise error from None
-        except TypeError as error:
-            if "_numba_box_" in str(error):
-                raise KeyboardInterrupt from None
-            raise
+        except (SystemError, TypeError) as error:
+            raise interrupt_in(error) from None
 
     return call
 
@@ -1189,6 +1219,10 @@ def _text_bytes(text):
 # (text, address of a number) -> the address of its UTF-8, whose size is written to the number
 _utf8_address = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.py_object, ctypes.c_void_p)(
     ("PyUnicode_AsUTF8AndSize", ctypes.pythonapi)
+)
+# bytes -> their address
+_bytes_address = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.py_object)(
+    ("PyBytes_AsString", ctypes.pythonapi)
 )
 
 
@@ -2617,6 +2651,9 @@ def _next_split(text, position, until, class_of, must_split):
     That is at an END, or between two characters. Characters may reach beyond `until`, which is not
     the end of the text.
     """
+    text = borrowed(text)
+    class_of = borrowed(class_of)
+    must_split = borrowed(must_split)
     before = i64(-1)
     while position < until and text[position] & 0xC0 == 0x80:
         position += 1
@@ -2631,7 +2668,7 @@ def _next_split(text, position, until, class_of, must_split):
 
 LANES = 6  # a single lane waits for its loads
 LANE_BYTES = 1 << 13  # of a lane in one batch; the ends of more would not fit into the L1 cache
-MIN_LANE_BYTES = 256  # with fewer bytes for each, lanes do not pay
+MIN_LANE_BYTES = 64  # with fewer bytes for each, lanes do not pay
 MARKED_BYTES = 256  # the number that a lane reads before its ends are collected
 MARK_ROW = MARKED_BYTES + 64  # bytes of `marks` for each lane
 BATCH_BYTES = LANES * LANE_BYTES
@@ -2878,7 +2915,8 @@ def _scan_batch(text, stop, table, lanes, marks):
         lanes[0, N_ENDS] = 0
         n_lanes = _share_lanes(text, stop, table, lanes)
         valid = True
-        for k in range(n_lanes + 1):  # all lanes together, and then each to its last byte
+        # several lanes run together, and then each to its last byte
+        for k in range(i64(n_lanes == 1), n_lanes + 1):
             valid = valid and _run_lanes(max(k - 1, 0), k or n_lanes, text, table, lanes, marks)
         if not valid:
             text = text.copy()
@@ -3787,6 +3825,7 @@ def _named_normalizer(normalizer):
 #
 # A long text is first cut into parts, which have the same pretokens as the whole.
 
+MAX_CHANGED = 1 << 12  # characters of a text that Python changes; kernels take less time for more
 MAX_PART_BYTES = 1 << 28  # text without a position where it can be cut
 WINDOW_BYTES = 1 << 16  # the first text that is searched for a cut
 PAIR_BYTES = 8  # two characters in UTF-8, which decide whether a pretoken ends between them
@@ -4186,20 +4225,20 @@ class Pretokenizer:
         self._of_text = passes[1:] + [last] * (not is_special)
 
     def apply_to_text(self, text):
-        """Change one short text as `apply` does, except for `last_special`.
+        """Change one text, str or bytes, as `apply` does, except for `last_special`.
 
-        Python does that in less time than a call of a kernel takes. Returns None if it cannot.
+        Python changes a short str in less time than a call of a kernel takes. Returns None if it
+        cannot.
         """
-        data = _text_bytes(text)
         if not self._of_text:
-            return data
-        if text is data:
+            return text
+        if not isinstance(text, str) or len(text) > MAX_CHANGED:
             return None
         for step in self._of_text:
             text = step.apply_to_text(text)
             if text is None:
                 return None
-        return text.encode()
+        return text
 
     def apply(self, texts, opening=BOUNDARY):
         """Make a flat text of texts, for the last step of the pattern.
@@ -7240,11 +7279,19 @@ def build_vocabulary(learned, special_tokens, byte_tokens=()):
 #     ids, at   uint32[…], the result, and the index where the next id goes. There is room for as
 #               many ids as the word has bytes
 #
+# A single text takes one call of a kernel, since a call takes longer than some words do. Python
+# passes the address of its UTF-8. The kernel copies it into the workspace, writes END after it, and
+# cuts out special tokens. With <eos> of id 7 and # for END:
+#
+#     "lowest<eos>" at 0x7f…, 11 bytes   ->   lowest##   meanings 7, BOUNDARY   ->   259 257 7
+#
+# Python makes a flat text only of several texts, or of one of more than PART_BYTES.
+#
 # The ids of most words come from a cache, which is a table of words as in Words. The kernels call
 # each other so:
 #
 #     _take_text                  puts a text into the workspace
-#     _encode_flat                encodes it; also a short text, from which it cuts special tokens
+#     _encode_flat                encodes it; also a text at an address
 #         _scan_batch             finds the ends of the next words
 #         _encode_words           encodes them
 #             _copy_hits          copies the ids of words that are in the cache
@@ -7278,7 +7325,6 @@ DROPPED = -2
 ANY_PAIR = -1
 # the longest word that is merged by comparing all its pairs, in letters; a heap merges longer ones
 MAX_LINEAR_MERGE = 48
-SHORT_BYTES = 1 << 12  # of a text that one call of a kernel encodes
 CACHE_ENTRIES = 1 << 14  # entries of a new cache; a larger table than the words need is slower
 MAX_CACHE_ENTRIES = 1 << 20  # of the cache of each thread
 MAX_CACHED_BYTES = 1 << 12  # of a word; longer words take too much space
@@ -8286,7 +8332,7 @@ def _take_text(workspace, special, text, scanned, meanings, ids, id_stops):
 
 
 @kernel
-def _encode_flat(workspace, n_raw, opening, at):
+def _encode_flat(workspace, address, n_raw, opening, at):
     """Write the ids of the text of a workspace to ids[at :], and where those of each text end.
 
     There must be room for as many ids as the text has bytes. Returns the end of all ids, or
@@ -8294,17 +8340,18 @@ def _encode_flat(workspace, n_raw, opening, at):
 
     A batch of words is left for a while when the cache is full.
 
-    n_raw    the bytes of a single text that is not flat yet, and must have no real byte 0xFE; -1
-             for a flat text
+    address  where a single text lies that is not flat yet, and must have no real byte 0xFE
+    n_raw    the number of its bytes; -1 for a flat text
     opening  how the first text begins
     """
-    lanes = workspace.lanes
-    marks = workspace.marks
-    table = workspace.table
+    lanes = borrowed(workspace.lanes)
+    marks = borrowed(workspace.marks)
+    table = borrowed(workspace.table)
     text = workspace.text
     scanned = workspace.scanned
     meanings = workspace.meanings
     if n_raw >= 0:
+        copy_memory(text.ctypes.data, address, n_raw)
         text[n_raw] = END
         text = _add_padding(text, n_raw + 1)
         text, meanings = _cut_at_special(text, text, meanings, workspace.special)
@@ -11064,10 +11111,10 @@ class _Encoder:
     def __init__(self, model, tables, pattern):
         self.model = model
         pool = np.empty(max(16 * MAX_CACHE_ENTRIES, 1 << 16), u32)
-        text = np.empty(SHORT_BYTES + 2 * PADDING, u8)
-        self._short_text = memoryview(text)
-        self._short_ids = np.empty(len(text), u32)
-        self._short = text, text, np.array([BOUNDARY]), self._short_ids, np.empty(1, i64)
+        self._room = PART_BYTES
+        text = np.empty(self._room + 2 * PADDING, u8)
+        self._own_ids = np.empty(len(text), u32)
+        self._own = text, text, np.array([BOUNDARY]), self._own_ids, np.empty(1, i64)
         self._special = _no_special().special
         self.workspace = _Workspace(
             tables,
@@ -11080,22 +11127,37 @@ class _Encoder:
             *[0] * 4,  # nothing is encoded yet
             MAX_CACHE_ENTRIES,
             self._special,
-            *self._short,
+            *self._own,
         )
+        self._size = ctypes.c_ssize_t()
+        self._size_address = ctypes.addressof(self._size)
+        self._encode_flat = entry_point(_encode_flat, self.workspace, 0, 0, BOUNDARY, 0)
 
-    def encode_short(self, data, special, convert):
-        """Encode one text of up to SHORT_BYTES after Pretokenizer.apply_to_text, in one call.
+    def encode_one(self, text, special, convert):
+        """Encode one text, str or bytes, after Pretokenizer.apply_to_text: in one call of a kernel.
 
-        The next call uses the array of ids again, so `convert`, a method of arrays, makes the
-        result. Returns None for a letter without a token.
+        The next call uses the array of ids again, so `convert`, a function of arrays, makes the
+        result. Returns None for a text that has more than PART_BYTES, or a byte 0xFE, or a letter
+        without a token, or that is not text: `encode` takes it, or says what is wrong.
         """
+        if isinstance(text, bytes):
+            address = _bytes_address(text)
+            n = bytes.__len__(text)
+            is_plain = not bytes.__contains__(text, END)
+        else:
+            try:
+                address = _utf8_address(text, self._size_address)
+            except (TypeError, UnicodeEncodeError):
+                return None
+            n = self._size.value
+            is_plain = True
+        if n > self._room or not is_plain:
+            return None
         if special is not self._special:
-            _take_text(self.workspace, special, *self._short)
+            _take_text(self.workspace, special, *self._own)
             self._special = special
-        n = len(data)
-        self._short_text[:n] = data
-        n = _encode_flat(self.workspace, n, BOUNDARY, 0)
-        return convert(self._short_ids[:n]) if n >= 0 else None
+        n = self._encode_flat(self.workspace, address, n, BOUNDARY, 0)
+        return convert(self._own_ids[:n]) if n >= 0 else None
 
     def encode(self, texts, pretokenizer, parts, sampling=None):
         """Encode texts, in parts from `Tokenizer._parts`; returns the ids and their offsets.
@@ -11126,11 +11188,11 @@ class _Encoder:
                         state[:] = (seed + n_before) % 2**64
                     n = _sample_words(self.workspace, tables, alpha, state, n)
                 else:
-                    n = _encode_flat(self.workspace, -1, opening, n)
+                    n = self._encode_flat(self.workspace, 0, -1, opening, n)
                 if n < 0:
                     raise _unknown_letter(self.model, flat, -1 - n)
         finally:  # the workspace lets go of the text and the ids
-            _take_text(self.workspace, pretokenizer.last_special, *self._short)
+            _take_text(self.workspace, pretokenizer.last_special, *self._own)
         ids.resize(n, refcheck=False)  # without a copy
         return ids, offsets
 
@@ -11665,7 +11727,6 @@ class Tokenizer:
             )
         return self.vocab[id]
 
-    @interruptible
     def encode(
         self, text: Text, allowed_special: Allowed = "all", *, add_special_tokens: bool = False
     ) -> list[int]:
@@ -11677,7 +11738,7 @@ class Tokenizer:
         add_special_tokens  put the tokens of the model's post_processor, such as [CLS] and [SEP],
                             before and after the text, as Hugging Face does by default
         """
-        ids = self._encode_short(text, allowed_special, np.ndarray.tolist)
+        ids = self._encode_one(text, allowed_special, np.ndarray.tolist)
         if ids is None:
             ids = self.encode_texts([text], allowed_special)[0].tolist()
         if add_special_tokens:
@@ -11685,18 +11746,19 @@ class Tokenizer:
             ids = before + ids + after
         return ids
 
-    def _encode_short(self, text, allowed_special, convert):
-        """Encode a text in one call of a kernel, see `encode_short`; None if that is impossible."""
-        if len(text) > SHORT_BYTES:
-            return None
-        pretokenizer = self._prepare(allowed_special)
-        data = pretokenizer.apply_to_text(text)
-        if data is None or len(data) > SHORT_BYTES or END in data:
-            return None
-        encoder = self._take_encoder()
-        ids = encoder.encode_short(data, pretokenizer.last_special, convert)
-        self._idle.append(encoder)
-        return ids
+    def _encode_one(self, text, allowed_special, convert):
+        """Encode a text in one call of a kernel, see _Encoder; None if that is impossible."""
+        try:
+            pretokenizer = self._prepare(allowed_special)
+            text = pretokenizer.apply_to_text(text)
+            if text is None:
+                return None
+            encoder = self._take_encoder()
+            ids = encoder.encode_one(text, pretokenizer.last_special, convert)
+            self._idle.append(encoder)
+            return ids
+        except (SystemError, TypeError) as error:  # an `interruptible` function takes longer
+            raise interrupt_in(error) from None
 
     def encode_with_offsets(
         self, text: Text, allowed_special: Allowed = "all", *, characters: bool = False
@@ -11747,7 +11809,6 @@ class Tokenizer:
         """Encode a text as ordinary text, without special tokens."""
         return self.encode(text, "none")
 
-    @interruptible
     def encode_to_numpy(
         self, text: Text, allowed_special: Allowed = "all", **options: object
     ) -> np.ndarray:
@@ -11758,7 +11819,7 @@ class Tokenizer:
         """
         ids = None
         if not options:
-            ids = self._encode_short(text, allowed_special, np.ndarray.copy)
+            ids = self._encode_one(text, allowed_special, np.ndarray.copy)
         if ids is None:
             ids, _ = self.encode_texts([text], allowed_special, **options)
         return ids

@@ -4907,6 +4907,83 @@ def test_a_short_text_is_encoded_as_in_a_list(way, text, specials, allowed):
         assert len(tokenizer.encode("a e")) >= 2
 
 
+def ids_in_a_list(tokenizer, text, allowed="all"):
+    """The ids of a text by the kernel of many texts."""
+    return tokenizer.encode_batch(["", text, "b"], allowed, threads=1)[1]
+
+
+ONE_TEXT = "é<e>a b中<e" * 40 + "́a<|>\x00 " + "ab" * 30
+
+
+@pytest.mark.parametrize("allowed", ["all", "none", "<|>"])
+def test_a_text_of_any_length_has_the_ids_of_one_in_a_list(allowed):
+    vocab = BYTE_VOCAB | {256: b"ab", 257: b" a", 258: b"<e>", 259: b"<|>"}
+    merges = [(b"a", b"b"), (b" ", b"a")]
+    tokenizer = bpe.Tokenizer(vocab, merges, ["<e>", "<|>"])
+    data = ONE_TEXT.encode()
+    for n in range(301):
+        for first in (n % 7, len(data) - n):
+            piece = data[first : first + n]
+            text = piece.decode("utf-8", "ignore")
+            for one in (piece, text):
+                assert tokenizer.encode(one, allowed) == ids_in_a_list(tokenizer, one, allowed)
+
+
+def test_a_text_longer_than_the_workspace_has_the_same_ids(monkeypatch):
+    monkeypatch.setattr(bpe, "PART_BYTES", 64)
+    tokenizer = bpe.Tokenizer(BYTE_VOCAB | {0: b"<e>"}, [], ["<e>"])
+    for n in range(56, 140):
+        for text in ("a" * n, "é" * (n // 2), b"a" * n, b"a\xfe" * (n // 2), "<e>" + "b" * (n - 3)):
+            data = text if isinstance(text, bytes) else text.encode()
+            assert tokenizer.encode(text) == [*data.replace(b"<e>", b"\0")]
+            assert tokenizer.encode_to_numpy(text).tolist() == tokenizer.encode(text)
+
+
+class UntrueBytes(bytes):
+    """Bytes that say what is not true."""
+
+    def __len__(self):
+        return 1
+
+    def __contains__(self, item):
+        return False
+
+
+class UntrueText(str):
+    """A text that says what is not true."""
+
+    def __len__(self):
+        return 1
+
+    def encode(self, *arguments):
+        """Return other bytes."""
+        return b"?"
+
+
+def test_a_text_of_a_subclass_is_encoded_as_its_data():
+    tokenizer = bpe.Tokenizer(BYTE_VOCAB, [])
+    assert tokenizer.encode(UntrueBytes(b"ab\xfe")) == [*b"ab\xfe"]
+    assert tokenizer.encode(UntrueBytes(b"ab")) == [*b"ab"]
+    assert tokenizer.encode(UntrueText("é\0b")) == [*"é\0b".encode()]
+
+
+@pytest.mark.parametrize("bad", ["\ud800", "a\udc80b" * 3000, ["a"], bytearray(b"a")])
+def test_what_is_not_text_is_refused_alone_as_in_a_list(bad):
+    tokenizer = bpe.Tokenizer(BYTE_VOCAB, [])
+    for call in (tokenizer.encode, tokenizer.encode_to_numpy, tokenizer.encode_ordinary):
+        with pytest.raises(ValueError, match=r"surrogates not allowed|a text is str or bytes"):
+            call(bad)
+    assert tokenizer.encode("ab") == [*b"ab"]
+
+
+def test_threads_that_share_a_tokenizer_get_the_ids_of_their_own_texts():
+    tokenizer = bpe.Tokenizer(BYTE_VOCAB | {256: b"ab"}, [(b"a", b"b")])
+    texts = [f"ab é{k} " * (k % 90) for k in range(300)]
+    expected = [tokenizer.encode_texts([text])[0].tolist() for text in texts]
+    with ThreadPoolExecutor(4) as pool:
+        assert [*pool.map(tokenizer.encode, texts * 3)] == expected * 3
+
+
 list_pieces = st.sampled_from(["", "a", "é", b"\xfe", b"a\xff", "中 " * 70, "<e>", b"b<e>"])
 
 
