@@ -3810,74 +3810,35 @@ def _named_normalizer(normalizer):
 
 # ─── Pretokenizing ────────────────────────────────────────────────────────────────────────────────
 #
-# Texts -> one flat text, which is then scanned with the table of the last step of the pattern. On
-# its way it goes through a list of *passes*, and each makes another flat text:
+# Texts -> one flat text, ready for the last step of the pattern. A list of *passes* makes it: each
+# takes a flat text, and gives the next one. For a tokenizer with the special token <eos> of id 7,
+# the normalizer Lowercase and the pattern [Metaspace("_"), "_[^_]*"], where # is END:
 #
-#     special tokens   the normalizer   special tokens of normalized text   steps, but the last
+#     the text             Hi you<eos>Oh
+#     FlatText.join        Hi you<eos>Oh#     meanings BOUNDARY
+#     _SpecialPass         Hi you#Oh#         meanings 7, BOUNDARY
+#     the normalizer       hi you#oh#         a _MapPass here; a _TextPass for some of its steps
+#     _SpecialPass                            only for tokens that are found in normalized text
+#     the pattern          _hi_you#_oh#       a _SpacesPass for a Metaspace, a _CutPass for Splits
+#     its last pass        _hi _you # _oh #   these pretokens are found when they are needed: by
+#                                             counting and encoding, which scan its table
 #
 # A pass has
 #
-#     apply(flat, opening)    -> the new flat text; `opening` tells how the first text begins
+#     apply(flat, opening)    -> the next flat text; `opening` tells how the first text begins
 #     apply_to_text(text)     -> the same for one str, or None if Python cannot do it: for a short
 #                             text that takes less time than the call of a kernel
 #     table                   the ScanTable that cuts text, or None
-#     changes                 for the others: the characters that it changes; see Normalizing
+#     changes                 without a table: the characters that it changes; see Normalizing
 #
 # A long text is first cut into parts, which have the same pretokens as the whole.
-
-MAX_CHANGED = 1 << 12  # characters of a text that Python changes; kernels take less time for more
-MAX_PART_BYTES = 1 << 28  # text without a position where it can be cut
-WINDOW_BYTES = 1 << 16  # the first text that is searched for a cut
-PAIR_BYTES = 8  # two characters in UTF-8, which decide whether a pretoken ends between them
-
-
-def _run(passes, flat, opening):
-    """Apply passes to a flat text, one after another."""
-    for step in passes:
-        flat = step.apply(flat, opening)
-        if opening == CONTINUES and isinstance(step, _CutPass):
-            opening = INSIDE  # a block begins where the first Split ends a pretoken
-    return flat
-
-
-def _cut_arrays(passes):
-    """Make the arrays that tell where a text may be cut before the passes.
-
-    They are the class of each character, and the pairs of classes between which text may be cut.
-    Where the first table always cuts, all passes do: later ones only add cuts. Passes before it add
-    three classes: the characters that they may change, the newline and the space. A text may be cut
-    after a character that none of them changes, before a newline or a space or, if the passes join
-    no characters, another such one, if the table must split the changed text there.
-    """
-    changes = []
-    for step in passes:
-        if step.table or step.changes is None:
-            break
-        changes.append(step.changes)
-    table = step.table or Pattern("none").table
-    class_of = table.class_of
-    must_split = table.must_split
-    if not any(changes):
-        return class_of, must_split
-    n = len(must_split)
-    classes = class_of.copy()
-    classes[[*itertools.chain(*changes)]] = n  # a class that never splits
-    # without joined characters, all that the passes do not change stay as they are
-    stay = not any("" in change.values() for change in changes)
-    splits = np.pad(must_split & stay, (0, 3))
-    for k, char in enumerate("\n ", n + 1):
-        classes[ord(char)] = k
-        changed = functools.reduce(str.translate, changes, char)
-        if len(changed) == 1:
-            splits[:n, k] = must_split[:, class_of[ord(changed)]]
-    return classes, splits
 
 
 class _SpecialPass(NamedTuple):
     """Write END over special tokens."""
 
     special: _SpecialTable
-    expression: str  # that finds them; or "", if they are normalized
+    expression: str  # of the tokens; a text that does not match has none
     changes: Mapping | None
     table = None
 
@@ -3890,26 +3851,33 @@ class _SpecialPass(NamedTuple):
         return None if re.search(self.expression, text) else text
 
 
+def _special_passes(ids, added_tokens, normalizer=None):
+    """List the pass that finds special tokens; none if there are no tokens.
+
+    normalizer  has changed the text in which they are found
+    """
+    if not ids:
+        return []
+    special = _special_table(ids, added_tokens, normalizer)
+    if normalizer:
+        # The given text does not tell where they are: any may have one, and none is cut.
+        return [_SpecialPass(special, expression="", changes=None)]
+    return [_SpecialPass(special, _any_of(ids), changes={})]
+
+
 @functools.cache
 def _no_special():
-    """Make the pass that finds no token."""
-    return _SpecialPass(_special_table({}, {}), "", {})
+    """Make the table of no tokens."""
+    return _special_table({}, {})
 
 
-def _special_passes(ids, added_tokens, normalizer=None):
-    """Make the pass that finds special tokens, perhaps in normalized text; none without tokens."""
-    if ids:
-        special = _special_table(ids, added_tokens, normalizer)
-        # a text is never cut if some tokens are found only after it is normalized
-        yield _SpecialPass(special, *(("", None) if normalizer else (_any_of(ids), {})))
-
-
+# T5 and its like: the text between white space gets a mark, and each mark begins a pretoken.
 _WORD_STEPS = (Split(r"\s", "removed"), *_metaspace_steps(MARK))
 _WHITE_SPACE = regex.compile(r"\s+")
 
 
 class _SpacesPass(NamedTuple):
-    """Do a Metaspace; or the first two of _WORD_STEPS, since the third can cut at the marks."""
+    """Do a Metaspace; or the first two of _WORD_STEPS, in one pass."""
 
     step: Metaspace
     table: ScanTable | None = None  # of a Split that removes white space
@@ -3957,78 +3925,23 @@ class _CutPass(NamedTuple):
 
     def _cut(self, text):
         """Cut a text where matches of the expression begin or end, as the behavior says."""
+        is_isolated = self.split.behavior == "isolated"
+        cuts_before = is_isolated or not self.split.joins_before
+        cuts_after = is_isolated or self.split.joins_before
         borders = {0, len(text)}
-        is_end = self.split.joins_before
-        sides = slice(None) if self.split.behavior == "isolated" else slice(is_end, is_end + 1)
         position = 0
         end = 0  # of the last match; an empty match is ignored there, as in Oniguruma
         search = regex.compile(self.split.regex).search
         with _time_limit(self.split.regex, text) as seconds:
             while position < len(text) and (match := search(text, position, timeout=seconds)):
                 if match[0] or match.end() > end:
-                    borders.update(match.span()[sides])
+                    if cuts_before:
+                        borders.add(match.start())
+                    if cuts_after:
+                        borders.add(match.end())
                 end = match.end()
                 position = end + (not match[0])
         return [text[start:stop] for start, stop in itertools.pairwise(sorted(borders))] or [text]
-
-
-def _compile_splits(steps):
-    """Compile consecutive Splits; as many as possible become one machine."""
-    splits = [step if isinstance(step, Split) else Split(step) for step in steps]
-    passes = [*map(_compile_split, splits)]
-    joined = []
-    while passes:
-        for n in range(len(passes), 0, -1):
-            with contextlib.suppress(Unsupported):
-                joined.append(_join(passes[:n]))
-                break
-        del passes[:n]
-    return tuple(joined)
-
-
-def _join(passes):
-    r"""Make one machine of Splits; raises Unsupported if it would not cut as they do, in turn.
-
-    It is the machine of the last Split, in which the text ends where an earlier one surely cuts.
-    There are two cases for each earlier Split. If two characters always tell whether it cuts
-    between them, it needs no more. But if it drops its matches, it must take whole runs of certain
-    characters: each piece of a dropped run is dropped. Otherwise, as for \d{1,3}, its expression
-    becomes an alternative of the last one. It must take such runs, and no later Split may match a
-    part of them.
-    """
-    *others, last = passes
-    if not others:
-        return last
-    expressions = []
-    for k, (table, split, _) in enumerate(others, 1):
-        later = [cut_pass.table for cut_pass in passes[k:]]
-        if not (table and all(later) and table.accepts[1:].all()):
-            raise Unsupported
-        starts = table.next_state[0, :-1] >= 0  # the classes with which a match may begin
-        takes_runs = table.must_split[starts[:, None] != starts].all()
-        splits_after = _splits_after(table.next_state, table.accepts)
-        two_decide = all((contexts == contexts[0]).all() for contexts in splits_after)
-        if two_decide:
-            may_join = takes_runs or not len(table.dropped)
-        else:
-            expressions.append(split.pieces)
-            run = starts[table.class_of]
-            may_join = takes_runs and all(_leaves_whole(after, run) for after in later)
-        if not may_join:
-            raise Unsupported
-    expressions.append(last.split.pieces)
-    table = _compile_pattern("|".join(expressions), passes)
-    return _CutPass(table, last.split)
-
-
-def _leaves_whole(table, characters):
-    """Check that no text of these characters, bool[0x110000], contains a match."""
-    classes = np.unique(table.class_of[characters])
-    next_state = table.next_state[:, classes].tolist()
-    states = [0]  # the states that the text reaches, one after another
-    for state in states:
-        states += {*next_state[state]} - {-1, *states}
-    return not table.accepts[states[1:]].any()
 
 
 def _compile_split(split):
@@ -4055,11 +3968,72 @@ def _compile_split(split):
     return _CutPass(table, split)
 
 
+def _leaves_whole(table, characters):
+    """Check that no text of these characters, bool[0x110000], contains a match."""
+    classes = np.unique(table.class_of[characters])
+    next_state = table.next_state[:, classes].tolist()
+    states = [0]  # the states that the text reaches, one after another
+    for state in states:
+        states += {*next_state[state]} - {-1, *states}
+    return not table.accepts[states[1:]].any()
+
+
+def _join(passes):
+    r"""Make one machine of Splits; raises Unsupported if it would not cut as they do, in turn.
+
+    It is the machine of the last Split, in which the text ends where an earlier one surely cuts. If
+    two characters always tell whether the earlier one cuts between them, these are all of its cuts.
+    Otherwise, as for \d{1,3}, its expression becomes an alternative of the last one.
+
+    Two conditions are about runs: texts of the characters with which a match may begin. An earlier
+    Split that drops its matches or becomes an alternative must take each whole run, since its
+    pieces are then dropped or matched alike. And no later Split may match a part of the runs of an
+    alternative.
+    """
+    *earlier, last = passes
+    if not earlier:
+        return last
+    expressions = []
+    for k, (table, split, _) in enumerate(earlier, 1):
+        later_tables = [cut_pass.table for cut_pass in passes[k:]]
+        if not (table and all(later_tables) and table.accepts[1:].all()):
+            raise Unsupported
+        begins_match = table.next_state[0, :-1] >= 0  # bool[C]
+        begins_run = begins_match[table.class_of]  # bool[0x110000]
+        takes_runs = table.must_split[begins_match[:, None] != begins_match].all()
+        contexts = _splits_after(table.next_state, table.accepts)
+        two_decide = all((splits == splits[0]).all() for splits in contexts)
+        drops = len(table.dropped) > 0
+        if (drops or not two_decide) and not takes_runs:
+            raise Unsupported
+        if not two_decide:
+            if not all(_leaves_whole(later, begins_run) for later in later_tables):
+                raise Unsupported
+            expressions.append(split.pieces)
+    expressions.append(last.split.pieces)
+    table = _compile_pattern("|".join(expressions), passes)
+    return _CutPass(table, last.split)
+
+
+def _compile_splits(steps):
+    """Compile consecutive Splits; as many as possible become one machine."""
+    splits = [step if isinstance(step, Split) else Split(step) for step in steps]
+    passes = [*map(_compile_split, splits)]
+    joined = []
+    while passes:
+        for n in range(len(passes), 0, -1):
+            with contextlib.suppress(Unsupported):
+                joined.append(_join(passes[:n]))
+                break
+        del passes[:n]
+    return tuple(joined)
+
+
 SOURCE_HASH = _source_digest(__name__)  # at import, since the file may change later
 
 
 @functools.lru_cache(maxsize=64)
-def _compile_passes(steps):
+def _cut_passes(steps):
     """Compile consecutive Splits; the table of a named pattern is cached on the disk.
 
     The file is ignored if it is damaged, as its checksums tell, or if other versions wrote it.
@@ -4078,6 +4052,15 @@ def _compile_passes(steps):
     with contextlib.suppress(OSError, InputError), atomic_write(path) as file:
         np.savez(file, versions=versions, **passes[0].table._asdict())
     return passes
+
+
+def _apply_passes(passes, flat, opening):
+    """Apply passes to a flat text, one after another."""
+    for each in passes:
+        flat = each.apply(flat, opening)
+        if opening == CONTINUES and isinstance(each, _CutPass):
+            opening = INSIDE  # a block begins where the first Split ends a pretoken
+    return flat
 
 
 class Pattern:
@@ -4117,11 +4100,11 @@ class Pattern:
         self.passes = []
         runs = itertools.groupby(self.steps, lambda step: isinstance(step, Metaspace))
         for is_metaspace, run in runs:
-            self.passes += map(_SpacesPass, run) if is_metaspace else _compile_passes(tuple(run))
-        self.warning = "; ".join(step.warning for step in self.passes if step.warning)
+            self.passes += map(_SpacesPass, run) if is_metaspace else _cut_passes(tuple(run))
+        self.warning = "; ".join(each.warning for each in self.passes if each.warning)
         if not self.table:
             # Another pass finds the pieces that the others have cut.
-            self.passes += _compile_passes((PATTERNS["none"],))
+            self.passes += _cut_passes((PATTERNS["none"],))
         if self.steps[:3] == _WORD_STEPS:
             self.passes[:2] = [_SpacesPass(Metaspace(), self.passes[0].table)]
 
@@ -4146,7 +4129,38 @@ class Pattern:
     def split(self, data: Text) -> list[bytes]:
         """Cut a text into pretokens, without the dropped ones."""
         flat = FlatText.join([_text_bytes(data)], [BOUNDARY])
-        return list(filter(None, _run(self.passes, flat, BOUNDARY).parts()))
+        return list(filter(None, _apply_passes(self.passes, flat, BOUNDARY).parts()))
+
+
+def _cut_arrays(passes):
+    """Make the arrays that tell where a text may be cut before it goes through passes.
+
+    They are the class of each character, and the pairs of classes between which text may be cut.
+    Where the first table always cuts, all passes do: later ones only add cuts. If the passes before
+    it change characters, there are three more classes: these characters, the newline and the space.
+    Then a text may be cut between a character that stays and a newline or a space, if the table
+    must split the changed text there; and between two characters that stay, if nothing is joined.
+    """
+    before = [
+        *itertools.takewhile(lambda each: not each.table and each.changes is not None, passes)
+    ]
+    changes = [each.changes for each in before]
+    table = passes[len(before)].table or Pattern("none").table  # which never cuts
+    class_of = table.class_of
+    must_split = table.must_split
+    if not any(changes):
+        return class_of, must_split
+    n = len(must_split)
+    classes = class_of.copy()
+    classes[[*itertools.chain(*changes)]] = n  # a class that never splits
+    joins = any("" in change.values() for change in changes)
+    splits = np.pad(must_split & (not joins), (0, 3))
+    for k, char in enumerate("\n ", n + 1):
+        classes[ord(char)] = k
+        changed = functools.reduce(str.translate, changes, char)
+        if len(changed) == 1:
+            splits[:n, k] = must_split[:, class_of[ord(changed)]]
+    return classes, splits
 
 
 class Normalizer:
@@ -4175,7 +4189,7 @@ class Normalizer:
 
     def apply(self, flat, opening):
         """Normalize the texts between the ENDs of a flat text."""
-        return _run(self.passes, flat, opening)
+        return _apply_passes(self.passes, flat, opening)
 
     def normalize(self, data: bytes) -> bytes:
         """Normalize one text."""
@@ -4185,6 +4199,12 @@ class Normalizer:
     def cut_arrays(self, pattern):
         """Make the arrays that tell where text may be cut before it is normalized."""
         return _cut_arrays([*self.passes, *pattern.passes])
+
+
+MAX_CHANGED = 1 << 12  # characters of a text that Python changes; kernels take less time for more
+MAX_PART_BYTES = 1 << 28  # text without a position where it can be cut
+WINDOW_BYTES = 1 << 16  # the first text that is searched for a cut
+PAIR_BYTES = 8  # two characters in UTF-8, which decide whether a pretoken ends between them
 
 
 class Pretokenizer:
@@ -4206,36 +4226,36 @@ class Pretokenizer:
         self.pattern = pattern
         self.special_tokens = special_tokens
         self._added_tokens = added_tokens
-        plain = dict(special_tokens)
-        normalized = {
-            token: plain.pop(token)
-            for token in special_tokens
-            if added_tokens.get(token, PLAIN_TOKEN).normalized
-        }
-        before = [*_special_passes(plain, added_tokens)]
-        after = [*_special_passes(normalized, added_tokens, normalizer)]
+        in_given_text = dict(special_tokens)
+        in_normalized_text = {}
+        for token in special_tokens:
+            if added_tokens.get(token, PLAIN_TOKEN).normalized:
+                in_normalized_text[token] = in_given_text.pop(token)
+        before = _special_passes(in_given_text, added_tokens)
+        after = _special_passes(in_normalized_text, added_tokens, normalizer)
         if not normalizer:
             before += after
             after = []
-        self._before = before
-        self._after = [*normalizer.passes, *after, *pattern.passes[:-1]]
-        *passes, last = _no_special(), *before, *self._after
-        is_special = isinstance(last, _SpecialPass)
-        self.last_special = (last if is_special else _no_special()).special
-        self._of_text = passes[1:] + [last] * (not is_special)
+        self._passes_to_normalizer = before
+        self._passes_from_normalizer = [*normalizer.passes, *after, *pattern.passes[:-1]]
+        # `apply_to_text` leaves the last search for special tokens to the kernel that encodes
+        self._passes_of_text = before + self._passes_from_normalizer
+        self.special_of_text = _no_special()
+        if self._passes_of_text and isinstance(self._passes_of_text[-1], _SpecialPass):
+            self.special_of_text = self._passes_of_text.pop().special
 
     def apply_to_text(self, text):
-        """Change one text, str or bytes, as `apply` does, except for `last_special`.
+        """Change one text, str or bytes, as `apply` does, but leave tokens of `special_of_text`.
 
         Python changes a short str in less time than a call of a kernel takes. Returns None if it
         cannot.
         """
-        if not self._of_text:
+        if not self._passes_of_text:
             return text
         if not isinstance(text, str) or len(text) > MAX_CHANGED:
             return None
-        for step in self._of_text:
-            text = step.apply_to_text(text)
+        for each in self._passes_of_text:
+            text = each.apply_to_text(text)
             if text is None:
                 return None
         return text
@@ -4249,15 +4269,20 @@ class Pretokenizer:
         Returns the flat text, and the flat text before normalization.
         """
         original = FlatText.join(texts, [BOUNDARY] * len(texts))
-        original = _run(self._before, original, opening)
-        return _run(self._after, original, opening), original
+        original = _apply_passes(self._passes_to_normalizer, original, opening)
+        return _apply_passes(self._passes_from_normalizer, original, opening), original
 
     @functools.cached_property
     def _cutting(self):
         """The margin of a window, see `find_cut`, and the last arguments of `_find_cut`."""
         sizes = map(len, map(str.encode, self.special_tokens))
         margin = PAIR_BYTES + max(sizes, default=0)
-        arrays = _cut_arrays([*self._before, *self._after, self.pattern.passes[-1]])
+        passes = [
+            *self._passes_to_normalizer,
+            *self._passes_from_normalizer,
+            self.pattern.passes[-1],
+        ]
+        arrays = _cut_arrays(passes)
         return margin, *arrays, _special_table(self.special_tokens, self._added_tokens)
 
     @interruptible
@@ -11115,7 +11140,7 @@ class _Encoder:
         text = np.empty(self._room + 2 * PADDING, u8)
         self._own_ids = np.empty(len(text), u32)
         self._own = text, text, np.array([BOUNDARY]), self._own_ids, np.empty(1, i64)
-        self._special = _no_special().special
+        self._special = _no_special()
         self.workspace = _Workspace(
             tables,
             pattern.table,
@@ -11182,7 +11207,7 @@ class _Encoder:
                 stops = offsets[n_before + 1 :]
                 if sampling:
                     flat = pretokenizer.pattern.passes[-1].apply(flat, opening)
-                _take_text(self.workspace, pretokenizer.last_special, *flat, ids, stops)
+                _take_text(self.workspace, pretokenizer.special_of_text, *flat, ids, stops)
                 if sampling:
                     if opening == BOUNDARY:
                         state[:] = (seed + n_before) % 2**64
@@ -11192,7 +11217,7 @@ class _Encoder:
                 if n < 0:
                     raise _unknown_letter(self.model, flat, -1 - n)
         finally:  # the workspace lets go of the text and the ids
-            _take_text(self.workspace, pretokenizer.last_special, *self._own)
+            _take_text(self.workspace, pretokenizer.special_of_text, *self._own)
         ids.resize(n, refcheck=False)  # without a copy
         return ids, offsets
 
@@ -11754,7 +11779,7 @@ class Tokenizer:
             if text is None:
                 return None
             encoder = self._take_encoder()
-            ids = encoder.encode_one(text, pretokenizer.last_special, convert)
+            ids = encoder.encode_one(text, pretokenizer.special_of_text, convert)
             self._idle.append(encoder)
             return ids
         except (SystemError, TypeError) as error:  # an `interruptible` function takes longer
