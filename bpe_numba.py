@@ -1127,7 +1127,7 @@ def _cell_width(text):
 def _fill(text, width, on_right=False):
     """Fill a text up with spaces."""
     gap = " " * (width - _cell_width(text))
-    return gap * on_right + text + gap * (not on_right)
+    return gap + text if on_right else text + gap
 
 
 class Table(NamedTuple):
@@ -1620,6 +1620,10 @@ def _call_step(part, functions, step, *arguments):
 # An expression of another engine is rewritten for `regex`, and back. Hugging Face uses Oniguruma,
 # with Ruby's dialect, and tiktoken uses fancy-regex. Most expressions mean the same to all three
 # engines, and some are rewritten. All others are refused.
+#
+# This grammar and that of `_parse` below differ on purpose. This one takes all that can be
+# translated, such as a lookbehind, piece by piece and without its structure. That one takes only
+# what becomes a table, and builds it.
 
 # Within a set, which is an expression in brackets, \w of Oniguruma matches these characters.
 # Outside of a set it also matches six numbers. The \w of `regex` matches two joiners as well. So it
@@ -2291,6 +2295,11 @@ def _streaming_transducer(next_state, accepts, cuts, sizes):
 
 def _advance(machine, state, char):
     """Read a character in a state: returns the lower bits of the entry, and the next state.
+
+    This is the definition of pretokens, one character at a time. While the pattern's machine goes
+    on, characters are pending. If it stops after a match, the match is a pretoken, and the
+    characters after it are read again. If it stops without a match, the first character joins the
+    text between matches, the gap, and the others are read again.
 
     The state is a _Reading. After an UNRESOLVED entry there is no state, which is written as ().
     """
@@ -3265,7 +3274,7 @@ class _CharacterStep(NamedTuple):
     decomposes: bool = False  # NFD or NFKD
 
 
-def _composed(steps):
+def _compose(steps):
     """Compose steps: returns the replacements of characters, and the joined characters.
 
     The steps are added from the last to the first. Then `changes` are the replacements by all
@@ -3442,7 +3451,7 @@ class _MapPass:
     table = None
 
     def __init__(self, steps):
-        changes, joined = _composed(steps)
+        changes, joined = _compose(steps)
         self.steps = steps
         self.map = _character_map(changes, joined)
         self.maps = bool(changes)  # any character outside of the runs
@@ -4565,7 +4574,14 @@ def _read_part(path, start, n_bytes):
 
 
 class Block(NamedTuple):
-    """Bytes that can be scanned independently: a part of a file, or bytes from a stream.
+    """Text that can be scanned independently. It is one of these:
+
+        a part of a plain file     a worker reads the bytes from `start` to `stop`
+        a part of a stream         `data` has its bytes, since only the parent can read them
+        several texts              `data` has a list of them, such as the rows of a table
+        a row group of Parquet     a worker reads it
+
+    The first two are one text, or lines of JSON with a text each; see `unit`.
 
     `opening` tells how the block begins, and `next_opening` how the next one does: with another
     text (BOUNDARY); with another document of the same text, after a special token (INSIDE); or
@@ -7462,6 +7478,25 @@ def _letter_fields(model):
     }
 
 
+def _enter_merges(rows, enters_all_pairs, tokens, n_merges, fields):
+    """Make BpeTables of some fields and `merges`, in a hash table of as many slots as it takes.
+
+    rows, enters_all_pairs, tokens  see `_fill_merges`
+    n_merges                        the number of merges that are expected
+
+    Returns the tables, and the pair that makes each token, int64[V, 2], or -1.
+    """
+    # for n slots, `_merge_key` needs ids below 2 ** ((log2(n) + 21) // 2)
+    least_bits = 2 * len(tokens.sizes).bit_length() - 21
+    n_slots = 1 << max(6, (2 * n_merges - 1).bit_length(), least_bits)
+    is_filled = False
+    while not is_filled:
+        tables = BpeTables(**fields, merges=np.full(n_slots, NO_MERGE))
+        pairs, is_filled = _fill_merges(rows, enters_all_pairs, tokens, tables)
+        n_slots *= 2
+    return tables, pairs
+
+
 @interruptible
 def _bpe_tables_and_merges(model, samples=False):
     """Make the tables of `bpe_tables`, and find the results of `last_merges` as ids.
@@ -7471,26 +7506,18 @@ def _bpe_tables_and_merges(model, samples=False):
     """
     tokens = make_token_bytes(model.vocab)
     rows = _possible_merges(model, samples)
-    made_ids = rows[:, 2]
-    rows = rows[np.lexsort((made_ids, tokens.sizes[made_ids]))]
-    # The bytes of tokens do not show how unknown characters and ends of words merge.
+    results = rows[:, 2]
+    rows = rows[np.lexsort((results, tokens.sizes[results]))]
+    # One pair makes each token, unless merges are left out, or the bytes of the token do not tell
+    # how it is made: they do not show unknown characters and the ends of words.
     of_characters = model.alphabet == "characters"
     enters_all_pairs = any((samples, of_characters, model.unk_token, model.word_suffix))
     n_merges = len(rows) if enters_all_pairs else min(len(rows), len(model.ids))
-    lookup = WordCounter()
-    n_parts = len(tokens.sizes) * (model.kind == "trimmed")
-    parts = np.full((n_parts, 2), -1)
+    whole = WordCounter()  # the words that are looked up
+    parts = np.full((len(tokens.sizes) if model.kind == "trimmed" else 0, 2), -1)
     fields = _letter_fields(model)
-    byte_pairs = np.full(1 << 16, LOOK_UP)
-    fields |= {"tokens": lookup.table, "parts": parts, "byte_pairs": byte_pairs}
-    # for n slots, `_merge_key` needs ids below 2 ** ((log2(n) + 21) // 2)
-    size = 1 << max(6, (2 * n_merges - 1).bit_length(), 2 * len(tokens.sizes).bit_length() - 21)
-    is_filled = False
-    while not is_filled:
-        merges = np.full(size, NO_MERGE)
-        tables = BpeTables(**fields, merges=merges)
-        pairs, is_filled = _fill_merges(rows, enters_all_pairs, tokens, tables)
-        size *= 2
+    fields |= {"tokens": whole.table, "parts": parts, "byte_pairs": np.full(1 << 16, LOOK_UP)}
+    tables, pairs = _enter_merges(rows, enters_all_pairs, tokens, n_merges, fields)
     if not enters_all_pairs and len(model.letters) == 256:
         text = np.frombuffer(b"\xff".join(model.ids), u8).astype(np.uint16)
         is_inside = np.bincount(text[:-1] << 8 | text[1:], minlength=1 << 16) > 0
@@ -7506,7 +7533,7 @@ def _bpe_tables_and_merges(model, samples=False):
     if model.looks_up_words and len(whole_words):
         # An id takes the place of the count of a word, plus 1, since no word has the count 0.
         numbers = {model.vocab[k]: k + 1 for k in whole_words.tolist()}
-        lookup.add_words(Words.from_counts(numbers))
+        whole.add_words(Words.from_counts(numbers))
     if len(parts):
         for token_id in model.unused:
             token = readable(model.vocab[token_id])
@@ -13060,12 +13087,18 @@ class Start(NamedTuple):
     pattern: PatternSource  # cuts text into words
     metaspace: Metaspace | None = None  # the step of the model that marks these words
 
+    @property
+    def keeps_tokens(self) -> bool:
+        """Whether the model has tokens that were learnt, and they stay."""
+        return self.places is None
+
     def source(self, files, text_field, skip_bad_lines):
         """Make the Source of the text."""
         model = self.model
         # The names of byte tokens end documents, since they must not be learnt.
-        is_new = self.places is not None
-        tokens = [*model.special_tokens, *BYTE_TOKENS * (is_new and model.byte_fallback)]
+        tokens = [*model.special_tokens]
+        if model.byte_fallback and not self.keeps_tokens:
+            tokens += BYTE_TOKENS
         return Source(
             files,
             self.pattern,
@@ -13079,7 +13112,8 @@ class Start(NamedTuple):
     def check(self, vocab_size):
         """Raise InputError for a size that is too small or too large."""
         n_least = len(self.model.vocab) + 1
-        n_least += 255 * (self.model.alphabet == "bytes" and self.places is not None)
+        if self.model.alphabet == "bytes" and not self.keeps_tokens:
+            n_least += 255
         require(
             n_least <= vocab_size <= MAX_ID,
             f"`vocab_size` is {vocab_size}: with this alphabet, these special tokens or this model "
@@ -13110,7 +13144,7 @@ class Start(NamedTuple):
         model = self.model
         n_symbols = vocab_size - len(model.vocab)
         old = {}
-        if self.places is None:
+        if self.keeps_tokens:
             words, n_old, old = _words_to_go_on(model, words, **letters)
             n_symbols += n_old
         elif model.alphabet == "characters":
@@ -13121,7 +13155,7 @@ class Start(NamedTuple):
     def build(self, learned):
         """Make the model with the learnt tokens."""
         model = self.model
-        if self.places is None:
+        if self.keeps_tokens:
             return extend_model(model, learned)
         vocab = build_vocabulary(learned, self.places, BYTE_TOKENS * model.byte_fallback)
         scores = None
@@ -13301,7 +13335,7 @@ def start_like(like, special_tokens=()):
 def start_from(from_, special_tokens=(), pattern=None):
     """Start with a model whose tokens stay.
 
-    >>> start_from(Tokenizer.from_merges([(b"a", b"b")])).places is None
+    >>> start_from(Tokenizer.from_merges([(b"a", b"b")])).keeps_tokens
     True
     """
     model = open_model(from_).model
