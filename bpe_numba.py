@@ -690,7 +690,7 @@ def interruptible(function: Function) -> Function:
 
 def number_of(n, noun):
     """Write a number and a noun: 1 file, 2 files."""
-    return f"{n:,} {noun}{'s' * (n != 1)}"
+    return f"{n:,} {noun}" if n == 1 else f"{n:,} {noun}s"
 
 
 def brief_repr(result):
@@ -1160,7 +1160,7 @@ class Table(NamedTuple):
             on_right = str not in map(type, values)
             cells = [cell.replace("|", "\\|") for cell in cells]
             width = max(map(_cell_width, cells))
-            cells.insert(1, "-" * (width - on_right) + ":" * on_right)
+            cells.insert(1, "-" * (width - 1) + ":" if on_right else "-" * width)
             columns.append([_fill(cell, width, on_right) for cell in cells])
         lines = [f"| {' | '.join(row)} |" for row in zip(*columns, strict=True)]
         return "\n".join([self.title, "", *lines]).rstrip()
@@ -1174,8 +1174,10 @@ class Table(NamedTuple):
 
     def _repr_html_(self):
         rows = ["<td>".join(map(html.escape, row)) for row in zip(*self._columns(), strict=True)]
-        table = "<tr><td>".join(["<table>", *rows]) + "</table>"
-        return f"<h4>{html.escape(self.title)}</h4>" + table * bool(self.rows)
+        title = f"<h4>{html.escape(self.title)}</h4>"
+        if not self.rows:
+            return title
+        return title + "<tr><td>".join(["<table>", *rows]) + "</table>"
 
 
 # ─── Bytes ────────────────────────────────────────────────────────────────────────────────────────
@@ -1736,8 +1738,7 @@ def _read_set(text, dialect):
             read = read or _replace_escapes(part[0], dialect.items)
             if len(parts) == 1:
                 return f"[{negation}{read}]"
-            escape = "\\" * read.startswith("^")
-            read = f"[{escape}{read}]"
+            read = rf"[\{read}]" if read.startswith("^") else f"[{read}]"
         operands[-1].append(read)
     if [] in operands or not all(map(all, operands)):
         return ""
@@ -3665,7 +3666,7 @@ def _sentencepiece_passes(charsmap, symbols, prefix, squeezes, escapes):
 
     An invalid byte becomes U+FFFD.
     """
-    space = " " * prefix
+    space = " " if prefix else ""
 
     def squeeze(text):
         squeezed = re.sub("  +", " ", text.strip(" "))
@@ -3715,44 +3716,49 @@ def _bert_steps(clean_text, handle_chinese_chars, strip_accents, lowercase):
 _STRIP = {"type": "Replace", "pattern": {"Regex": r"\A +| +\z"}, "content": ""}
 
 
-def _replace_passes(pattern, content):
-    """Make the step Replace."""
+def _replace_steps(pattern, content):
+    """Make the step Replace, of a text or of the matches of an expression."""
     [(kind, source)] = pattern.items()
     require_known("pattern", kind, ("String", "Regex"))
     (source + content).encode()  # fails for other types than str, and for lone surrogates
-    if kind == "String" and len(source) == 1:
+    if kind == "Regex":
+        return [_replace_matches(source, content)]
+    if len(source) == 1:
         return [_CharacterStep({ord(source): content})]
-    if kind == "String":
-        changes = str.maketrans(source, source) | {ord(source[0]): ""}
-        return [_TextPass(methodcaller("replace", source, content), changes=changes)]
+    # no cut is beside these characters, and the first one depends on the text after it
+    changes = str.maketrans(source, source) | {ord(source[0]): ""}
+    return [_TextPass(methodcaller("replace", source, content), changes=changes)]
+
+
+def _replace_matches(source, content):
+    """Make the step that replaces matches; the most frequent expressions do without `regex`."""
     if source == _STRIP["pattern"]["Regex"] and not content:
-        return [_TextPass(methodcaller("strip", " "), changes={0x20: " "})]
+        return _TextPass(methodcaller("strip", " "), changes={0x20: " "})
     run = re.fullmatch(r"(\\s| )(\+|\{2,\})", source)
     if run:  # `re` is several times as fast as `regex`
         characters = "".join(_matching(run[1]))
         is_certain = run[2] == "+" or content == characters
-        changes = dict.fromkeys(map(ord, characters), content * is_certain)
+        changes = dict.fromkeys(map(ord, characters), content if is_certain else "")
         runs = re.compile(_write_set(characters) + run[2])
         escaped = content.replace("\\", r"\\")
-        return [_TextPass(functools.partial(runs.sub, escaped), changes=changes)]
+        return _TextPass(functools.partial(runs.sub, escaped), changes=changes)
     expression = _compile_regex(_read_regex(source))
     if _is_one_character(expression.pattern):
         codes = map(ord, _matching(expression.pattern))
-        changes = {code: content for code in codes if not 0xD800 <= code < 0xE000}
-        return [_CharacterStep(changes)]
+        return _CharacterStep({code: content for code in codes if not 0xD800 <= code < 0xE000})
 
     def replace(text):
         with _time_limit(source, text) as seconds:
             return expression.sub(lambda match: content, text, timeout=seconds)
 
-    return [_TextPass(replace)]
+    return _TextPass(replace)
 
 
-def _strip_passes(strip_left, strip_right):
+def _strip_steps(strip_left, strip_right):
     """Make the step Strip."""
     spaces = "".join(_matching(r"\p{White_Space}"))
-    left = spaces * strip_left
-    right = spaces * strip_right
+    left = spaces if strip_left else ""
+    right = spaces if strip_right else ""
 
     def change(text):
         return text.lstrip(left).rstrip(right)
@@ -3764,9 +3770,9 @@ def _strip_passes(strip_left, strip_right):
 _NORMALIZERS = {
     **{form: lambda form=form: [_normal_form(form)] for form in ("NFC", "NFD", "NFKC", "NFKD")},
     "Lowercase": lambda: [_lowercase_step()],
-    "Strip": _strip_passes,
+    "Strip": _strip_steps,
     "StripAccents": lambda: [_uniform_step(r"\p{M}")],
-    "Replace": _replace_passes,
+    "Replace": _replace_steps,
     "Prepend": lambda prepend: [_TextPass(prefix=prepend, changes={})],
     "BertNormalizer": _bert_steps,
     "Nmt": lambda: [
@@ -4901,7 +4907,7 @@ class Source:
         for start, stop, *openings in parts:
             if start >= size:  # the file is empty, or has grown
                 break
-            yield Block(path, start, min(stop, size), *openings, unit="line" * is_json)
+            yield Block(path, start, min(stop, size), *openings, unit="line" if is_json else "")
 
     def _stream_blocks(self, path):
         """Read a file that can be read only from its beginning; its text is put into the blocks."""
@@ -4919,7 +4925,7 @@ class Source:
                     yield chunk
 
         for data, *openings in self.pretokenizer.cut(read(), self.block_bytes, is_json, path):
-            yield Block(path, start, stop, *openings, data, unit="line" * is_json)
+            yield Block(path, start, stop, *openings, data, unit="line" if is_json else "")
             start = stop
 
 
@@ -6939,22 +6945,29 @@ NO_DECODER = (None,)  # the `decoder` of a model whose tokenizer.json has none
 class Model:
     """A tokenizer as validated data.
 
+    Tokens
+
     vocab           id -> bytes; ids may have gaps
-    merges          pairs of bytes, in the order of their ranks; None: any two tokens that join to a
-                    token merge, in the order of its score or id
     special_tokens  text -> id; or a list, whose tokens get the ids of their bytes in the
                     vocabulary, or the next ids
-    pattern         the name of a pattern, a regular expression, or a list of steps that cut in turn
-    kind            a name in KINDS
-    ignore_merges   a pretoken that is a token becomes that token, even if the merges do not make it
     added_tokens    how special tokens are found, if not in the plain way
     alphabet        "bytes" or "characters": tokens are made of bytes; or they are UTF-8, and
                     characters may be unknown
+    unused          the ids of tokens that no text becomes
+
+    A text becomes words
+
+    normalizer      steps of a Normalizer, as in a tokenizer.json
+    pattern         the name of a pattern, a regular expression, or a list of steps that cut in turn
+
+    Words become ids
+
+    kind            a name in KINDS
+    merges          pairs of bytes, in the order of their ranks; None: any two tokens that join to a
+                    token merge, in the order of its score or id
     scores          float32[V] or float64[V], by id: logarithms of probabilities (Unigram); for a
                     BPE without merges, the highest score merges first
-    normalizer      steps of a Normalizer, as in a tokenizer.json
-    decoder         steps from tokens to text, as in a tokenizer.json; NO_DECODER if that has
-                    none, empty if the bytes of tokens are only joined
+    ignore_merges   a pretoken that is a token becomes that token, even if the merges do not make it
     unk_token       the token of unknown characters or words, or None
     byte_fallback   unknown characters become tokens of their bytes, <0x00> to <0xFF>
     fuse_unk        consecutive unknown characters become one token
@@ -6963,13 +6976,20 @@ class Model:
     word_suffix     the suffix of the last letter of a word in a BPE, and of tokens that end words
     subword_prefix  the prefix of tokens of a WordPiece that continue a word
     max_word_chars  longer words are unknown to a WordPiece; bytes if tokens are made of bytes
-    config          the content of tokenizer_config.json
+    extra           data of a kind of your own, as JSON; a tokenizer.json has it in its "model"
+
+    Around the ids of a text, and back to text
+
     post_processor  the post_processor of tokenizer.json; see `added_ids`
-    batching        its truncation and padding, which are only kept for other tools
+    decoder         steps from tokens to text, as in a tokenizer.json; NO_DECODER if that has
+                    none, empty if the bytes of tokens are only joined
+
+    Kept for files and other tools
+
+    config          the content of tokenizer_config.json
+    batching        the truncation and padding of tokenizer.json
     added_from      special tokens from this id on are not in the vocabulary of tokenizer.json, but
                     only among its added tokens
-    unused          the ids of tokens that no text becomes
-    extra           data of a kind of your own, as JSON; a tokenizer.json has it in its "model"
     proto           the content of the .model of SentencePiece that the model was read from
 
     The text of a special token mostly equals the bytes of its id, but some files have tokens like
@@ -7084,8 +7104,9 @@ class Model:
     def decoder_steps(self) -> list[dict]:
         """The steps of the decoder, without any Sequence."""
         if self.alphabet == "bytes":  # ByteLevel only reads their names; CLIP has a suffix
-            suffix = {"type": "BPEDecoder", "suffix": self.word_suffix}
-            return [suffix] * bool(self.word_suffix)
+            if self.word_suffix:
+                return [{"type": "BPEDecoder", "suffix": self.word_suffix}]
+            return []
         if self.decoder == NO_DECODER:
             # tokens are joined by spaces, like those of a WordPiece that all begin a word
             return [{"type": "WordPiece", "prefix": "\0", "cleanup": False}]
@@ -12208,7 +12229,7 @@ class DecodeStream:
             self._continues = True
             text = self._held_space + text
             ends_word = vocab[ids[n - 1]].endswith(self._suffix)
-            self._held_space = " " * (ends_word and text.endswith(" "))
+            self._held_space = " " if ends_word and text.endswith(" ") else ""
             text = text.removesuffix(self._held_space)
         return text
 
@@ -12562,8 +12583,8 @@ def _encode_blocks(tokenizer, options, seed, added_ids, dtype, source, blocks):
     if may_lose:
         n_kept = int(tokenizer.text_sizes[ids].sum())
     ids, offsets = surround(ids, offsets, before, after)
-    start = len(before) * (not begins)
-    stop = len(ids) - len(after) * goes_on
+    start = 0 if begins else len(before)
+    stop = len(ids) - len(after) if goes_on else len(ids)
     ids = ids[start:stop].astype(dtype, copy=False)
     ends = offsets[1 : len(offsets) - goes_on] - start
     n_read = sum(block.n_bytes for block in blocks)
@@ -12992,7 +13013,7 @@ def train(
         counted, shares = _count_inputs(
             source, inputs, words_files, balance, weights, engine, max_words
         )
-        spent.n_bytes = counted.n_bytes * bool(source.files)
+        spent.n_bytes = counted.n_bytes if source.files else 0
     words = counted.words
     require(len(words.counts), f"no text to learn from in {_name_some(files)}")
     if out and Path(out, "tokenizer.json").exists():
