@@ -3835,8 +3835,8 @@ def _named_normalizer(normalizer):
 #     the normalizer       hi you#oh#         a _MapPass here; a _TextPass for some of its steps
 #     _SpecialPass                            only for tokens that are found in normalized text
 #     the pattern          _hi_you#_oh#       a _SpacesPass for a Metaspace, a _CutPass for Splits
-#     its last pass        _hi _you # _oh #   these pretokens are found when they are needed: by
-#                                             counting and encoding, which scan its table
+#     its last pass        _hi _you # _oh #   not applied here: counting and encoding find these
+#                                             pretokens by its table, as they need them
 #
 # A pass has
 #
@@ -3886,7 +3886,7 @@ def _no_special():
     return _special_table({}, {})
 
 
-# T5 and its like: the text between white space gets a mark, and each mark begins a pretoken.
+# As in T5: each piece between white space gets a mark, and a pretoken begins at each mark.
 _WORD_STEPS = (Split(r"\s", "removed"), *_metaspace_steps(MARK))
 _WHITE_SPACE = regex.compile(r"\s+")
 
