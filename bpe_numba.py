@@ -1130,6 +1130,13 @@ def _fill(text, width, on_right=False):
     return gap + text if on_right else text + gap
 
 
+def _latex_character(match):
+    """Write a character that is special in LaTeX."""
+    names = {"\\": "textbackslash", "^": "textasciicircum", "~": "textasciitilde"}
+    char = match[0]
+    return rf"\{names[char]}{{}}" if char in names else f"\\{char}"
+
+
 class Table(NamedTuple):
     """A table of a report; as a string it is Markdown with aligned columns.
 
@@ -1171,6 +1178,38 @@ class Table(NamedTuple):
         """Return the rows as a DataFrame; its columns of numbers are numbers."""
         pandas = import_optional("pandas")
         return pandas.DataFrame([*self.rows], columns=[*self.header])
+
+    def to_csv(self) -> str:
+        """Write the table as CSV, with all digits of its numbers."""
+        text = io.StringIO()
+        writer = csv.writer(text, lineterminator="\n")
+        writer.writerow(self.header)
+        writer.writerows(self.rows)
+        return text.getvalue()
+
+    def to_latex(self) -> str:
+        r"""Write the table for LaTeX, with the lines of the package booktabs.
+
+        >>> print(Table("Tokens", ("kind", "number"), [("a_b", 1200)]).to_latex())
+        \begin{tabular}{lr}
+        \toprule
+        kind & number \\
+        \midrule
+        a\_b & 1,200 \\
+        \bottomrule
+        \end{tabular}
+        """
+        sides = [
+            "l" if str in map(type, values) else "r" for values in zip(*self.rows, strict=True)
+        ]
+        lines = []
+        for row in zip(*self._columns(), strict=True):
+            cells = (re.sub(r"[\\{}$&#^_%~]", _latex_character, cell) for cell in row)
+            lines.append(" & ".join(cells) + r" \\")
+        head, *body = lines
+        begin = rf"\begin{{tabular}}{{{''.join(sides) or 'l' * len(self.header)}}}"
+        parts = [begin, r"\toprule", head, r"\midrule", *body, r"\bottomrule", r"\end{tabular}"]
+        return "\n".join(parts)
 
     def _repr_html_(self):
         rows = ["<td>".join(map(html.escape, row)) for row in zip(*self._columns(), strict=True)]
@@ -13931,6 +13970,18 @@ def write_page(path, *reports):
         file.write(page.encode(errors="backslashreplace"))  # names of files may have invalid bytes
 
 
+_TABLE_WRITERS = {".md": Table.__str__, ".csv": Table.to_csv, ".tex": Table.to_latex}
+
+
+def write_tables(path, report):
+    """Write the tables of a report as Markdown, LaTeX or CSV, as the name of the file says."""
+    path = as_path(path)
+    require(path.suffix in _TABLE_WRITERS, f"{path}: name a .md, .tex or .csv file")
+    written = "\n\n".join(map(_TABLE_WRITERS[path.suffix], report.tables))
+    with atomic_write(path) as file:
+        file.write(f"{written}\n".encode(errors="backslashreplace"))
+
+
 # The history of a training, in the folder of its model
 
 
@@ -14008,9 +14059,21 @@ def encode_corpus(
 
 
 RENYI_ORDER = 2.5  # Zouhar et al. found the best agreement with BLEU for this order
+PERCENTILES = 0.03, 0.83  # of the frequencies that Zouhar et al. sum
 
 
-def measure(model: Model, encoded: EncodedWords) -> dict[str, float]:
+def _renyi_entropy(p, order):
+    """Compute the entropy of an order in bits; 1 gives that of Shannon, and inf the min-entropy."""
+    if order == 1:
+        return float(-np.sum(p * np.log2(p)))
+    if order == np.inf:
+        return float(-np.log2(p.max()))
+    return float(np.log2(np.sum(p**order)) / (1 - order))
+
+
+def measure(
+    model: Model, encoded: EncodedWords, orders: Sequence[float] = (RENYI_ORDER,)
+) -> dict[str, float]:
     """Compute the usual measures of a model on a corpus; V is the number of ids of text.
 
     Fertility is missing for a corpus that can be read only once. With p the relative frequencies of
@@ -14026,11 +14089,18 @@ def measure(model: Model, encoded: EncodedWords) -> dict[str, float]:
     average rank             sum p[k] * k, with k from 0 on: Limisiewicz et al., "Tokenization
                              Impacts Multilingual Language Modeling" (2023)
     Shannon entropy          -sum p * log2 p, in bits per token: Shannon (1948)
+    F95                      the least count of an id among the 95 % of all V ids that occur most:
+                             Gowda and May, "Finding the Optimal Vocabulary Size for Neural Machine
+                             Translation" (2020)
+    percentile frequency     sum p[k], for k from 3 % to 83 % of the ids that occur: Zouhar et al.
     Rényi efficiency         -log2(sum p**2.5) / 1.5 over log2 V: Zouhar et al., "Tokenization and
                              the Noiseless Channel" (2023)
     Rényi, of used ids       the same over the logarithm of the number of ids that occur, as the
                              package tokenization-scorer computes it
     vocabulary utilisation   the share of ids that occur
+
+    Other `orders` of Rényi's entropy than 2.5 are part of the name: "Rényi efficiency, order 2". An
+    order is at least 0; 1 is Shannon's entropy, and inf the min-entropy.
 
     >>> model = Tokenizer({0: b"c", 1: b"ab"}, None).model
     >>> ids, offsets = np.array([1, 1, 0]), np.array([0, 1, 3])
@@ -14045,8 +14115,8 @@ def measure(model: Model, encoded: EncodedWords) -> dict[str, float]:
         ids.add(model.ids[model.unk_token.encode()])
     p = np.sort(encoded.frequencies())[::-1] / n
     p = p[p > 0]
-    renyi_entropy = float(np.log2(np.sum(p**RENYI_ORDER)) / (1 - RENYI_ORDER))
     n_used = len(p)
+    first, last = (int(share * n_used) for share in PERCENTILES)
     sizes = [len(word.replace(MARK.encode(), b" ")) for word in encoded.words]
     in_words = min(encoded.n_bytes, int(encoded.counts @ sizes))
     measures = {
@@ -14057,11 +14127,20 @@ def measure(model: Model, encoded: EncodedWords) -> dict[str, float]:
     }
     if encoded.n_words:
         measures["fertility"] = n / encoded.n_words
+    n_common = math.ceil(0.95 * len(ids))
+    efficiencies = {}
+    for order in orders:
+        require(order >= 0, f"`orders`: {order} is no order of an entropy, which is at least 0")
+        entropy = _renyi_entropy(p, order)
+        suffix = "" if order == RENYI_ORDER else f", order {order:g}"
+        efficiencies["Rényi efficiency" + suffix] = entropy / math.log2(max(len(ids), 2))
+        efficiencies["Rényi, of used ids" + suffix] = entropy / math.log2(max(n_used, 2))
     return measures | {
         "average rank": float(np.dot(p, np.arange(n_used))),
-        "Shannon entropy": float(-np.sum(p * np.log2(p))),
-        "Rényi efficiency": renyi_entropy / math.log2(max(len(ids), 2)),
-        "Rényi, of used ids": renyi_entropy / math.log2(max(n_used, 2)),
+        "Shannon entropy": _renyi_entropy(p, 1),
+        "F95": round(n * p[n_common - 1]) if n_common <= n_used else 0,
+        "percentile frequency": float(p[first:last].sum()),
+        **efficiencies,
         "vocabulary utilisation": n_used / len(ids),
     }
 
@@ -14222,7 +14301,7 @@ class NgramModel:
     >>> model = NgramModel(2, n_ids=4)
     >>> model.learn(np.array([0, 1, 0, 1]), np.array([0, 4]))
     >>> model.bits(np.array([0, 1]), np.array([0, 2])).round(4).tolist()
-    [0.9434]
+    [0.8094]
     """
 
     def __init__(self, order: int, n_ids: int):
@@ -14289,7 +14368,7 @@ def _encode_documents(tokenizer, inputs, texts, text_field, engine):
     ids = ids[~is_special]
     sizes = np.add.reduceat(sizes[~is_special], offsets[:-1]) if len(ids) else np.zeros(0)
     # a mark before the first word of a text is no byte of it
-    sizes = sizes * min(1, n_bytes / max(n_kept, 1))
+    sizes = sizes * min(1.0, n_bytes / max(n_kept, 1))
     return _Documents(ids.astype(u32), offsets, sizes, max(n_bytes - n_kept, 0))
 
 
@@ -14329,7 +14408,7 @@ def bits_per_byte(
     >>> tokenizer = Tokenizer({0: b"a", 1: b"b", 2: b"ab"}, [(b"a", b"b")])
     >>> report = bits_per_byte(tokenizer, ["abab", "abb"], ["ab", "abb"], order=2, texts=True)
     >>> round(report.bits_per_byte, 3), report.n_bytes.tolist(), report.bits.round(2).tolist()
-    (0.582, [2.0, 3.0], [0.68, 2.23])
+    (0.353, [2.0, 3.0], [0.2, 1.56])
     """
     tokenizer = open_model(model)
     engine = Engine(workers, progress)
@@ -14680,8 +14759,10 @@ def compare(
     models: Models,
     corpus: Files | Mapping[str, Files] | None = None,
     *,
+    parallel: Files = (),
     held_out: Files | None = None,
     order: int = 3,
+    out: PathName | None = None,
     html: PathName | None = None,
     text_field: str | None = None,
     workers: int | Executor | None = None,
@@ -14693,8 +14774,10 @@ def compare(
             {name: one of these}
     corpus  paths, where each is a corpus; or {name: files, folders or globs}; by default the source
             of Python's standard library
+    parallel  files, of which line k is the same sentence in another language each
     held_out  other text, which n-grams of tokens of the corpora predict: see `bits_per_byte`
     order   the number of tokens in such an n-gram
+    out     also write the tables to this file: .md, .tex (for LaTeX with booktabs), or .csv
     html    also write the tables to this page
 
     Also text_field, as in a Source; workers and progress, as in an Engine. Words are separated by
@@ -14710,10 +14793,21 @@ def compare(
     same             the share of words, weighted by counts, that all models split alike
     differences      words split differently: a list of (word, count, [its pieces by each model])
     bits_per_byte    float64[models], of the held-out text; None without one
+    costs            int64[models, languages], the tokens of the parallel sentences, joined by
+                     spaces
+    premiums         float64[models, languages], the costs over that of the first language: Petrov
+                     et al., "Language Model Tokenizers Introduce Unfairness Between Languages"
+                     (2023)
+    gini             float64[models], sum |c[j] - c[k]| / (2 n sum c) over the costs of n languages:
+                     0 if all are equal; Foroutan et al., "Parity-Aware Byte-Pair Encoding" (2025)
+    nsl              float64[models, languages], the normalized sequence length, which is the cost
+                     over that of the first model: Dagan et al., "Getting the Most out of Your
+                     Tokenizer for Pre-training and Domain Adaptation" (2024)
 
     $ compare model cl100k_base.tiktoken
     $ compare model other-model --corpus english.txt --corpus code.txt
     $ compare model other-model --corpus train.txt --held-out test.txt
+    $ compare model other-model --parallel en.txt --parallel de.txt --out table.tex
 
     >>> small = train(counts={b"low": 5, b" lower": 2}, vocab_size=258).tokenizer
     >>> large = train(counts={b"low": 5, b" lower": 2}, vocab_size=260).tokenizer
@@ -14763,24 +14857,70 @@ def compare(
         same=same,
         differences=differences,
         bits_per_byte=None,
+        costs=None,
+        premiums=None,
+        gini=None,
+        nsl=None,
     )
+    if parallel:
+        _add_parallel(report, tokenizers, find_files(parallel))
     if held_out is not None:
-        predictions = [
-            bits_per_byte(
-                tokenizer, files, held_out, order, text_field=text_field, workers=engine.workers
-            )
-            for tokenizer in tokenizers.values()
-        ]
-        report.bits_per_byte = np.array([prediction.bits_per_byte for prediction in predictions])
-        rows = []
-        for name, prediction in zip(tokenizers, predictions, strict=True):
-            rows.append((name, prediction.bits_per_byte, *prediction.interval, prediction.lost))
-        title = f"Held-out text, by n-grams of {order} tokens"
-        header = ("model", "bits per byte", "95 % from", "to", "lost bytes")
-        report.tables.append(Table(title, header, rows))
+        options = {"text_field": text_field, "workers": workers}
+        _add_bits(report, tokenizers, (files, held_out, order), options)
+    if out is not None:
+        write_tables(out, report)
     if html:
         write_page(html, report)
     return report
+
+
+def _add_bits(report, tokenizers, texts, options):
+    """Add the bits per byte of each model to the report of `compare`."""
+    values = []
+    rows = []
+    for name, tokenizer in tokenizers.items():
+        measured = bits_per_byte(tokenizer, *texts, **options)
+        values.append(measured.bits_per_byte)
+        rows.append((name, measured.bits_per_byte, *measured.interval, measured.lost))
+    report.bits_per_byte = np.array(values)
+    header = ("model", "bits per byte", "95 % from", "to", "lost bytes")
+    report.tables.append(Table("Held-out text, by n-grams of tokens", header, rows))
+
+
+def _add_parallel(report, tokenizers, files):
+    """Add the costs of languages to the report of `compare`."""
+    texts = [b" ".join(_read_sentences(file)) for file in files]
+    n_lines = {len(_read_sentences(file)) for file in files}
+    require(len(n_lines) == 1, "`parallel`: the files have different numbers of lines")
+    rows = [
+        [len(tokenizer.encode_to_numpy(text, "none")) for text in texts]
+        for tokenizer in tokenizers.values()
+    ]
+    report.costs = costs = np.array(rows, i64)
+    require(costs.all(), "`parallel`: a file has no text")
+    report.premiums = premiums = costs / costs[:, :1]
+    report.nsl = nsl = costs / costs[0]
+    n = len(files)
+    # in ascending order, cost k is the greater one in k pairs, and the smaller one in n - 1 - k
+    report.gini = np.sort(costs) @ np.arange(1 - n, n, 2) / (n * costs.sum(axis=1))
+    names = [file.name for file in files]
+    for title, values in (
+        ("Tokens of parallel text", costs),
+        (f"Premium over {names[0]}", premiums),
+        (f"Sequence length, normalized by {next(iter(tokenizers))}", nsl),
+    ):
+        header = ["model", *names]
+        columns = [[*tokenizers], *values.T.tolist()]
+        if values is premiums:
+            header.append("Gini")
+            columns.append(report.gini.tolist())
+        report.tables.append(Table(title, header, [*zip(*columns, strict=True)]))
+
+
+def _read_sentences(file):
+    """Read the lines of a file of text, which may be packed; the last may lack its end."""
+    with _opened(file) as (opened, _):
+        return opened.read().removesuffix(b"\n").split(b"\n")
 
 
 def _compare_words(tokenizers, source, engine):

@@ -17,6 +17,7 @@ import bz2
 import concurrent.futures
 import contextlib
 import copy
+import csv
 import ctypes
 import dataclasses
 import dis
@@ -69,6 +70,7 @@ import regex
 import sentencepiece
 import tiktoken
 import tiktoken.load
+import tokenization_scorer
 import tokenizers
 import transformers
 from hypothesis import assume, example, given, settings
@@ -6962,6 +6964,8 @@ def naive_measures(tokenizer, texts):
         "fertility": len(ids) / sum(len(text.decode().split()) for text in texts),
         "average rank": sum(k * x for k, x in enumerate(sorted(p, reverse=True))),
         "Shannon entropy": -sum(x * math.log2(x) for x in p),
+        "F95": sorted([*counts.values(), *[0] * (v - len(counts))])[-math.ceil(0.95 * v)],
+        "percentile frequency": sum(sorted(p)[::-1][int(0.03 * len(p)) : int(0.83 * len(p))]),
         "Rényi efficiency": renyi / math.log2(v),
         "Rényi, of used ids": renyi / math.log2(len(counts)),
         "vocabulary utilisation": len(counts) / v,
@@ -7474,6 +7478,76 @@ def test_glitch_candidates_are_made_often_and_hardly_used(tmp_path):
         assert report.glitches == [bpe.Glitch(glitch_id, 8002, 2)]
         assert "| ab    |     8,002 |           2 |" in str(report)
     assert bpe.inspect_model(training.tokenizer, tmp_path / "a.txt").glitches is None
+
+
+@pytest.mark.parametrize("order", [0, 0.5, 1, 2, 2.5, 3, math.inf])
+def test_entropies_are_those_of_tokenization_scorer(order, prose):
+    tokenizer = bpe.train(texts=prose, vocab_size=600).tokenizer
+    ids, offsets = tokenizer.encode_batch_to_numpy(prose, "none")
+    words = [*map(str.encode, prose)]
+    encoded = bpe.EncodedWords(words, np.ones(len(words), int), ids, offsets, 1, n_kept=1)
+    measures = bpe.measure(tokenizer.model, encoded, orders=[order])
+    suffix = "" if order == 2.5 else f", order {order:g}"
+    names = [name for name in measures if name.startswith("Rényi")]
+    assert names == [f"Rényi efficiency{suffix}", f"Rényi, of used ids{suffix}"]
+    rows = [[*map(str, ids.tolist())]]
+    power = {"power": 100.0 if order == math.inf else float(order)}
+    for name, size in zip(names, [{"vocab": len(tokenizer)}, {}], strict=True):
+        metric = "shannon_efficiency" if order == 1 else "renyi"
+        theirs = tokenization_scorer.score(rows, metric=metric, **power, **size)
+        assert measures[name] == pytest.approx(theirs, rel=1e-9 if order < math.inf else 0.02)
+    theirs = tokenization_scorer.score(
+        rows, metric="percentile_freq", perc_start=0.03, perc_end=0.83
+    )
+    assert measures["percentile frequency"] == pytest.approx(theirs)
+    with refusal("is no order of an entropy"):
+        bpe.measure(tokenizer.model, encoded, orders=[-1])
+
+
+def test_parallel_text_gives_premiums_gini_and_lengths(prose, tmp_path):
+    texts = {"en": "a cat\nthe dog\n", "de": "eine Katze\nder Hund", "zh": "一只猫\n狗"}
+    files = []
+    for name, text in texts.items():
+        files.append(tmp_path / f"{name}.txt")
+        files[-1].write_text(text)
+    models = [bpe.train(texts=prose, vocab_size=size).tokenizer for size in (300, 700)]
+    report = bpe.compare(models, files[0], parallel=files, workers=1)
+    joined = [text.strip().replace("\n", " ") for text in texts.values()]
+    costs = [[len(model.encode(text)) for text in joined] for model in models]
+    assert report.costs.tolist() == costs
+    for row, model_costs in enumerate(costs):
+        total = sum(abs(a - b) for a in model_costs for b in model_costs)
+        assert report.gini[row] == pytest.approx(total / (2 * 3 * sum(model_costs)))
+        assert report.premiums[row].tolist() == [n / model_costs[0] for n in model_costs]
+        assert report.nsl[row].tolist() == [
+            a / b for a, b in zip(model_costs, costs[0], strict=True)
+        ]
+    (tmp_path / "zh.txt").write_text("一只猫")
+    with refusal("different numbers of lines"):
+        bpe.compare(models, files[0], parallel=files)
+
+
+def test_tables_are_written_as_markdown_csv_and_latex(tmp_path):
+    table = bpe.Table("T", ("a|b_c", "n"), [("x,y & \\", 1200), ("{z}~^", 0.123456)])
+    report = bpe.Report(title="R", tables=[table, table])
+    for suffix in (".md", ".csv", ".tex"):
+        bpe.write_tables(tmp_path / f"t{suffix}", report)
+    assert (tmp_path / "t.md").read_text() == f"{table}\n\n{table}\n"
+    first = (tmp_path / "t.csv").read_text().split("\n\n")[0]
+    assert [*csv.reader(io.StringIO(first))] == [
+        ["a|b_c", "n"],
+        ["x,y & \\", "1200"],
+        ["{z}~^", "0.123456"],
+    ]
+    lines = (tmp_path / "t.tex").read_text().splitlines()
+    assert lines[2:6] == [
+        r"a|b\_c & n \\",
+        r"\midrule",
+        r"x,y \& \textbackslash{} & 1,200 \\",
+        r"\{z\}\textasciitilde{}\textasciicircum{} & 0.1235 \\",
+    ]
+    with refusal("name a .md, .tex or .csv file"):
+        bpe.write_tables(tmp_path / "t.pdf", report)
 
 
 # bits per byte
