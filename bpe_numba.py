@@ -2667,12 +2667,12 @@ def _match_end(text, start, table):
     end = start
     char_class = i64(-1)
     while state >= 0 and char_class < len(table.must_split):
-        found = _next_class(text, position, char_class, table.class_of, table.must_split)
-        char_class = found >> 3
+        class_and_size = _next_class(text, position, char_class, table.class_of, table.must_split)
+        char_class = class_and_size >> 3
         if table.accepts[state, char_class]:
             end = position
         state = i64(table.next_state[state, char_class])
-        position += found & 7
+        position += class_and_size & 7
     return end
 
 
@@ -2681,15 +2681,17 @@ def _pretoken_end(text, start, table):
     """Find the end of the pretoken at `start`: END, a match, or the text before the next match."""
     end = _match_end(text, start, table)
     if end == start:
-        found = _next_class(text, start, i64(-1), table.class_of, table.must_split)
+        class_and_size = _next_class(text, start, i64(-1), table.class_of, table.must_split)
         is_next = text[start] == END
-        end += found & 7
+        end += class_and_size & 7
         while not is_next:
-            found = _next_class(text, end, found >> 3, table.class_of, table.must_split)
-            is_next = found >> 3 == len(table.must_split)
+            class_and_size = _next_class(
+                text, end, class_and_size >> 3, table.class_of, table.must_split
+            )
+            is_next = class_and_size >> 3 == len(table.must_split)
             is_next = is_next or _match_end(text, end, table) > end
             if not is_next:
-                end += found & 7
+                end += class_and_size & 7
     return end
 
 
@@ -2707,11 +2709,11 @@ def _next_split(text, position, until, class_of, must_split):
     while position < until and text[position] & 0xC0 == 0x80:
         position += 1
     while position < until:
-        found = _next_class(text, position, before, class_of, must_split)
-        before = found >> 3
+        class_and_size = _next_class(text, position, before, class_of, must_split)
+        before = class_and_size >> 3
         if before == len(must_split):
             return position
-        position += found & 7
+        position += class_and_size & 7
     return -1
 
 
@@ -4667,8 +4669,8 @@ def _line_text(text_field, line):
 
 
 def _check_column(text_field, names):
-    known = ", ".join(names)
-    require(text_field in names, f"no column {text_field!r} (`text_field` names one of {known})")
+    listed = ", ".join(names)
+    require(text_field in names, f"no column {text_field!r} (`text_field` names one of {listed})")
 
 
 @contextlib.contextmanager
@@ -5146,13 +5148,13 @@ class Words(NamedTuple):
         counts = np.repeat(self.counts, np.diff(offsets))
         totals = np.bincount(code_points, counts, N_CODE_POINTS)
         totals[0xD800:0xE000] = 0  # invalid bytes
-        found = _best_first(totals, 0)
+        by_frequency = _best_first(totals, 0)
         # a character is left out if those before it suffice
-        before = np.cumsum(totals[found]) - totals[found]
+        before = np.cumsum(totals[by_frequency]) - totals[by_frequency]
         is_kept = (before < coverage * totals.sum()) | (coverage == 1)
-        is_kept |= _code_points_matching(r"[\x00-\x7f\s]")[found]
-        letters = np.union1d(found[is_kept], required)
-        others = found[~np.isin(found, letters)]
+        is_kept |= _code_points_matching(r"[\x00-\x7f\s]")[by_frequency]
+        letters = np.union1d(by_frequency[is_kept], required)
+        others = by_frequency[~np.isin(by_frequency, letters)]
         if len(others):
             share = 100 * totals[others].sum() / totals.sum()
             shown = readable("".join(map(chr, others)).encode())
@@ -8886,8 +8888,8 @@ def _find_substrings(tokens, words, lattice):
 
     def longer(number, letter):
         key = number << 32 | symbol_of.get(letter, -1)
-        found = order[keys.searchsorted(key, sorter=order) % len(keys)]
-        return found if keys[found] == key else -2  # of no substring; -1 is the empty one
+        row = order[keys.searchsorted(key, sorter=order) % len(keys)]
+        return row if keys[row] == key else -2  # of no substring; -1 is the empty one
 
     return np.array([functools.reduce(longer, token.decode(), -1) for token in tokens])
 
@@ -9105,14 +9107,14 @@ def unigram_tables(model: Model, samples: bool = False) -> UnigramTables:
     chosen = ids[scores[ids] > -np.inf]
     require(len(chosen), "a unigram model needs tokens with scores")
     if model.sums_in_single:
-        known = scores[chosen]
+        finite = scores[chosen]
     else:  # Hugging Face also looks at special tokens for the worst score
         scores = np.vectorize(_as_parsed)(scores)
-        known = scores[scores > -np.inf]
+        finite = scores[scores > -np.inf]
     tokens = {token_id: model.vocab[token_id] for token_id in chosen.tolist()}
     runs = {token_id: model.vocab[token_id] for token_id in model.unused if token_id not in tokens}
     fallback_ids = model.ids if model.byte_fallback else {}
-    unknown = known.min() - scores.dtype.type(UNKNOWN_PENALTY)
+    unknown = finite.min() - scores.dtype.type(UNKNOWN_PENALTY)
     unk_id = model.ids.get((model.unk_token or "").encode(), -1)
     limit, n_bytes = _LIMITS[scores.dtype.name]
     rounding = 2 * np.spacing(scores.dtype.type(limit))
@@ -9134,7 +9136,7 @@ def unigram_tables(model: Model, samples: bool = False) -> UnigramTables:
         of_bytes=model.alphabet == "bytes",
         in_single=model.sums_in_single,
         through_text=model.sums_through_text,
-        near=limit - n_bytes * (np.abs(known).max() + UNKNOWN_PENALTY),
+        near=limit - n_bytes * (np.abs(finite).max() + UNKNOWN_PENALTY),
         rounding=rounding,
     )
 
@@ -9963,12 +9965,12 @@ def _find_encoding(data, file):
     decides.
     """
     digest = hashlib.sha256(data.replace(b"\r\n", b"\n")).hexdigest()
-    found = {name: own for name, own in ENCODINGS.items() if own.digest == digest}
-    encodings = [found[file.stem]] if file.stem in found else [*found.values()]
+    of_file = {name: own for name, own in ENCODINGS.items() if own.digest == digest}
+    encodings = [of_file[file.stem]] if file.stem in of_file else [*of_file.values()]
     require(
         len({*map(repr, encodings)}) == 1,
         f"{file}: a rank file does not say its pattern and special tokens: name them (`pattern`), "
-        f"or the encoding (`encoding`): {', '.join(found or ENCODINGS)}",
+        f"or the encoding (`encoding`): {', '.join(of_file or ENCODINGS)}",
     )
     return encodings[0]
 
@@ -12172,12 +12174,12 @@ class Tokenizer:
             for token in {*allowed} - special_tokens.keys():
                 require_known("special token", token, special_tokens)
             added_tokens = self.model.added_tokens
-            found = {
+            ids = {
                 text: token_id
                 for text, token_id in special_tokens.items()
                 if text in allowed or not added_tokens.get(text, PLAIN_TOKEN).special
             }
-            self._prepared[key] = Pretokenizer(self.pattern, found, added_tokens, self._normalizer)
+            self._prepared[key] = Pretokenizer(self.pattern, ids, added_tokens, self._normalizer)
         return self._prepared[key]
 
     @interruptible
@@ -12314,9 +12316,9 @@ def _unpickle(pickled, config):
 
 def _swapped(mixin, owner, fields):
     """Make an object that has the methods of `mixin` and then those of `owner`, a class."""
-    made = object.__new__(type(owner.__name__, (mixin, owner), {}))
-    vars(made).update(fields)
-    return made
+    swapped = object.__new__(type(owner.__name__, (mixin, owner), {}))
+    vars(swapped).update(fields)
+    return swapped
 
 
 class _Swapped:
@@ -13437,21 +13439,21 @@ def _words_to_go_on(model, words, coverage=1.0, required_chars=""):
     Returns the words, the number of tokens of the model that the learner counts, and options for
     the learner. Characters that the model lacks become symbols.
     """
-    known = model.ordinary_ids
+    id_of = model.ordinary_ids
     prefix = model.subword_prefix.encode()
     letters = []
     if model.alphabet == "characters":
         required = [*map(chr, model.letters), *required_chars]
         characters = words.as_characters(coverage=coverage, required_chars=required)
-        letters = [letter for letter in characters.alphabet if letter not in known]
+        letters = [letter for letter in characters.alphabet if letter not in id_of]
     if model.kind == "unigram":
-        scores = {token: float(model.scores[token_id]) for token, token_id in known.items()}
+        scores = {token: float(model.scores[token_id]) for token, token_id in id_of.items()}
         return characters, len(scores), {"old_scores": scores}
     new = [*dict.fromkeys([*letters, *map(prefix.__add__, letters)])]
     words = words_of_model(model, words, new)
     more = {}
     if prefix:
-        more["n_beginning"] = sum(not token.startswith(prefix) for token in [*known, *new])
+        more["n_beginning"] = sum(not token.startswith(prefix) for token in [*id_of, *new])
     return words, len(words.alphabet) - len(new), more
 
 
@@ -13506,15 +13508,15 @@ def extend_model(model: Model, learned: Learned) -> Model:
     >>> extended.merges, extended.vocab[3], extended.vocab[4]
     ([(b'a', b'b'), (b'ab', b'ab')], b'ab', b'abab')
     """
-    known = model.ordinary_ids
-    new_tokens = [token for token in learned.tokens if token not in known]
+    id_of = model.ordinary_ids
+    new_tokens = [token for token in learned.tokens if token not in id_of]
     next_id = max(model.vocab, default=-1) + 1
     fields = {"vocab": model.vocab | dict(enumerate(new_tokens, next_id))}
     if model.kind == "bpe":
         fields["merges"] = [*model.merges, *learned.merges]
     if learned.scores is not None:
         score_of = dict(zip(learned.tokens, learned.scores.tolist(), strict=True))
-        old_scores = model.scores[[*known.values()]]
+        old_scores = model.scores[[*id_of.values()]]
         # no score is lower than before, since that of an unknown character depends on the lowest
         least = old_scores[old_scores > -np.inf].min()
         new_scores = np.maximum([score_of[token] for token in new_tokens], least)
@@ -13833,12 +13835,12 @@ def _check_settings(files, counts, settings, source):
             require(token.encode() not in text, message)
     for file, counted, saved in zip(files, counts, settings, strict=False):
         for name, expected in source.settings.items():
-            found = saved[name]
-            differs = found != expected
+            own = saved[name]
+            differs = own != expected
             if name == "special_tokens":  # tokens that are not in the text change nothing
-                unseen = {*saved.get("absent", ()), *found} - counted.special_tokens.keys()
-                differs = ({*found} ^ {*expected}) - unseen
-            message = f"was counted with the {name} {found}: count the texts again, with {expected}"
+                unseen = {*saved.get("absent", ()), *own} - counted.special_tokens.keys()
+                differs = ({*own} ^ {*expected}) - unseen
+            message = f"was counted with the {name} {own}: count the texts again, with {expected}"
             require(not differs, f"{file}: {message}")
 
 
@@ -14524,11 +14526,11 @@ def find_glitches(model, n_tokens, frequencies):
     frequencies  of the ids in a text. It may have another size than the corpus, so the numbers of
                  the training are scaled to it
     """
-    made = -np.diff(n_tokens)
+    times_made = -np.diff(n_tokens)
     share = frequencies.sum() / n_tokens[-1]
     glitches = []
     # after `train(from_=…)`, only the last merges were made then
-    for pair, n in zip(model.merges[-len(made) :], made.tolist(), strict=True):
+    for pair, n in zip(model.merges[-len(times_made) :], times_made.tolist(), strict=True):
         token_id = model.ids[b"".join(pair)]
         used = int(frequencies[token_id])
         if max(used, 1) * RARE <= n * share:
