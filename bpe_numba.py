@@ -443,7 +443,7 @@ def prefetch(typing_context, array, index):
         types = address.type, _INT32, _INT32, _INT32
         function_type = ir.FunctionType(ir.VoidType(), types)
         function = builder.module.declare_intrinsic("llvm.prefetch.p0", (), function_type)
-        # for reading; keep in all levels; data
+        # the numbers mean: it will be read, it stays in all levels of the cache, it is data
         builder.call(function, [address, _INT32(0), _INT32(3), _INT32(1)])
         return context.get_dummy_value()
 
@@ -595,6 +595,9 @@ with contextlib.suppress(MemoryError):
 # blocks, so that no result depends on the number of workers:
 #
 #     list(Engine(workers=2).map(abs, [-1, 2, -3]))   ->   [1, 2, 3]
+#
+# Workers are threads, since kernels release Python's lock. For JSON, which Python reads, each
+# thread has a process that does its tasks. A caller may also give a pool of another library.
 #
 # A file is written under a hidden temporary name, and renamed when it is complete. A signal such as
 # SIGINT ends the program at once: its handler removes the unfinished files, writes one line and
@@ -3452,7 +3455,8 @@ def _map_characters(text, runs, changed, changed_ends, table):
     short_texts = table.short_texts
     texts = table.texts
     offsets = table.offsets
-    # with room for replacements of the last bytes, or a text that does not grow would be copied
+    # There is room for replacements of the last bytes; without it, `_reserve` would copy a text
+    # that does not grow.
     room = MAPPED_BYTES * table.longest + 4 * PADDING
     out = _on_huge_pages(np.empty(len(text) + room, u8))
     n = position = written = ZERO
@@ -5913,7 +5917,8 @@ class _Learner:
     heap: np.ndarray  # _QUEUED[H]  the best pair is the first
     # a merge adds at most two for each symbol that it removes; splits add more
     occurrences: np.ndarray  # int32[3 C]
-    # of one symbol, left and right: each neighbour, those at its occurrences, and each one once
+    # for one symbol, on its left and on its right: the record of each neighbour; the neighbour at
+    # each occurrence; and the list of all, each one once
     neighbours: np.ndarray  # _NEIGHBOUR[2, V]
     beside: np.ndarray  # int32[2, C / 2]
     distinct: np.ndarray  # int32[2, V]
@@ -7906,7 +7911,8 @@ def _write_parts(n, parts, ids, at, size):
     end of ids[at : at + size], before the ids that are already there. There is room for all ids,
     since each stands for at least one of the `size` bytes of the word.
     """
-    # without unused tokens nothing is to do, but a branch would have references counted
+    # Without unused tokens there is nothing to do. A branch that says so would make Numba count
+    # references.
     stop = at + n * i64(len(parts) > 0)
     first = at + size
     while stop > at:
@@ -8741,13 +8747,13 @@ def _list_substrings(words, longest):
     """
     n = len(words.alphabet)
     symbols = words.symbols
-    # of each position
+    # These have an entry for each position.
     longest_at = symbols.copy()
     counts = np.repeat(words.counts, words.sizes)
     ends = np.repeat(words.offsets[1:], words.sizes)
     starts = np.arange(len(symbols))
     totals = np.bincount(symbols, counts, n)
-    # of the tokens of each size: their sizes, the next shorter ones, places, and counts
+    # A level has all tokens of one size: their sizes, the next shorter ones, places, and counts.
     letters = np.ones(n, i64), np.full(n, -1), np.zeros(n, i64), totals
     levels = [letters]
     for size in range(1, min(longest + 1, words.sizes.max())):
@@ -8887,9 +8893,10 @@ def _find_substrings(tokens, words, lattice):
     order = np.argsort(keys)
 
     def longer(number, letter):
+        """Return the number of a substring with a letter added; -1 is the empty one, -2 is none."""
         key = number << 32 | symbol_of.get(letter, -1)
         row = order[keys.searchsorted(key, sorter=order) % len(keys)]
-        return row if keys[row] == key else -2  # of no substring; -1 is the empty one
+        return row if keys[row] == key else -2
 
     return np.array([functools.reduce(longer, token.decode(), -1) for token in tokens])
 
@@ -12612,7 +12619,8 @@ def _encode_blocks(tokenizer, options, seed, added_ids, dtype, source, blocks):
     """
     model = tokenizer.model
     losing = model.normalizer, model.unk_token, model.drops_unknown
-    may_lose = any(losing) or not tokenizer.pattern.matches_everything  # else it would cost 6 %
+    # For models that lose nothing, the bytes in tokens are not counted, which would take 6 % more.
+    may_lose = any(losing) or not tokenizer.pattern.matches_everything
     before, after = added_ids
     first = blocks[0]
     begins = first.opening == BOUNDARY
@@ -12635,7 +12643,8 @@ def _encode_blocks(tokenizer, options, seed, added_ids, dtype, source, blocks):
 def _encode_source(tokenizer, source, engine, dtype, options, seed=0, added_ids=((), ())):
     """Encode the blocks of a Source by workers; see `_encode_blocks`. Yields the results in order.
 
-    The blocks of a text may need the sums of those before them, which only one encoder has.
+    If scores are summed through a whole text, a block needs the sum of the blocks before it. So one
+    encoder in this process encodes all of them.
     """
     if tokenizer.model.sums_through_text and not all(map(source.is_json, source.files)):
         engine = Engine(1, engine.progress)
@@ -13222,7 +13231,7 @@ class Start(NamedTuple):
         vocab = build_vocabulary(learned, self.places, BYTE_TOKENS * model.byte_fallback)
         scores = None
         if learned.scores is not None:
-            # SentencePiece does not find the names of bytes in a text
+            # A score of -inf keeps SentencePiece from finding the names of bytes in a text.
             score_of = dict.fromkeys(_FALLBACK_TOKENS, -np.inf if model.sums_in_single else 0.0)
             score_of |= zip(learned.tokens, learned.scores.tolist(), strict=True)
             scores = [score_of.get(token, 0.0) for token in vocab.values()]
