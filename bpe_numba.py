@@ -15096,7 +15096,8 @@ class _Parser(argparse.ArgumentParser):
     def error(self, message):
         """Exit with an error; for an unknown option it names the one that is most similar."""
         unknown = re.sub("unrecognized arguments: ([^ =]*).*", r"\1", message)
-        for similar in difflib.get_close_matches(unknown, self._option_string_actions, 1, 0.75):
+        options = [*self.flags.values(), "--quiet", "--timings", "--help"]
+        for similar in difflib.get_close_matches(unknown, options, 1, 0.75):
             message += f"; did you mean {similar}?"
         self.exit(2, f"bpe_numba: {message}; see {self.prog} --help\n")
 
