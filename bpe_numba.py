@@ -3555,7 +3555,7 @@ class _TextPass(NamedTuple):
         """Change one text."""
         goes_on = opening == CONTINUES  # a block may begin inside a text
         if self.change:
-            before = "." * goes_on  # so no step takes the start for that of a text
+            before = "." if goes_on else ""  # so no step takes the start for that of a text
             text = self.change(before + text)[len(before) :]
         return self.prefix + text if text and not goes_on else text
 
@@ -12243,7 +12243,7 @@ class DecodeStream:
 
     def __init__(self, tokenizer: Tokenizer, skip_special_tokens: bool):
         self._tokenizer = tokenizer
-        self._skipped_ids = tokenizer._skipped_ids * skip_special_tokens
+        self._skipped_ids = tokenizer._skipped_ids if skip_special_tokens else []
         self._decode_utf8 = codecs.getincrementaldecoder("utf-8")("replace").decode
         self._held_ids = np.empty(0, u32)  # of a run of bytes
         self._held_space = ""
@@ -13228,7 +13228,8 @@ class Start(NamedTuple):
         model = self.model
         if self.keeps_tokens:
             return extend_model(model, learned)
-        vocab = build_vocabulary(learned, self.places, BYTE_TOKENS * model.byte_fallback)
+        byte_tokens = BYTE_TOKENS if model.byte_fallback else ()
+        vocab = build_vocabulary(learned, self.places, byte_tokens)
         scores = None
         if learned.scores is not None:
             # A score of -inf keeps SentencePiece from finding the names of bytes in a text.
@@ -13300,7 +13301,7 @@ def untrained(
         fields["decoder"] = _decoder(metaspace, defaults.subword_prefix, byte_fallback)
         fields["fuse_unk"] = defaults.kind != "wordpiece"
     pattern = pattern or (defaults.pattern if mark in ("", MARK) else "whitespace-split")
-    byte_tokens = BYTE_TOKENS * byte_fallback
+    byte_tokens = BYTE_TOKENS if byte_fallback else ()
     vocab = dict(enumerate(map(str.encode, [*special_tokens, *byte_tokens])))
     if defaults.kind == "unigram":
         fields["scores"] = np.zeros(len(vocab))
@@ -13346,7 +13347,7 @@ def _decoder(metaspace, prefix, byte_fallback):
         return [_MARKS_TO_SPACES, *join]
     if metaspace:
         marks = {"type": "Metaspace", **metaspace._asdict(), "split": True}
-        return [marks, *join * byte_fallback]
+        return [marks, *join] if byte_fallback else [marks]
     if prefix:
         return [{"type": "WordPiece", "prefix": prefix, "cleanup": True}]
     return join if byte_fallback else join[1:]
@@ -13390,7 +13391,8 @@ def start_like(like, special_tokens=()):
     last = [text for text in in_order if ids[text] >= half]
     texts = [*in_order, *_check_learnt_texts(special_tokens), model.unk_token]
     first = [text for text in dict.fromkeys(texts) if text and text not in last]
-    names = [*first, *BYTE_TOKENS * model.byte_fallback, *last]
+    byte_tokens = BYTE_TOKENS if model.byte_fallback else ()
+    names = [*first, *byte_tokens, *last]
     base = dataclasses.replace(
         model,
         vocab=dict(enumerate(map(str.encode, names))),
@@ -14494,7 +14496,7 @@ def unreachable_tokens(tokenizer):
     """
     model = tokenizer.model
     prefix = model.subword_prefix.encode()
-    omitted = {*_FALLBACK_TOKENS * model.byte_fallback}
+    omitted = {*_FALLBACK_TOKENS} if model.byte_fallback else set()
     if prefix:
         omitted.update(token for token in model.ordinary_ids if token.startswith(prefix))
     ids_of_text = [token_id for token_id in model.ordinary if model.vocab[token_id] not in omitted]
