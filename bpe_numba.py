@@ -335,7 +335,8 @@ def kernel(function: Function) -> Function:
     ... def count_spaces(text):
     ...     n = 0
     ...     for byte in text:
-    ...         n += byte == 32
+    ...         if byte == 32:
+    ...             n += 1
     ...     return n
     >>> count_spaces(np.frombuffer(b"to be or not", np.uint8))
     3
@@ -14192,7 +14193,7 @@ class _Ngrams:
 @inline_kernel
 def _find_edge(key, edges):
     """Look up an edge: returns its slot, or the free slot where it belongs."""
-    slot = _home_slot(key, ZERO, len(edges))
+    slot = _home_slot(key, u64(0), len(edges))
     while edges[slot].key != key and edges[slot].key != NO_EDGE:
         slot = (slot + ONE) & u64(len(edges) - 1)
     return slot
@@ -14249,7 +14250,7 @@ def _count_ngrams(ids, offsets, ngrams):
             room -= 1
             for k in range(order):
                 keys[k] = u64(current[k]) << ID_BITS | u64(ids[position])
-                prefetch(edges, i64(_home_slot(keys[k], ZERO, len(edges))))
+                prefetch(edges, i64(_home_slot(keys[k], u64(0), len(edges))))
             for k in range(order - 1, -1, -1):
                 number = current[k]
                 key = keys[k]
