@@ -570,6 +570,16 @@ if COMPILES:
 else:
     copy_memory = ctypes.memmove  # (address, address to copy from, number of bytes)
 
+
+def _record(**fields):
+    """Make the type of a table of records, which loads one cache line for all fields of an entry.
+
+    Learning waits for cache lines more than for anything else. Without a compiler, an
+    attribute of NumPy's records hides a field of the same name, such as `size`.
+    """
+    return np.dtype((np.record, list(fields.items())))
+
+
 _madvise = numba.types.ExternalFunction("madvise", numba.intc(numba.uintp, numba.uintp, numba.intc))
 HUGE_PAGES = 14 if COMPILES and sys.platform == "linux" else 0  # MADV_HUGEPAGE
 
@@ -5023,6 +5033,15 @@ TASK_BYTES = 1 << 24  # text that a worker counts at once, unless a block is lon
 MAX_WORDS = 40_000_000  # to count this many words and learn from them takes 8 GB
 
 
+class Substrings(NamedTuple):
+    """The distinct substrings of words; see `Words.substrings`."""
+
+    places: np.ndarray  # int64[S]   where its first occurrence begins in `Words.symbols`
+    sizes: np.ndarray  # int32[S]    its symbols
+    counts: np.ndarray  # int64[S]   its occurrences in the corpus
+    shorter: np.ndarray  # int32[S]  the number of the substring without its last symbol, or -1
+
+
 class Words(NamedTuple):
     """Words as a CSR array: word w is symbols[offsets[w] : offsets[w + 1]].
 
@@ -5076,6 +5095,28 @@ class Words(NamedTuple):
         counts = products.astype(i64)
         counts += products - counts > self.hashes / 2.0**64
         return _select_words(self._replace(counts=counts), np.flatnonzero(counts))
+
+    def substrings(self, longest: int = 16, min_count: int = 2) -> Substrings:
+        """List the distinct substrings of the words, with their counts; shorter ones come first.
+
+        Methods that choose tokens among candidates begin with these: a Unigram, GreedTok (Lim et
+        al. 2025), PathPiece (Schmidt et al. 2024), SaGe (Yehezkel and Pinter 2023).
+
+        longest    their most symbols. Time and memory are proportional to the symbols of all words
+                   times this
+        min_count  occurrences in the corpus; with more, much fewer are left. Overlapping ones count
+
+        >>> words = Words.from_counts({b"abab": 2, b"b": 5})
+        >>> found = words.substrings(longest=2, min_count=3)
+        >>> found.places.tolist(), found.sizes.tolist(), found.counts.tolist()
+        ([0, 1, 0], [1, 1, 2], [4, 9, 4])
+        """
+        require(longest >= 1, f"`longest` is {longest}: at least 1 is needed")
+        substrings, _ = _list_substrings(self, longest, min_count)
+        is_kept = substrings.counts >= max(min_count, 1)
+        numbers = np.append(np.cumsum(is_kept) - 1, -1)  # the last one is that of no substring
+        places, sizes, counts, shorter = (column[is_kept] for column in substrings)
+        return Substrings(places, sizes, counts, numbers[shorter].astype(np.int32))
 
     def to_counts(self) -> dict[bytes, int]:
         """Make a dict of the words, as bytes, and their counts."""
@@ -5346,6 +5387,17 @@ def _hash_key(low, high):
 def _home_slot(low, high, n_entries):
     """Return the slot in which the search for a key begins."""
     return _hash_key(low, high) >> (u64(64) - count_bits(u64(n_entries - 1)))
+
+
+@inline_kernel
+def _find_pair(left, right, slots, pairs):
+    """Look up a pair: returns its slot, or the free slot where it belongs."""
+    slot = _home_slot(u64(left), u64(right), len(slots))
+    while slots[slot] >= 0 and (
+        pairs[slots[slot]].left != left or pairs[slots[slot]].right != right
+    ):
+        slot = (slot + ONE) & u64(len(slots) - 1)
+    return slot
 
 
 @inner_kernel
@@ -5779,6 +5831,74 @@ def load_counts(path: PathName) -> tuple[CorpusCounts, dict]:
         return CorpusCounts(**described | {"words": words}), header["settings"]
 
 
+_SUBSTRING = _record(
+    right="int32",  # its last symbol
+    left="int32",  # the number of the substring without it
+)
+
+
+@kernel
+def _number_pairs(pairs):
+    """Number pairs, _SUBSTRING[N], from 0 on in the order of their first occurrences: int64[N]."""
+    n_slots = 2
+    n = 0
+    while 3 * n_slots <= 4 * len(pairs):
+        n_slots *= 2
+    slots = np.full(n_slots, -1, np.int32)
+    numbers = np.empty(len(pairs), i64)
+    for k in range(len(pairs)):
+        slot = _find_pair(i64(pairs[k].left), i64(pairs[k].right), slots, pairs)
+        if slots[slot] < 0:
+            slots[slot] = k
+            numbers[k] = n
+            n += 1
+        else:
+            numbers[k] = numbers[slots[slot]]
+    return numbers
+
+
+def _list_substrings(words, longest, min_count):
+    """List the alphabet, and the substrings of words that occur `min_count` times or more.
+
+    longest  their most symbols
+
+    Returns the Substrings, which begin with the whole alphabet, and for each position in the words
+    the longest one that begins there, int32[N]. They grow by one symbol at a time, and only if they
+    occur often enough.
+    """
+    n = len(words.alphabet)
+    symbols = words.symbols
+    # These have an entry for each position.
+    longest_at = symbols.copy()
+    counts = np.repeat(words.counts, words.sizes)
+    ends = np.repeat(words.offsets[1:], words.sizes)
+    starts = np.arange(len(symbols))
+    totals = np.bincount(symbols, counts, n)
+    places = np.full(n, -1)
+    places[symbols[::-1]] = starts[::-1]  # of several, the first one stays
+    levels = [(places, np.ones(n, i64), totals, np.full(n, -1))]  # A level has all of one size.
+    for size in range(1, min(longest, words.sizes.max(initial=0))):
+        starts = starts[starts + size < ends[starts]]
+        keys = longest_at[starts].astype(i64) << 32 | symbols[starts + size]
+        numbers = _number_pairs(keys.view(_SUBSTRING))
+        totals = np.bincount(numbers, counts[starts])
+        is_token = totals >= min_count
+        new_ids = n + np.cumsum(is_token) - 1
+        is_repeated = is_token[numbers]
+        starts = starts[is_repeated]
+        ids = new_ids[numbers[is_repeated]]
+        totals = totals[is_token]
+        places = np.empty(len(totals), i64)
+        places[ids[::-1] - n] = starts[::-1]
+        levels.append((places, np.full_like(places, size + 1), totals, longest_at[places]))
+        longest_at[starts] = ids
+        n += len(totals)
+    places, sizes, totals, shorter = map(np.concatenate, zip(*levels, strict=True))
+    counts = totals.astype(i64)  # sums in float64 are exact below 2**53
+    substrings = Substrings(places, sizes.astype(np.int32), counts, shorter.astype(np.int32))
+    return substrings, longest_at
+
+
 # ─── Learning ─────────────────────────────────────────────────────────────────────────────────────
 #
 # Words -> Learned: merge the most frequent pair of adjacent symbols, again and again. A *cell*
@@ -5845,15 +5965,6 @@ class Learned(NamedTuple):
     longest_word: int = 0  # its characters, in the corpus of a WordPiece
 
     __repr__ = brief_repr
-
-
-def _record(**fields):
-    """Make the type of a table of records, which loads one cache line for all fields of an entry.
-
-    Learning waits for cache lines more than for anything else. Without a compiler, an
-    attribute of NumPy's records hides a field of the same name, such as `size`.
-    """
-    return np.dtype((np.record, list(fields.items())))
 
 
 _CLASS = _record(
@@ -5939,6 +6050,7 @@ class _Learner:
     threshold: float = np.inf  # the least score of pairs in the heap
     heap_size: int = 0
     n_linked: int = 0  # the number of pairs that are in the lists; these are the first ones
+    first_new: int = 0  # the number of the first pair that the last merge has made
 
 
 @inner_kernel
@@ -6080,17 +6192,6 @@ def _find_class(position, first, classes):
         else:
             last = middle
     return first
-
-
-@inline_kernel
-def _find_pair(left, right, slots, pairs):
-    """Look up a pair: returns its slot, or the free slot where it belongs."""
-    slot = _home_slot(u64(left), u64(right), len(slots))
-    while slots[slot] >= 0 and (
-        pairs[slots[slot]].left != left or pairs[slots[slot]].right != right
-    ):
-        slot = (slot + ONE) & u64(len(slots) - 1)
-    return slot
 
 
 @inner_kernel
@@ -6364,7 +6465,7 @@ def _apply_merge(number, learner):
     totals[b] -= pair.count
     most = learner.n_occurrences + 2 * len(positions)  # more than there is room for after splits
     learner.occurrences = _reserve(learner.occurrences, most)
-    first_new = learner.n_pairs
+    learner.first_new = first_new = learner.n_pairs
     _add_new_pairs(LEFT, c, n_distinct[LEFT], positions, learner)
     _add_new_pairs(RIGHT, c, n_distinct[RIGHT], positions, learner)
     _push_due_pairs(first_new, learner)
@@ -6413,6 +6514,33 @@ def _merge_pair(left, right, learner):
     if can_merge:
         _apply_merge(number, learner)
     return can_merge
+
+
+@kernel
+def _changed_pairs(learner):
+    """List the pairs whose counts the last merge changed, _PAIR[…].
+
+    They are the merged pair (a, b), the new pairs of its symbol c, and for each of these the pair
+    that lost its occurrences: (x, a) for (x, c), and (b, y) for (c, y).
+    """
+    pairs = learner.pairs
+    slots = learner.slots
+    c = learner.n_symbols[0] - 1
+    a = i64(learner.symbols[c].left)
+    b = i64(learner.symbols[c].right)
+    n_new = learner.n_pairs - learner.first_new
+    changed = np.empty(2 * n_new + 1, _PAIR)
+    changed[0] = pairs[slots[_find_pair(a, b, slots, pairs)]]
+    for k in range(n_new):
+        new = pairs[learner.first_new + k]
+        left = i64(new.left)
+        right = a
+        if left == c:
+            left = b
+            right = a if new.right == c else i64(new.right)
+        changed[2 * k + 1] = new
+        changed[2 * k + 2] = pairs[slots[_find_pair(left, right, slots, pairs)]]
+    return changed
 
 
 @kernel
@@ -6669,6 +6797,8 @@ class Learner:
         self.alphabet = words.alphabet
         self.has_split = False
         self._tokens = list(words.alphabet)
+        self._symbols_by_token = {}  # of the first `_n_named` symbols
+        self._n_named = 0
         self._counts = words.counts
         # Python cannot read the state, but arrays of it that are not replaced
         self._n_symbols = np.array([len(words.alphabet)])
@@ -6722,6 +6852,19 @@ class Learner:
         """Return the bytes of a symbol."""
         return self._all_tokens()[self._check_symbol(symbol)]
 
+    def symbol(self, token: bytes) -> int | None:
+        """Return the symbol with these bytes, the first of several; or None.
+
+        >>> learner = Learner(Words.from_counts({b"ab": 3}), 300)
+        >>> learner.merge(97, 98), learner.symbol(b"ab"), learner.symbol(b"ba")
+        (256, 256, None)
+        """
+        tokens = self._all_tokens()
+        for number in range(self._n_named, len(tokens)):
+            self._symbols_by_token.setdefault(tokens[number], number)
+        self._n_named = len(tokens)
+        return self._symbols_by_token.get(token)
+
     def best(self) -> Pair | None:
         """Find the pair of the greatest score, or None if no pair has a score above 0.
 
@@ -6741,7 +6884,26 @@ class Learner:
         ([97, 97, 98], [97, 98, 97], [3, 3, 1], [3.0, 3.0, 1.0])
         """
         pairs = _list_pairs(self._state)
-        pairs = pairs[(pairs["count"] > 0) & (pairs["start"] >= 0)]
+        return self._as_arrays(pairs[(pairs["count"] > 0) & (pairs["start"] >= 0)])
+
+    def changed_pairs(self) -> Pair:
+        """List the pairs whose counts the last merge has changed, as arrays like those of `pairs`.
+
+        A count is 0 if the pair has vanished, as the merged pair has. Forbidden pairs, whose score
+        is 0, are among them. So counts can be kept up to date without a list of all pairs.
+
+        >>> learner = Learner(Words.from_counts({b"cab": 3, b"ab": 1}), 300)
+        >>> symbol = learner.merge(97, 98)
+        >>> changed = learner.changed_pairs()
+        >>> changed.left.tolist(), changed.right.tolist(), changed.count.tolist()
+        ([97, 99, 99], [98, 97, 256], [0, 0, 3])
+        """
+        if self.n_symbols == len(self.alphabet):
+            return self._as_arrays(_list_pairs(self._state)[:0])
+        return self._as_arrays(np.unique(_changed_pairs(self._state)))
+
+    def _as_arrays(self, pairs):
+        """Return records of pairs as arrays, in the order of their symbols."""
         pairs = pairs[np.lexsort((pairs["right"], pairs["left"]))]
         columns = (pairs[name] for name in Pair._fields[:3])
         return Pair(*columns, _score_pairs(pairs, self._state))
@@ -8713,73 +8875,6 @@ class _Lattice(NamedTuple):
     counts: np.ndarray  # int64[W]       as in Words
 
 
-_SUBSTRING = _record(
-    right="int32",  # its last symbol
-    left="int32",  # the number of the substring without it
-)
-
-
-@kernel
-def _number_pairs(pairs):
-    """Number pairs, _SUBSTRING[N], from 0 on in the order of their first occurrences: int64[N]."""
-    n_slots = 2
-    n = 0
-    while 3 * n_slots <= 4 * len(pairs):
-        n_slots *= 2
-    slots = np.full(n_slots, -1, np.int32)
-    numbers = np.empty(len(pairs), i64)
-    for k in range(len(pairs)):
-        slot = _find_pair(i64(pairs[k].left), i64(pairs[k].right), slots, pairs)
-        if slots[slot] < 0:
-            slots[slot] = k
-            numbers[k] = n
-            n += 1
-        else:
-            numbers[k] = numbers[slots[slot]]
-    return numbers
-
-
-def _list_substrings(words, longest):
-    """List the alphabet, and all substrings of up to `longest` + 1 symbols that occur twice.
-
-    Returns lattices with all of them as tokens; the count of each; and for each the greatest count
-    of a substring that continues it by one symbol. Substrings grow by one symbol at a time, and
-    only if they occur twice.
-    """
-    n = len(words.alphabet)
-    symbols = words.symbols
-    # These have an entry for each position.
-    longest_at = symbols.copy()
-    counts = np.repeat(words.counts, words.sizes)
-    ends = np.repeat(words.offsets[1:], words.sizes)
-    starts = np.arange(len(symbols))
-    totals = np.bincount(symbols, counts, n)
-    # A level has all tokens of one size: their sizes, the next shorter ones, places, and counts.
-    letters = np.ones(n, i64), np.full(n, -1), np.zeros(n, i64), totals
-    levels = [letters]
-    for size in range(1, min(longest + 1, words.sizes.max())):
-        starts = starts[starts + size < ends[starts]]
-        keys = longest_at[starts].astype(i64) << 32 | symbols[starts + size]
-        numbers = _number_pairs(keys.view(_SUBSTRING))
-        totals = np.bincount(numbers, counts[starts])
-        is_token = totals > 1
-        new_ids = n + np.cumsum(is_token) - 1
-        is_repeated = is_token[numbers]
-        starts = starts[is_repeated]
-        ids = new_ids[numbers[is_repeated]]
-        totals = totals[is_token]
-        places = np.empty(len(totals), i64)
-        places[ids - n] = starts
-        levels.append((np.full_like(places, size + 1), longest_at[places], places, totals))
-        longest_at[starts] = ids
-        n += len(totals)
-    sizes, shorter, places, totals = map(np.concatenate, zip(*levels, strict=True))
-    longer = np.zeros(n + 1)
-    np.maximum.at(longer, shorter, totals)
-    tables = shorter.astype(np.int32), sizes.astype(np.int32), places
-    return _Lattice(longest_at, *tables, words.offsets, words.counts), totals, longer[:n]
-
-
 @kernel
 def _expect(lattice, probabilities, words):
     """Compute the expected counts of tokens in some words, float64[V].
@@ -8913,8 +9008,15 @@ class _UnigramLearner:
         self.engine = engine or Engine()
         self.words = _in_order(_occurring(words))  # rounding depends on both
         self.n_alphabet = len(words.alphabet)
-        self.lattice, totals, longer = _list_substrings(self.words, longest)
-        sizes = self.lattice.sizes
+        # one symbol more than a token may have, so that it is known what continues a token
+        substrings, longest_at = _list_substrings(self.words, longest + 1, 2)
+        places, sizes, counts, shorter = substrings
+        tables = longest_at, shorter, sizes, places
+        self.lattice = _Lattice(*tables, self.words.offsets, self.words.counts)
+        totals = counts.astype(np.float64)
+        longer = np.zeros(len(sizes) + 1)  # the greatest count of one that continues it
+        np.maximum.at(longer, shorter, totals)
+        longer = longer[:-1]
         a = self.n_alphabet
         # A substring that one character always follows is no seed.
         is_seed = (totals > longer) & (sizes <= longest)
@@ -11182,6 +11284,67 @@ def split_ids(ids, offsets):
     return [ids[start:stop] for start, stop in itertools.pairwise(offsets.tolist())]
 
 
+class Derivation(NamedTuple):
+    """How the tokens of a text came about. Step k is the merge `ranks[k]`, which joined
+
+    text[starts[k] : middles[k]] and text[middles[k] : ends[k]].
+    """
+
+    text: bytes  # without special tokens, as the normalizer and the pattern leave it
+    ranks: np.ndarray  # int64[M]
+    starts: np.ndarray  # int64[M]
+    middles: np.ndarray  # int64[M]
+    ends: np.ndarray  # int64[M]
+
+
+def _letters_of(word, model):
+    """List the letters of a word as a BPE sees them: the token of each, and where it ends."""
+    suffix = model.word_suffix.encode()
+    parts = [word[k : k + 1] for k in range(len(word))]
+    if model.alphabet == "characters":
+        text = word.decode("utf-8", "surrogateescape")
+        parts = [character.encode("utf-8", "surrogateescape") for character in text]
+    unknown = (model.unk_token or "").encode()
+    letters = []
+    end = 0
+    for part in parts:
+        end += len(part)
+        token = part + suffix if end == len(word) else part
+        if token in model.ordinary_ids:
+            letters.append((token, end))
+        elif model.byte_fallback:
+            first = end - len(part) + 1
+            letters += [(_FALLBACK_TOKENS[byte], first + k) for k, byte in enumerate(part)]
+        elif model.fuse_unk and letters and letters[-1][0] == unknown:
+            letters[-1] = unknown, end
+        elif unknown:
+            letters.append((unknown, end))
+    return letters
+
+
+def derive_word(word, model, ranks):
+    """List the merges that make the tokens of a word, in their order: (rank, start, middle, end).
+
+    This is the definition of a BPE: merge the pair of lowest rank, the leftmost of several, again
+    and again.
+
+    ranks  pair of bytes -> (its order, its rank)
+    """
+    letters = _letters_of(word, model)
+    parts = [token for token, _ in letters]
+    places = [0, *(end for _, end in letters)]
+    steps = []
+    while True:
+        pairs = enumerate(itertools.pairwise(parts))
+        candidates = [(*ranks[pair], k) for k, pair in pairs if pair in ranks]
+        if not candidates:
+            return steps
+        _, rank, k = min(candidates, key=lambda found: (found[0], found[2]))
+        steps.append((rank, *places[k : k + 3]))
+        parts[k : k + 2] = [parts[k] + parts[k + 1]]
+        del places[k + 1]
+
+
 class Lattice(NamedTuple):
     """The tokens that begin at each byte of a text: an edge for each, from there to its end.
 
@@ -11531,9 +11694,21 @@ class Tokenizer:
     vocab = property(
         attrgetter("model.vocab"), doc="The tokens by their ids, including special tokens."
     )
-    merges = property(
-        attrgetter("model.merges"), doc="The merges in order, or None if ids or scores decide."
-    )
+
+    @functools.cached_property
+    def merges(self) -> list[Merge] | None:
+        """The merges of a BPE in order, as pairs of bytes; None for other kinds.
+
+        If ids or scores decide, as in a rank file or a `.model`, these are the merges that `to_str`
+        writes: see `Model.merges` for those that were given.
+
+        >>> Tokenizer({0: b"a", 1: b"b", 2: b"ab"}, None).merges
+        [(b'a', b'b')]
+        """
+        if self.model.merges is None and KINDS[self.model.kind].segment is segment_bpe:
+            return _as_merges(self.model)[0]
+        return self.model.merges
+
     special_tokens = property(
         attrgetter("model.special_tokens"), doc="The ids of the special tokens."
     )
@@ -11918,6 +12093,50 @@ class Tokenizer:
         return ids, places.tolist()
 
     @interruptible
+    def derivation(self, text: Text, allowed_special: Allowed = "all") -> Derivation:
+        """Tell how a BPE makes the tokens of a text: which merge joined which place, in order.
+
+        The words of the text come one after another. A merge is told by its rank, its index in
+        `merges`. Words that are looked up whole have none, and unused tokens of a trimmed BPE fall
+        into their parts later. Raises InputError for other kinds of models.
+
+        >>> tokenizer = Tokenizer.from_merges([(b"o", b"w"), (b"l", b"ow")])
+        >>> steps = tokenizer.derivation("slow")
+        >>> steps.ranks.tolist(), steps.starts.tolist(), steps.middles.tolist(), steps.ends.tolist()
+        ([0, 1], [2, 1], [3, 2], [4, 4])
+        """
+        _refuse(KINDS[self.model.kind].segment is not segment_bpe, "a derivation without merges")
+        pretokenizer = self._prepare(allowed_special)
+        flat, _ = pretokenizer.apply([_text_bytes(text)])
+        words = [*filter(None, self.pattern.passes[-1].apply(flat, BOUNDARY).parts())]
+        ranks, whole_words = self._ranks
+        steps = []
+        start = 0
+        for word in words:
+            if word not in whole_words:
+                for rank, *places in derive_word(word, self.model, ranks):
+                    steps.append((rank, *(start + place for place in places)))
+            start += len(word)
+        columns = np.array(steps, i64).reshape(-1, 4).T.copy()
+        return Derivation(b"".join(words), *columns)
+
+    @functools.cached_property
+    def _ranks(self):
+        """The merges for `derive_word`, pair of bytes -> (its order, its rank).
+
+        With them the words that are looked up, since no merge makes them.
+        """
+        model = self.model
+        ranks = {pair: (rank, rank) for rank, pair in reversed([*enumerate(self.merges)])}
+        if model.merges is None and model.scores is not None:
+            for pair, (rank, _) in ranks.items():
+                ranks[pair] = -model.scores[model.ids[b"".join(pair)]], rank
+        whole_words = set()
+        if model.looks_up_words:
+            _, tokens = last_merges(model)
+            whole_words.update(tokens)
+        return ranks, whole_words
+
     def lattice(self, text: Text) -> Lattice:
         """List the tokens that begin at each byte of a text, whether `encode` takes them or not.
 

@@ -2618,6 +2618,54 @@ def test_letters_that_a_model_lacks_split_words():
     assert bytes_only.symbols.tolist() == [0, 0] and bytes_only.offsets.tolist() == [0, 1, 2]
 
 
+@given(st.dictionaries(st.binary(max_size=9), st.integers(1, 9), min_size=1), st.integers(1, 5))
+def test_substrings_are_those_of_all_words(counts, min_count):
+    words = bpe.Words.from_counts(counts)
+    expected = Counter()
+    for word, n in counts.items():
+        for start, stop in itertools.combinations(range(len(word) + 1), 2):
+            expected[word[start:stop]] += n * (stop - start <= 4)
+    found = words.substrings(longest=4, min_count=min_count)
+    texts = []
+    for place, size in zip(found.places.tolist(), found.sizes.tolist(), strict=True):
+        texts.append(b"".join(BYTES[symbol] for symbol in words.symbols[place : place + size]))
+    assert dict(zip(texts, found.counts.tolist(), strict=True)) == {
+        text: n for text, n in expected.items() if n >= min_count
+    }
+    for text, shorter in zip(texts, found.shorter.tolist(), strict=True):
+        assert text[:-1] == (texts[shorter] if shorter >= 0 else b"")
+
+
+@given(
+    st.dictionaries(st.text("abc", min_size=1, max_size=9), st.integers(1, 9), min_size=1),
+    st.lists(st.integers(0, 10**6), max_size=12),
+)
+def test_changed_pairs_are_those_with_other_counts(counts, choices):
+    learner = bpe.Learner(bpe.Words.from_counts({k.encode(): n for k, n in counts.items()}), 300)
+    assert len(learner.changed_pairs().left) == 0
+
+    def all_counts():
+        left, right, count, _ = learner.pairs()
+        return dict(
+            zip(zip(left.tolist(), right.tolist(), strict=True), count.tolist(), strict=True)
+        )
+
+    now = all_counts()
+    for choice in choices:
+        pairs = sorted(now) or [(97, 98)]
+        symbol = learner.merge(*pairs[choice % len(pairs)])
+        assert learner.symbol(learner.token(symbol)) is not None
+        before, now = now, all_counts()
+        changed = learner.changed_pairs()
+        rows = zip(
+            changed.left.tolist(), changed.right.tolist(), changed.count.tolist(), strict=True
+        )
+        found = {(left, right): n for left, right, n in rows}
+        assert before | found == before | {pair: now.get(pair, 0) for pair in found}
+        different = {pair for pair in before | now if before.get(pair) != now.get(pair)}
+        assert different <= {*found} and now.items() <= (before | found).items()
+
+
 # ─── Models ───────────────────────────────────────────────────────────────────────────────────────
 
 
@@ -5390,6 +5438,50 @@ def test_a_swapped_encoding_gives_what_tiktoken_gives(tokenizer, texts, options)
         assert isinstance(other, tiktoken.Encoding) and other.name == "named"
         assert_same_batch(theirs.encode_batch, other.encode_batch, texts, **options)
         assert_same_batch(theirs.encode_ordinary_batch, other.encode_ordinary_batch, texts)
+
+
+def tokens_of(tokenizer, text):
+    """The tokens into which the steps of a derivation join the letters of a text."""
+    text, *columns = tokenizer.derivation(text, "none")
+    ends = {*itertools.accumulate(len(char.encode("utf-8", "replace")) for char in text.decode())}
+    if tokenizer.model.alphabet == "bytes":
+        ends = {*range(1, len(text) + 1)}
+    for rank, start, middle, end in zip(*(column.tolist() for column in columns), strict=True):
+        left, right = tokenizer.merges[rank]
+        assert text[start:end] == left + right and text[start:middle] == left
+        ends.remove(middle)
+    return [text[start:end] for start, end in pairwise([0, *sorted(ends)])]
+
+
+@pytest.mark.parametrize("kind", ["bpe", "ranks", "characters", "scores"])
+def test_a_derivation_makes_the_tokens_of_a_text(kind, prose):
+    alphabet = "characters" if kind in ("characters", "scores") else "bytes"
+    options = {"alphabet": alphabet, "coverage": 1} if alphabet == "characters" else {}
+    ours = bpe.train(texts=prose, vocab_size=1200, special_tokens=[END], **options).tokenizer
+    model = ours.model
+    if kind == "ranks":
+        ours = bpe.Tokenizer.from_model(dataclasses.replace(model, merges=None))
+    if kind == "scores":
+        scores = -np.arange(max(ours.vocab) + 1, dtype=np.float32)
+        ours = bpe.Tokenizer.from_model(dataclasses.replace(model, merges=None, scores=scores))
+    assert kind == "scores" or ours.merges == model.merges
+    for text in [*prose[:300], "aaaaaaa abababab", "", " ", "naïve 中文" * (alphabet == "bytes")]:
+        assert tokens_of(ours, text) == [ours.vocab[id] for id in ours.encode(text, "none")]
+    steps = ours.derivation(f"the{END}the")
+    assert (
+        steps.text == b"thethe"
+        and steps.ranks.tolist() == [*steps.ranks[: len(steps.ranks) // 2]] * 2
+    )
+    with refusal("a derivation without merges"):
+        bpe.Tokenizer({0: b"a"}, None, kind="wordpiece").derivation("a")
+
+
+@given(st.data(), st.text("abc", max_size=12))
+def test_a_derivation_is_exact_for_merges_in_any_order(data, text):
+    tokens, merges = random_tokens(data.draw(st.randoms()), [b"a", b"b", b"c"], 8)
+    vocab = dict(enumerate(dict.fromkeys([*tokens, *map(b"".join, merges)])))
+    ours = bpe.Tokenizer(vocab, merges, pattern="none")
+    assert tokens_of(ours, text) == [ours.vocab[id] for id in ours.encode(text)]
 
 
 TRUNCATED = [{}, {"model": "longest"}, {"model": "wordpiece", "score": "count"}]
