@@ -5040,6 +5040,8 @@ class Substrings(NamedTuple):
     sizes: np.ndarray  # int32[S]    its symbols
     counts: np.ndarray  # int64[S]   its occurrences in the corpus
     shorter: np.ndarray  # int32[S]  the number of the substring without its last symbol, or -1
+    # int32[N]: the longest one that begins at each symbol of the words; `shorter` has the others
+    longest: np.ndarray
 
 
 class Words(NamedTuple):
@@ -5112,11 +5114,12 @@ class Words(NamedTuple):
         ([0, 1, 0], [1, 1, 2], [4, 9, 4])
         """
         require(longest >= 1, f"`longest` is {longest}: at least 1 is needed")
-        substrings, _ = _list_substrings(self, longest, min_count)
-        is_kept = substrings.counts >= max(min_count, 1)
-        numbers = np.append(np.cumsum(is_kept) - 1, -1)  # the last one is that of no substring
-        places, sizes, counts, shorter = (column[is_kept] for column in substrings)
-        return Substrings(places, sizes, counts, numbers[shorter].astype(np.int32))
+        *columns, longest_at = _list_substrings(self, longest, min_count)
+        is_kept = columns[2] >= max(min_count, 1)  # in the alphabet others stand as well
+        numbers = np.where(is_kept, np.cumsum(is_kept) - 1, -1).astype(np.int32)
+        numbers = np.append(numbers, np.int32(-1))  # that of no substring, which is -1
+        places, sizes, counts, shorter = (column[is_kept] for column in columns)
+        return Substrings(places, sizes, counts, numbers[shorter], numbers[longest_at])
 
     def to_counts(self) -> dict[bytes, int]:
         """Make a dict of the words, as bytes, and their counts."""
@@ -5862,9 +5865,8 @@ def _list_substrings(words, longest, min_count):
 
     longest  their most symbols
 
-    Returns the Substrings, which begin with the whole alphabet, and for each position in the words
-    the longest one that begins there, int32[N]. They grow by one symbol at a time, and only if they
-    occur often enough.
+    Returns Substrings that begin with the whole alphabet. They grow by one symbol at a time, and
+    only if they occur often enough.
     """
     n = len(words.alphabet)
     symbols = words.symbols
@@ -5895,8 +5897,8 @@ def _list_substrings(words, longest, min_count):
         n += len(totals)
     places, sizes, totals, shorter = map(np.concatenate, zip(*levels, strict=True))
     counts = totals.astype(i64)  # sums in float64 are exact below 2**53
-    substrings = Substrings(places, sizes.astype(np.int32), counts, shorter.astype(np.int32))
-    return substrings, longest_at
+    shorter = shorter.astype(np.int32)
+    return Substrings(places, sizes.astype(np.int32), counts, shorter, longest_at)
 
 
 # ─── Learning ─────────────────────────────────────────────────────────────────────────────────────
@@ -9009,8 +9011,8 @@ class _UnigramLearner:
         self.words = _in_order(_occurring(words))  # rounding depends on both
         self.n_alphabet = len(words.alphabet)
         # one symbol more than a token may have, so that it is known what continues a token
-        substrings, longest_at = _list_substrings(self.words, longest + 1, 2)
-        places, sizes, counts, shorter = substrings
+        substrings = _list_substrings(self.words, longest + 1, 2)
+        places, sizes, counts, shorter, longest_at = substrings
         tables = longest_at, shorter, sizes, places
         self.lattice = _Lattice(*tables, self.words.offsets, self.words.counts)
         totals = counts.astype(np.float64)

@@ -2634,6 +2634,13 @@ def test_substrings_are_those_of_all_words(counts, min_count):
     }
     for text, shorter in zip(texts, found.shorter.tolist(), strict=True):
         assert text[:-1] == (texts[shorter] if shorter >= 0 else b"")
+    occurrences = Counter()
+    for position, number in enumerate(found.longest.tolist()):
+        while number >= 0:
+            word = np.searchsorted(words.offsets, position, side="right") - 1
+            occurrences[texts[number]] += int(words.counts[word])
+            number = found.shorter[number]
+    assert occurrences == dict(zip(texts, found.counts.tolist(), strict=True))
 
 
 @given(
@@ -4818,6 +4825,67 @@ def test_help_and_the_page_have_the_signatures_of_a_kind():
         arguments = ", ".join(inspect.signature(inspect.unwrap(kernel)).parameters)
         assert f"{name}({arguments})" in bpe.Kind.__doc__
     assert "trie_child(node, byte, edges)" in pydoc.render_doc(bpe.Trie)
+
+
+@pytest.fixture(scope="module")
+def greedtok():
+    """The file of that family in docs, imported; its rows are removed later."""
+    with pytest.MonkeyPatch.context() as patch:
+        for name in ("KINDS", "FAMILIES"):
+            patch.setattr(bpe, name, getattr(bpe, name).copy())
+        patch.syspath_prepend(Path(__file__).with_name("docs"))
+        yield importlib.import_module("greedtok")
+    del sys.modules["greedtok"]
+
+
+def joined_everywhere(pieces, token):
+    """Join pieces to a token wherever it fits, from left to right."""
+    pieces = list(pieces)
+    k = 0
+    while k < len(pieces):
+        size = next((n for n in range(2, 9) if b"".join(pieces[k : k + n]) == token), 1)
+        pieces[k : k + size] = [b"".join(pieces[k : k + size])]
+        k += 1
+    return pieces
+
+
+def plain_greedtok(counts, n):
+    """Choose the tokens that save the most pieces, by the definition."""
+    words = {word: [word[k : k + 1] for k in range(len(word))] for word in counts}
+    candidates = {w[i:j] for w in counts for i, j in itertools.combinations(range(len(w) + 1), 2)}
+    tokens = []
+    while len(tokens) < n:
+        saved = dict.fromkeys(sorted(token for token in candidates if len(token) > 1), 0)
+        for token, (word, pieces) in itertools.product(saved, words.items()):
+            saved[token] += counts[word] * (len(pieces) - len(joined_everywhere(pieces, token)))
+        best = max(saved, key=saved.get, default=None)
+        if not best or saved[best] <= 0:
+            break
+        tokens.append(best)
+        words = {word: joined_everywhere(pieces, best) for word, pieces in words.items()}
+    return tokens, words
+
+
+@given(st.dictionaries(st.text("abc", min_size=1, max_size=7), st.integers(1, 9), min_size=1))
+@examples(20)
+def test_greedtok_chooses_and_cuts_by_its_definition(greedtok, counts):
+    counts = {word.encode(): n for word, n in counts.items()}
+    learned = greedtok.learn_greedtok(bpe.Words.from_counts(counts), 256 + 6)
+    tokens, words = plain_greedtok(counts, 6)
+    assert learned.tokens[256:] == tokens
+    vocab = dict(enumerate(learned.tokens))
+    ours = bpe.Tokenizer.from_model(bpe.Model(vocab, None, kind="greedtok", pattern="none"))
+    for word, pieces in words.items():
+        assert [vocab[id] for id in ours.encode(word)] == pieces
+
+
+def test_greedtok_has_all_commands(greedtok, prose, tmp_path):
+    training = bpe.train(texts=prose, vocab_size=400, model="greedtok")
+    training.save(tmp_path / "model")
+    ours = bpe.Tokenizer.load(tmp_path / "model")
+    text = "\n".join(prose)
+    assert ours.decode(ours.encode(text)) == text and len(ours) == 400
+    assert ours.encode(text) == training.tokenizer.encode(text)
 
 
 def test_a_kind_of_tokenizers_is_added_in_one_place(fewest, tmp_path):
