@@ -5491,19 +5491,32 @@ def _store_key(entries, long_words, n_long_bytes, slot, low, high, text, start):
     return _copy_bytes(text, start, start + size, long_words, n_long_bytes)
 
 
+@inline_kernel
+def _clear_entries(entries, start, stop):
+    """Clear the entries from `start` to `stop`."""
+    for k in range(start, stop):
+        for column in range(4):
+            entries[k, column] = 0
+
+
+@inline_kernel
+def _copy_entry(entries, k, larger):
+    """Copy entry k, if it has a word, into the entries of a larger table."""
+    if entries[k, 1]:
+        slot = _home_slot(entries[k, 0], entries[k, 1], len(larger))
+        while larger[slot, 1]:
+            slot = (slot + ONE) & u64(len(larger) - 1)
+        for column in range(4):
+            larger[slot, column] = entries[k, column]
+
+
 @inner_kernel
 def _resize(table, n_entries):
     """Move all words into a table of `n_entries` entries."""
     entries = table.entries
     larger = _new_entries(n_entries)
-    mask = u64(n_entries - 1)
     for k in range(len(entries)):
-        if entries[k, 1]:
-            slot = _home_slot(entries[k, 0], entries[k, 1], n_entries)
-            while larger[slot, 1]:
-                slot = (slot + ONE) & mask
-            for column in range(4):
-                larger[slot, column] = entries[k, column]
+        _copy_entry(entries, k, larger)
     table.entries = larger
 
 
@@ -7575,7 +7588,7 @@ def build_vocabulary(learned, special_tokens, byte_tokens=()):
 #                 _letters_to_ids, then _merge_short or, for more than MAX_LINEAR_MERGE letters,
 #                 _merge_long
 #             _store_ids          writes its ids into the cache
-#         _renew_cache            makes a full cache larger, or empties it
+#         _renew_cache            makes a full cache larger, or makes room in it
 
 # The entry of a merge: the rank and, in the lower ID_BITS, the resulting id. That of a pair which
 # does not merge is NO_MERGE or another one from NO_RANK on.
@@ -8378,6 +8391,18 @@ _sample = _kernel_of_kind("sample")
 #
 # So the entry of "lowest", the ids 259 and 257, has the value 259 | 257 << 32, and 2 << 48 as
 # `more`.
+#
+# A cache of n entries is full with n / 2 words, and then becomes four times as large. To do so at
+# once would take some milliseconds. So the larger table is made ready in steps, with each word that
+# is stored:
+#
+#     the first n / 4 words     nothing
+#     the next n / 8 words      each clears 32 entries of the larger table, which are 4 n
+#     the last n / 8 words      each copies 8 entries to the larger table, which are n
+#
+# A cache of the largest size is full with three quarters of its entries. Then it forgets the words
+# in a small part of its slots, the next time those in the next part. A word behind such a slot may
+# not be found any more, and is stored a second time.
 IN_POOL = u64(1 << 63)
 N_IDS_SHIFT = u64(48)
 N_IDS_MASK = u64(2**15 - 1)
@@ -8397,10 +8422,13 @@ class _Workspace:
     keys: np.ndarray  # uint64[4 * KEYS], for _word_keys
     memory: np.ndarray  # uint64[…], or other memory that the kind of model needs; see Kind
     words: _WordTable  # the cache
+    larger: np.ndarray  # uint64[4 H, 4], the entries of the next one; empty at the largest size
+    n_forgotten: int  # entries that were forgotten since the last round began
     pool: np.ndarray  # uint32[…], ids of words that have more than three ids, or are long
     n_ends: int  # ENDs so far
     n_texts: int  # texts that have ended
     n_pooled: int  # ids in the pool
+    room: int  # the most ids in the pool, and bytes in `long_words`, before another word is stored
     n_encoded: int  # words of the batch that are done, with the ENDs
     max_entries: int  # of the cache
     special: _SpecialTable  # tokens that are cut out of a text that is not flat
@@ -8411,15 +8439,50 @@ class _Workspace:
     id_stops: np.ndarray  # int64[T]   where the ids of each text end
 
 
+@kernel
+def _new_larger(n, max_entries):
+    """Make the entries for the successor of a cache of n entries; nobody has written to them."""
+    size = min(4 * n, max_entries) * (n < max_entries)
+    return _on_huge_pages(np.empty((size, 4), u64))
+
+
+@inline_kernel
+def _prepare_larger(n_words, slot, entries, larger):
+    """Make a step towards the larger table, after word number `n_words` was stored in a slot."""
+    n = len(entries)
+    step = n_words - n // 4
+    if step >= 0 and len(larger):
+        first = 8 * (step - n // 8)
+        if first < 0:
+            _clear_entries(larger, 32 * step, min(32 * (step + 1), len(larger)))
+        else:
+            if slot < first:  # the others are copied now or later
+                _copy_entry(entries, slot, larger)
+            for k in range(first, min(first + 8, n)):
+                _copy_entry(entries, k, larger)
+
+
 @inner_kernel
 def _renew_cache(workspace):
-    """Make the cache up to four times as large; at its limit, or with a full pool, empty it."""
+    """Make room in the cache: by a larger table or, at its limit, by forgetting a part of it.
+
+    All is forgotten if there is no room for ids or long words.
+    """
     words = workspace.words
-    n_entries = len(words.entries)
-    if n_entries < workspace.max_entries and 2 * words.n_words >= n_entries:
-        _resize(words, min(4 * n_entries, workspace.max_entries))
+    entries = words.entries
+    n = len(entries)
+    if len(workspace.larger) and 2 * words.n_words >= n:
+        words.entries = workspace.larger
+        workspace.larger = _new_larger(len(workspace.larger), workspace.max_entries)
+    elif 2 * words.n_words >= n and max(words.n_long_bytes, workspace.n_pooled) <= workspace.room:
+        first = workspace.n_forgotten & (n - 1)
+        stop = min(first + max(n // 64, 1), n)
+        for k in range(first, stop):
+            words.n_words -= entries[k, 1] > 0
+        _clear_entries(entries, first, stop)
+        workspace.n_forgotten = stop
     else:
-        words.entries = _new_entries(n_entries)
+        _clear_entries(entries, ZERO, n)
         words.n_words = words.n_long_bytes = workspace.n_pooled = 0
 
 
@@ -8519,6 +8582,7 @@ def _encode_words(workspace, text, scanned, meanings, at):
     memory = workspace.memory
     keys = borrowed(workspace.keys)
     pool = borrowed(workspace.pool)
+    larger = borrowed(workspace.larger)
     class_of = borrowed(workspace.table.class_of)
     dropped = borrowed(workspace.table.dropped)
     entries = borrowed(words.entries)
@@ -8532,7 +8596,7 @@ def _encode_words(workspace, text, scanned, meanings, at):
     most_words = len(entries) // 2
     if len(entries) == workspace.max_entries:
         most_words += most_words // 2
-    room = len(pool) - MAX_CACHED_BYTES - 1  # as much as for the bytes of long words
+    room = workspace.room
     while k < n and at >= 0 and words.n_words < most_words and max(n_long, n_pooled) <= room:
         if k >= n_keyed:
             base = k
@@ -8566,6 +8630,7 @@ def _encode_words(workspace, text, scanned, meanings, at):
             words.n_words += 1
             n_long = _store_key(entries, long_words, n_long, slot, low, high, text, begin)
             n_pooled = _store_ids(entries, slot, pool, n_pooled, n_ids, ids, at)
+            _prepare_larger(words.n_words - 1, i64(slot), entries, larger)
         at += max(n_ids, UNCACHED - n_ids)
         if n_ids == -1:
             at = -1 - begin
@@ -11397,6 +11462,7 @@ class _Encoder:
 
     def __init__(self, model, tables, pattern):
         self.model = model
+        n_entries = min(CACHE_ENTRIES, MAX_CACHE_ENTRIES)
         pool = np.empty(max(16 * MAX_CACHE_ENTRIES, 1 << 16), u32)
         self._room = PART_BYTES
         text = np.empty(self._room + 2 * PADDING, u8)
@@ -11409,9 +11475,13 @@ class _Encoder:
             *_new_scan(),
             np.empty(4 * KEYS, u64),
             KINDS[model.kind].memory(),
-            _new_word_table(min(CACHE_ENTRIES, MAX_CACHE_ENTRIES), len(pool)),
+            _new_word_table(n_entries, len(pool)),
+            _new_larger(n_entries, MAX_CACHE_ENTRIES),
+            0,
             pool,
-            *[0] * 4,  # nothing is encoded yet
+            *[0] * 3,  # nothing is encoded yet
+            len(pool) - MAX_CACHED_BYTES - 1,
+            0,
             MAX_CACHE_ENTRIES,
             self._special,
             *self._own,

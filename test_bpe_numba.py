@@ -3053,6 +3053,23 @@ def test_a_cache_may_be_out_of_entries_and_of_room_for_ids_at_once(monkeypatch):
     assert tokenizer.encode(text) == list(text.encode())
 
 
+@pytest.mark.parametrize("most", [4, 16, 64, 1024])
+def test_a_cache_that_grows_and_forgets_changes_no_ids(most, monkeypatch):
+    """It holds up to 15 bytes and three ids of a word in an entry, or all in other arrays."""
+    monkeypatch.setattr(bpe, "CACHE_ENTRIES", 16)
+    monkeypatch.setattr(bpe, "MAX_CACHE_ENTRIES", most)
+    tokenizer = bpe.Tokenizer(BYTE_VOCAB | {256: b"00"}, [(b"0", b"0")])
+    source = random.Random(1)
+    for _ in range(60):
+        numbers = [int(source.paretovariate(0.2)) % 10**20 for _ in range(100)]
+        text = " ".join(f"{n}{'x' * (n % 40 * (n % 9 == 0))}" for n in numbers)
+        assert tokenizer.decode(tokenizer.encode(text)) == text
+        ids = tokenizer.encode(text)
+        assert ids == [
+            *chain(*(tokenizer.sample(word, 0) for word in tokenizer.pattern.split(text)))
+        ]
+
+
 @examples(60)
 @given(st.sets(st.text("ab<é", min_size=2, max_size=12), max_size=12), st.text("ab<é", max_size=80))
 def test_special_tokens_are_found_as_regex_finds_them(special, text):
