@@ -3906,6 +3906,40 @@ def test_a_model_of_sentencepiece_is_written_again_with_new_tokens(options, pros
         bpe.save_model(changed, tmp_path / "no.model", "sentencepiece")
 
 
+@pytest.mark.parametrize("kind", ["bpe", "unigram"])
+@pytest.mark.filterwarnings("ignore:in a tokenizer.json some ids may differ")
+def test_the_names_of_sentencepiece_are_those_that_the_page_gives(kind, prose, tmp_path):
+    """The rows of its table in docs/coming.md, in their order."""
+    options = {"model_type": kind, "pad_id": 3, "byte_fallback": True}
+    p, file = trained_there(tmp_path, prose, user_defined_symbols=["<m>"], **options)
+    t = bpe.Tokenizer.load(file)
+    texts = ["The old table, café 😀 <m>x", "<s> the end", ""]
+    all_ids = range(len(p))
+    the = p.piece_to_id("▁the")
+    assert p.encode(texts) == [*map(t.encode_ordinary, texts)] == t.encode_batch(texts, "none")
+    assert t.encode("<s>")[-1] == p.bos_id() not in p.encode("<s>")
+    assert p.id_to_piece([*all_ids]) == [t.id_to_token(id).decode() for id in all_ids]
+    theirs = p.encode("Café x", out_type="offset_mapping")["offsets"]
+    starts = t.encode_with_offsets("Café x", characters=True)[1]
+    assert starts == [start for start, _ in theirs]
+    around = t.with_special_tokens([], "<s> $A </s>").encode("the", add_special_tokens=True)
+    assert around == p.encode("the", add_bos=True, add_eos=True)
+    ids = [1, the, p.unk_id(), p.piece_to_id("<m>"), 2]
+    assert p.decode(ids) == "the ⁇ <m>" and t.decode(ids) == "<s> the<unk><m></s>"
+    assert t.decode(ids, skip_special_tokens=True) == "the<m>"
+    assert t.token_to_id("▁the") == p["▁the"] and t.token_bytes[the] == b" the"
+    assert (t.token_to_id("no"), p.piece_to_id("no piece")) == (None, p.unk_id())
+    assert len(t) == p.get_piece_size() == p.vocab_size()
+    special = {id for id in all_ids if p.is_control(id) or p.is_unknown(id)}
+    assert special == {*t.special_tokens.values()} - {t.special_tokens.get("<m>")}
+    assert all(p.is_byte(id) == t.id_to_token(id).startswith(b"<0x") for id in all_ids)
+    learnt = all_ids[4 + 1 + 256 :]
+    assert [*map(p.get_score, learnt)] == t.model.scores[learnt.start :].tolist()
+    roles = {role: getattr(p, f"{role}_id")() for role in ("bos", "eos", "pad", "unk")}
+    assert roles == {role: t.token_to_id(t.config[f"{role}_token"]) for role in roles}
+    assert t.model.proto == p.serialized_model_proto()
+
+
 def model_of_pieces(here, pieces, kind):
     spec = {"add_dummy_prefix": kind == 1, "remove_extra_whitespaces": kind == 2}
     file = here.folder / "m.model"
