@@ -3326,7 +3326,7 @@ class _CharacterStep(NamedTuple):
 
     changes: dict  # code point -> text, as for str.translate
     joined: Collection = ()  # characters that change with their neighbours
-    change: Callable = None  # of a text; None: str.translate
+    change: Callable = None  # of runs with END_CHAR between them; None: str.translate
     decomposes: bool = False  # NFD or NFKD
 
 
@@ -3356,6 +3356,7 @@ def _compose(steps):
 
 
 JOINED = -1
+END_CHAR = BYTES[END].decode("utf-8", "surrogateescape")  # where a run ends
 
 
 @struct
@@ -3576,6 +3577,26 @@ def _uniform_step(source, text=""):
     return _CharacterStep({ord(char): text.format(char) for char in _matching(source)})
 
 
+# The normal forms are those of Unicode 9, as in `tokenizers`. Each character that is newer and that
+# Python may reorder or decompose, up to Unicode 18, lies in one of these ranges.
+_AFTER_UNICODE_9 = (
+    "\u0558\u058b\u058c\u05c8\u05c9\u07fd\u0897-\u08d3\u09fe\u0c3c\u0d3b\u0d3c\u0eba\u1715"
+    "\u1abf-\u1af0\u1df6-\u1dfa\u209d-\u209f\u32ff\ua7f1-\ua7f4\ua82c\uab69\U000105c9-\U000105e4"
+    "\U00010781-\U00010785\U00010787-\U000107b0\U000107b2-\U000107bf\U00010d24-\U00010d27"
+    "\U00010d69-\U00010d6d\U00010eab\U00010eac\U00010ecb-\U00010ecf\U00010ef0-\U00010eff"
+    "\U00010f46-\U00010f50\U00010f82-\U00010f85\U00011070\U0001133b\U00011382-\U00011385"
+    "\U0001138b\U0001138e\U00011390\U00011391\U000113c2\U000113c5\U000113c7\U000113c8"
+    "\U000113ce-\U000113d0\U0001145e\U00011839\U0001183a\U00011935\U00011938\U0001193d-\U00011943"
+    "\U000119e0\U00011a34-\U00011a47\U00011a99\U00011d42-\U00011d45\U00011d97\U00011f41\U00011f42"
+    "\U0001611e\U00016121-\U0001612f\U00016d67-\U00016d6a\U00016ff0\U00016ff1"
+    "\U0001b123-\U0001b126\U0001ccd6-\U0001ccf9\U0001d127\U0001d128\U0001d250-\U0001d281"
+    "\U0001d6a6\U0001df95\U0001dfcd-\U0001dfff\U0001e030-\U0001e06d\U0001e08f"
+    "\U0001e130-\U0001e136\U0001e2ae\U0001e2ec-\U0001e2ef\U0001e4ec-\U0001e4ef"
+    "\U0001e5ee\U0001e5ef\U0001e6e3-\U0001e6f5\U0001f16c\U0001fbf0-\U0001fbf9"
+)
+MANY_MARKS = 32  # from here on marks are sorted here: the time of Python grows with their square
+
+
 @functools.lru_cache
 def _normal_form(form):
     """Make the step for a normal form of Unicode.
@@ -3584,14 +3605,32 @@ def _normal_form(form):
     and if the form composes, all that its quick check (Unicode Standard Annex 15) is not sure of.
     A form that composes changes joined characters only, and so has no `changes`.
     """
+    newer = f"([{_AFTER_UNICODE_9}])"
     normalize = functools.partial(unicodedata.normalize, form)
-    changed = _matching(rf"[^\p{{{form}_QC=Y}}]")
-    accents = _matching(r"[^\p{CCC=0}]")
+    changed = _matching(rf"(?!{newer})[^\p{{{form}_QC=Y}}]")
+    accents = _matching(rf"(?!{newer})[^\p{{CCC=0}}]")
+    begin = [char for char in changed if unicodedata.combining(normalize(char)[0])]
+    marks = [*accents, *begin]
+    decompositions = {
+        ord(mark): unicodedata.normalize(form.replace("C", "D"), mark) for mark in marks
+    }
+    find_marks = re.compile(f"{_write_set(marks)}{{{MANY_MARKS},}}")
+    find_newer = re.compile(newer)
+
+    def in_order(found):
+        decomposed = found[0].translate(decompositions)
+        return "".join(sorted(decomposed, key=unicodedata.combining))
+
+    def change(text):
+        text = find_marks.sub(in_order, text)
+        parts = find_newer.split(text)
+        parts[::2] = map(normalize, parts[::2])
+        return "".join(parts)
+
     if "C" in form:
-        return _CharacterStep({}, {*changed, *accents}, normalize)
+        return _CharacterStep({}, {*changed, *accents}, change)
     changes = {ord(char): normalize(char) for char in changed}
-    begin = (char for char in changed if unicodedata.combining(normalize(char)[0]))
-    return _CharacterStep(changes, {*begin, *accents}, normalize, decomposes=True)
+    return _CharacterStep(changes, {*begin, *accents}, change, decomposes=True)
 
 
 MAX_REPLACEMENT = 100  # bytes; the replacements of Unicode's normal forms have at most 33
@@ -3652,13 +3691,14 @@ def _charsmap_step(changes, joined, clusters, change_cluster):
     """Make a step of a charsmap, which changes each cluster of characters on its own.
 
     changes   keys and replacements
-    clusters  a compiled expression that cuts a text into clusters
+    clusters  a compiled expression that cuts a run into clusters
     """
     single = {ord(key): text for key, text in changes.items() if len(key) == 1}
     change_cluster = functools.lru_cache(1 << 16)(change_cluster)
 
     def change(text):
-        return "".join(map(change_cluster, clusters.findall(text)))
+        runs = map(clusters.findall, text.split(END_CHAR))
+        return END_CHAR.join("".join(map(change_cluster, run)) for run in runs)
 
     return _CharacterStep(single, joined, change)
 
@@ -3682,33 +3722,50 @@ def _precompiled_step(precompiled_charsmap):
     return _charsmap_step(changes, joined, regex.compile(r"\X"), change_cluster)
 
 
-def _longest_match_step(charsmap, symbols):
-    """Make SentencePiece's step for a charsmap: it replaces the longest key at each position.
+class _LongestMatches:
+    """Cut a text into SentencePiece's matches, from left to right.
 
-    symbols  stay, and no key reaches into one
+    At each position that is the longest symbol, or else the longest key of the charsmap, or else
+    one character. Symbols stay, and keys get their replacements.
     """
-    changes = _read_charsmap(charsmap)
-    longest = max(map(len, changes), default=1)
-    tails = {char for key in changes for char in key[1:]}
-    changes |= zip(symbols, symbols, strict=True)
 
-    def change_cluster(cluster):
-        if cluster in changes:
-            return changes[cluster]
-        parts = []
+    def __init__(self, charsmap, symbols):
+        self.changes = _read_charsmap(charsmap) if charsmap else {}
+        self.symbols = {*symbols}
+        self.longest = max(map(len, {*self.changes, *symbols}), default=1)
+        self.tails = {char for key in {*self.changes, *symbols} for char in key[1:]}
+
+    def find(self, text):
+        """Yield the texts that the matches become."""
         at = 0
-        while at < len(cluster):
-            key = cluster[at : at + longest]
-            while len(key) > 1 and key not in changes:
-                key = key[:-1]
-            parts.append(changes.get(key, key))
+        while at < len(text):
+            prefixes = [text[at:end] for end in range(at + self.longest, at, -1)]
+            symbol = next(filter(self.symbols.__contains__, prefixes), None)
+            key = symbol or next(filter(self.changes.__contains__, prefixes), text[at])
+            yield symbol or self.changes.get(key, key)
             at += len(key)
-        return "".join(parts)
 
-    symbol = _any_of(symbols)
-    clusters = re.compile(f"{symbol}|(?s:.)(?:(?!{symbol})(?:{_any_of(tails)}))*")
-    joined = tails.union(*(symbol[1:] for symbol in symbols))
-    return _charsmap_step(changes, joined, clusters, change_cluster)
+    def step(self):
+        """Make the step that changes each character together with the tails of keys after it."""
+        clusters = re.compile(f"(?s:.)(?:{_any_of(self.tails)})*")
+        return _charsmap_step(
+            self.changes | dict(zip(self.symbols, self.symbols, strict=True)),
+            self.tails,
+            clusters,
+            lambda cluster: "".join(self.find(cluster)),
+        )
+
+
+def _squeezed(parts, ending):
+    """Join texts without the spaces after another space, at the start, and at the end."""
+    kept = []
+    after_space = True
+    for part in parts:
+        text = part.lstrip(" ") if after_space else part
+        if text:
+            kept.append(text)
+            after_space = text.endswith(" ")
+    return "".join(kept).rstrip(ending)
 
 
 def _sentencepiece_passes(charsmap, symbols, prefix, squeezes, escapes):
@@ -3717,26 +3774,34 @@ def _sentencepiece_passes(charsmap, symbols, prefix, squeezes, escapes):
     charsmap  a precompiled charsmap in base64, or ""
     symbols   symbols that the charsmap must not change
     prefix    put a space before a text
-    squeezes  remove spaces at both ends, and replace several spaces by one
+    squeezes  remove spaces at both ends, and replace several spaces by one; those within a symbol
+              stay
     escapes   replace spaces by ▁
 
     An invalid byte becomes U+FFFD.
     """
     space = " " if prefix else ""
+    ending = " ▁" if escapes else " "
+    matches = _LongestMatches(charsmap, symbols)
 
     def squeeze(text):
-        squeezed = re.sub("  +", " ", text.strip(" "))
-        return squeezed.rstrip(" ▁" if escapes else " ")
+        return re.sub("  +", " ", text.strip(" ")).rstrip(ending)
+
+    def squeeze_around_symbols(text):
+        return _squeezed(matches.find(text), ending)
 
     if not squeezes:
         yield _TextPass(prefix=space, changes={})
-    if charsmap:
-        yield _longest_match_step(charsmap, symbols)
+    if squeezes and " " in "".join(symbols):
+        yield _TextPass(squeeze_around_symbols, space)
+    else:
+        if charsmap:
+            yield matches.step()
+        if squeezes:
+            yield _TextPass(squeeze, space, str.maketrans(" ▁", " ▁"))
     # The lone surrogates mean invalid bytes; 0xFE is only END here, see _MapPass.apply.
     escaped = {*range(0xDC80, 0xDD00)} - {0xDC00 + END}
     yield _CharacterStep(dict.fromkeys(escaped, "\ufffd"))
-    if squeezes:
-        yield _TextPass(squeeze, space, str.maketrans(" ▁", " ▁"))
     if escapes:
         yield _CharacterStep({0x20: "▁"})
 
@@ -3747,10 +3812,25 @@ _IDEOGRAPHS = "\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0002a6df\U000
 _IDEOGRAPHS += "\U0002b920-\U0002ceaf\U0002f800-\U0002fa1f"
 
 
+# Lower case is that of Unicode 17, as in `tokenizers`. These capital letters are newer than Unicode
+# 14, which the oldest Python has, or than Unicode 17.
+_NEWER_CAPITALS = dict(
+    zip(
+        "\u1c89\ua7cb\ua7cc\ua7ce\ua7d2\ua7d4\ua7da\ua7dc",
+        "\u1c8a\u0264\ua7cd\ua7cf\ua7d3\ua7d5\ua7db\u019b",
+        strict=True,
+    )
+)
+_NEWER_CAPITALS |= {chr(code): chr(code + 0x20) for code in range(0x10D50, 0x10D66)}
+_NEWER_CAPITALS |= {chr(code): chr(code + 0x1B) for code in range(0x16EA0, 0x16EB9)}
+_AFTER_UNICODE_17 = "\ua7dd\ua7e2\uab6c\uab6d\U0001df40-\U0001df7e"
+
+
 def _lowercase_step():
     """Make the step that brings characters to lower case, each on its own, even Σ."""
-    changed = _matching(r"\p{Changes_When_Lowercased}")
-    return _CharacterStep({ord(char): char.lower() for char in changed})
+    changed = _matching(rf"(?![{_AFTER_UNICODE_17}])\p{{Changes_When_Lowercased}}")
+    lower = {char: char.lower() for char in changed} | _NEWER_CAPITALS
+    return _CharacterStep(str.maketrans(lower))
 
 
 def _bert_steps(clean_text, handle_chinese_chars, strip_accents, lowercase):
@@ -3769,6 +3849,7 @@ def _bert_steps(clean_text, handle_chinese_chars, strip_accents, lowercase):
         yield _lowercase_step()
 
 
+_ONE_CHARACTER = r"(?:\\[sdw]| |\[(?:[^\[\]\\&]|\\[sdw])+\])"  # in an expression
 _STRIP = {"type": "Replace", "pattern": {"Regex": r"\A +| +\z"}, "content": ""}
 
 
@@ -3798,6 +3879,9 @@ def _replace_matches(source, content):
         runs = re.compile(_write_set(characters) + run[2])
         escaped = content.replace("\\", r"\\")
         return _TextPass(functools.partial(runs.sub, escaped), changes=changes)
+    if re.fullmatch(rf"{_ONE_CHARACTER}(\+|\{{2,\}})(\$|\\[zZ])", source):
+        # A match may begin only where a run does, so the run is searched for its end only once.
+        source = f"(?<!{re.match(_ONE_CHARACTER, source)[0]}){source}"
     expression = _compile_regex(_read_regex(source))
     if _is_one_character(expression.pattern):
         codes = map(ord, _matching(expression.pattern))
@@ -6644,7 +6728,7 @@ def _make_cells(words):
     return cells, classes
 
 
-def _make_symbols(words, n_symbols, by_ids):
+def _make_symbols(words, n_symbols, tie_break):
     """Make the table of symbols, which has the alphabet and room for `n_symbols`."""
     alphabet = words.alphabet
     a = len(alphabet)
@@ -6657,9 +6741,9 @@ def _make_symbols(words, n_symbols, by_ids):
         letters["length"] = [len(token.decode("utf-8", "replace")) for token in alphabet]
     symbols["start"][1 : a + 1] = np.cumsum(letters["n_bytes"])
     letters["n_tokens"][-1] = words.n_tokens  # before the first merge
-    if by_ids:
+    if tie_break in ("ids", "symbols"):
         symbols["rank"] = range(len(symbols))
-        if tuple(alphabet) == BYTES:
+        if tie_break == "ids" and tuple(alphabet) == BYTES:
             letters["rank"][BYTE_ORDER] = range(a)
     return symbols
 
@@ -6684,7 +6768,7 @@ def _likelihood(count, left, right, size, n_tokens=0):
     return count / (float(left) * float(right))
 
 
-TIE_BREAKS = ("bytes", "least-bytes", "ids")
+TIE_BREAKS = ("bytes", "least-bytes", "ids", "symbols")
 SCORES = {"count": None, "likelihood": _likelihood}  # None: no function is called
 _SCORE_TYPE = "float64(int64, int64, int64, int64, int64)"
 
@@ -6746,7 +6830,8 @@ class Learner:
                    bytes the smaller id. "least-bytes": the smallest left bytes first, then the
                    smallest right bytes, as a heap of (-count, pair) has them. "ids": the smallest
                    left id first, then the smallest right id (the rule of Hugging Face, which
-                   numbers the bytes in BYTE_ORDER)
+                   numbers the bytes in BYTE_ORDER). "symbols": the same with the numbers of the
+                   symbols (the rule of rustbpe, which numbers the bytes from 0 to 255)
     min_frequency  a pair that occurs less often in the corpus has the score 0
     longest_token  a pair whose token would be longer cannot merge: bytes, or characters if the
                    alphabet has none of the bytes from 0x80 on; at most LONGEST_LEARNT
@@ -6817,7 +6902,7 @@ class Learner:
         self._counts = words.counts
         # Python cannot read the state, but arrays of it that are not replaced
         self._n_symbols = np.array([len(words.alphabet)])
-        self._symbols = _make_symbols(words, n_symbols, tie_break == "ids")
+        self._symbols = _make_symbols(words, n_symbols, tie_break)
         self._cells, classes = _make_cells(words)
         n = len(self._symbols)
         totals = np.zeros(n, i64)
@@ -7193,6 +7278,7 @@ class Model:
                     BPE without merges, the highest score merges first
     ignore_merges   a pretoken that is a token becomes that token, even if the merges do not make it
     unk_token       the token of unknown characters or words, or None
+    unk_id          its id, if text becomes another token with the same bytes
     byte_fallback   unknown characters become tokens of their bytes, <0x00> to <0xFF>
     fuse_unk        consecutive unknown characters become one token
     drops_unknown   a BPE without unk_token leaves out letters that have no token; otherwise it
@@ -7248,6 +7334,7 @@ class Model:
     unused: Collection[int] = ()
     extra: dict = dataclasses.field(default_factory=dict)
     proto: bytes = b""
+    unk_id: int | None = None
 
     def __post_init__(self):
         self.vocab = dict(self.vocab)
@@ -7306,6 +7393,24 @@ class Model:
         """The id of each token; of several ids with the same bytes, the ordinary one."""
         others = sorted(self.vocab.keys() - self.ordinary)
         return {self.vocab[token_id]: token_id for token_id in [*others, *self.ordinary]}
+
+    @property
+    def unknown_id(self) -> int | None:
+        """The id of unknown characters or words, or None."""
+        if self.unk_id is None and self.unk_token:
+            return self.ids.get(self.unk_token.encode())
+        return self.unk_id
+
+    @property
+    def found_as_unknown(self) -> list[int]:
+        """The unused ids that a Unigram finds in text, and then writes as unknown: Marian's.
+
+        It does not find plain text beside names of bytes, and of a piece that is listed twice it
+        finds the last one.
+        """
+        if self.kind != "unigram" or self.alphabet == "bytes":
+            return []
+        return [key for key in self.unused if self.ids[self.vocab[key]] == key]
 
     @functools.cached_property
     def ordinary_ids(self) -> dict[bytes, int]:
@@ -7385,6 +7490,7 @@ class Model:
         newer_names = ("word_suffix", "drops_unknown", "unused", "extra")
         fields = vars(self) | {"normalizer": tuple(self.normalizer_steps)}
         names += filter(fields.get, newer_names)
+        names += ["unk_id"] * (self.unk_id is not None)
         tables = sorted(self.vocab.items()), sorted(self.special_tokens.items())
         scores = self.scores
         if scores is not None:
@@ -7713,7 +7819,7 @@ def _letter_fields(model):
         fallback_ids[:] = [model.ids[token] for token in _FALLBACK_TOKENS]
     unk_id = DROPPED if model.drops_unknown else NO_ID
     if model.unk_token:
-        unk_id = model.ids[model.unk_token.encode()]
+        unk_id = model.unknown_id
     return {
         "letter_ids": letter_ids,
         "last_ids": last_ids,
@@ -8290,7 +8396,7 @@ def exact_pattern(model):
 def _made_tokens(model):
     """Collect the tokens that text becomes, except characters that only stand alone."""
     if model.kind == "unigram":  # also the names of byte tokens, which a text may have
-        ids = [*model.ordinary, *model.unused]
+        ids = [*model.ordinary, *model.found_as_unknown]
         possible = (k for k in ids if model.scores[k] > -np.inf)
         return {*map(model.vocab.get, possible)}
     if model.merges is None:
@@ -8772,7 +8878,7 @@ def wordpiece_tables(model):
         for token_id, token in tokens.items()
         if model.kind == "wordpiece" and token.startswith(prefix)  # a WordLevel has whole words
     }
-    unknown = model.ids.get((model.unk_token or "").encode(), -1)
+    unknown = -1 if model.unknown_id is None else model.unknown_id
     tries = make_trie(tokens), make_trie(continuing)
     return WordPieceTables(*tries, unknown, model.max_word_chars, model.alphabet == "bytes")
 
@@ -9279,7 +9385,8 @@ def unigram_tables(model: Model, samples: bool = False) -> UnigramTables:
 
     Raises InputError if all scores are -inf.
     """
-    ids = np.array([*model.ordinary, *model.unused], i64)
+    unused = model.found_as_unknown
+    ids = np.array([*model.ordinary, *unused], i64)
     scores = model.scores
     chosen = ids[scores[ids] > -np.inf]
     require(len(chosen), "a unigram model needs tokens with scores")
@@ -9289,10 +9396,10 @@ def unigram_tables(model: Model, samples: bool = False) -> UnigramTables:
         scores = np.vectorize(_as_parsed)(scores)
         finite = scores[scores > -np.inf]
     tokens = {token_id: model.vocab[token_id] for token_id in chosen.tolist()}
-    runs = {token_id: model.vocab[token_id] for token_id in model.unused if token_id not in tokens}
+    runs = {token_id: model.vocab[token_id] for token_id in unused if token_id not in tokens}
     fallback_ids = model.ids if model.byte_fallback else {}
     unknown = finite.min() - scores.dtype.type(UNKNOWN_PENALTY)
-    unk_id = model.ids.get((model.unk_token or "").encode(), -1)
+    unk_id = -1 if model.unknown_id is None else model.unknown_id
     limit, n_bytes = _LIMITS[scores.dtype.name]
     rounding = 2 * np.spacing(scores.dtype.type(limit))
     scores = np.append(scores.astype(np.float64), unknown)
@@ -9300,7 +9407,7 @@ def unigram_tables(model: Model, samples: bool = False) -> UnigramTables:
         scores[unk_id] = unknown
     byte_ids = [fallback_ids.get(token, -1) for token in _FALLBACK_TOKENS]
     written = np.arange(len(scores))
-    written[[*tokens.keys() & {*model.unused}, -1]] = unk_id
+    written[[*tokens.keys() & {*unused}, -1]] = unk_id
     return UnigramTables(
         trie=make_trie(tokens),
         runs=make_trie(runs),
@@ -9783,6 +9890,16 @@ def _tokens_by_name(names, alphabet, texts):
     return tokens
 
 
+def _plain_names(names, alphabet):
+    """Select the names that are plain text, since they do not stand for bytes as all others do.
+
+    No text becomes their tokens. Cohere's are emoji, beside the tokens of their bytes.
+    """
+    if alphabet != "bytes" or _BYTE_NAMES.issuperset("".join(names)):
+        return set()
+    return {*itertools.filterfalse(_BYTE_NAMES.issuperset, names)}
+
+
 def _names_of_merges(pairs):
     """List both names of each merge, ["a", "b"] or "a b", end to end."""
     if {*map(type, pairs)} == {str}:
@@ -9818,18 +9935,26 @@ def _name_of(model):
 
 def vocab_names(model: Model) -> Ids:
     """Name the tokens as in files, in the order of ids; a special token is named by its text."""
-    ordinary = set(model.ordinary)
-    name_of = _name_of(model)
-    names = {}
-    for token_id, token in sorted(model.vocab.items()):
-        name = name_of(token) if token_id in ordinary else token.decode()
-        if name in names:
+    ids = {}
+    for token_id, name in reversed(_names_by_id(model)):
+        # of a piece that a Unigram lists twice, the earlier one is unused
+        if name in ids and token_id not in model.unused:
             raise InputError(
-                f"the ids {names[name]} and {token_id} would both be {name!r} there: give one of "
+                f"the ids {token_id} and {ids[name]} would both be {name!r} there: give one of "
                 "the tokens another text"
             )
-        names[name] = token_id
-    return names
+        ids.setdefault(name, token_id)
+    return dict(reversed(ids.items()))
+
+
+def _names_by_id(model):
+    """List all ids and the names of their tokens."""
+    ordinary = set(model.ordinary)
+    name_of = _name_of(model)
+    return [
+        (token_id, name_of(token) if token_id in ordinary else token.decode())
+        for token_id, token in sorted(model.vocab.items())
+    ]
 
 
 def _names_without_added(model):
@@ -9954,10 +10079,15 @@ def _gpt2_model(names, lines, special_tokens, pattern, suffix="", **fields):
         ends = {name + suffix for name in _BYTE_NAMES}
         made = {line.replace(" ", "") for line in lines} | _BYTE_NAMES | ends | {""}
         special_tokens = [name for name in names if name not in made and not _names_text(name)]
-    if not isinstance(special_tokens, Mapping):
-        special_tokens = _check_texts(special_tokens)
+    is_table = isinstance(special_tokens, Mapping)
+    texts = _check_texts(special_tokens)
     data = {"vocab": names, "merges": lines, "end_of_word_suffix": suffix}
-    fields |= read_bpe(data, special_tokens, "bytes")
+    fields |= read_bpe(data, texts, "bytes")
+    if not is_table:
+        # A name has its own id, even if another token has the bytes of this text.
+        own = {text: names[text] for text in texts if text in names}
+        others = [text for text in texts if text not in names]
+        special_tokens = own | _special_ids(fields["vocab"], others)
     return Model(**fields, special_tokens=special_tokens, pattern=pattern)
 
 
@@ -10118,6 +10248,9 @@ def read_tekken(data, file, _):
     content = read_json(data, file)
     facts = content["config"]
     n_special = facts["default_num_special_tokens"]
+    require(
+        _is_id(n_special), f"{file}: default_num_special_tokens is {n_special!r:.99}: {_ID_RANGE}"
+    )
     names = [token["token_str"] for token in content.get("special_tokens") or ()]
     names = names or _TEKKEN_TOKENS.split()
     names += [f"<SPECIAL_{number}>" for number in range(len(names), n_special)]
@@ -10155,6 +10288,11 @@ def _find_encoding(data, file):
 @naming_file("tiktoken cannot represent this tokenizer")
 def tiktoken_ranks(model):
     """Return the ranks with which tiktoken gives the same ids; raises ValueError if none do."""
+    return _ranks(model)
+
+
+def _ranks(model):
+    """Return the ids of all tokens, if they are ranks that give the same ids in tiktoken."""
     ranks = model.ordinary_ids
     pattern = Pattern(model.pattern)
     require(ranks.keys() >= set(BYTES), "some byte is not a token")
@@ -10214,11 +10352,7 @@ def read_bpe(data, added, alphabet):
         suffix and (looks_up or byte_fallback),
         "a BPE with end_of_word_suffix and with ignore_merges or byte_fallback",
     )
-    # Names that do not stand for bytes are plain text, and no text becomes their tokens. Cohere's
-    # are emoji, beside the tokens of their bytes.
-    plain = set()
-    if of_bytes and not _BYTE_NAMES.issuperset("".join(names)):
-        plain.update(itertools.filterfalse(_BYTE_NAMES.issuperset, names))
+    plain = _plain_names(names, alphabet)
     tokens = _tokens_by_name(names, alphabet, plain)
     merges = _read_merges(data["merges"], alphabet, plain, tokens)
     require(len(set(merges)) == len(merges), "a merge appears twice")
@@ -10272,12 +10406,14 @@ def read_wordpiece(data, added, alphabet):
     prefix = data.get("continuing_subword_prefix", "##")
     if not prefix.isascii() and alphabet == "bytes":
         raise InputError("beside a ByteLevel, the prefix of a WordPiece must be ASCII")
-    vocab = read_vocab(data["vocab"], alphabet, added)
+    names = data["vocab"]
+    plain = _plain_names(names, alphabet)
     unknown = data.get("unk_token", "[UNK]")
     return {
-        "vocab": vocab,
+        "vocab": read_vocab(names, alphabet, plain),
         "merges": None,
-        "unk_token": unknown if unknown in data["vocab"] else None,
+        "unk_token": unknown if unknown in names else None,
+        "unused": [names[name] for name in plain.difference(added, [unknown])],
         "subword_prefix": prefix,
         "max_word_chars": int(data.get("max_input_chars_per_word", 100)),
     }
@@ -10300,18 +10436,20 @@ def read_wordlevel(data, added, alphabet):
 
 def write_unigram(model):
     """Write the "model" object of a Unigram, whose tokens must be numbered from 0 without gaps."""
-    _refuse(model.unused, "a folder of Marian that is written as a tokenizer.json")
+    _refuse(model.found_as_unknown, "a folder of Marian that is written as a tokenizer.json")
+    vocab_names(model)  # raises InputError if two tokens have one name
     # The later tokens have no score: they are added tokens.
-    names = dict(itertools.islice(vocab_names(model).items(), len(model.scores)))
+    names = dict(_names_by_id(model)[: len(model.scores)])
     require(
-        list(names.values()) == list(range(len(names))),
+        list(names) == list(range(len(names))),
         "a tokenizer.json numbers the tokens of a Unigram from 0 on, without gaps",
     )
+    # The names of bytes have the score -inf, which JSON cannot hold.
+    scores = np.nan_to_num(model.scores, neginf=0).tolist()
     return {
         "type": "Unigram",
-        "unk_id": names.get(model.unk_token),
-        # The names of bytes have the score -inf, which JSON cannot hold.
-        "vocab": list(zip(names, np.nan_to_num(model.scores, neginf=0).tolist(), strict=False)),
+        "unk_id": model.unknown_id if model.unknown_id in names else None,
+        "vocab": list(zip(names.values(), scores, strict=False)),
         "byte_fallback": model.byte_fallback,
     }
 
@@ -10323,14 +10461,21 @@ def read_unigram(data, added, alphabet):
         byte_fallback and alphabet == "bytes", "a Unigram with byte_fallback beside a ByteLevel"
     )
     names, scores = zip(*data["vocab"], strict=True)
-    unknown = data.get("unk_id")
+    ids = _token_names(data)  # of a piece that is listed twice, the last id
+    plain = _plain_names(ids, alphabet)
+    vocab = read_vocab(ids, alphabet, plain)
+    unk_id = data.get("unk_id")
+    unknown = None if unk_id is None else dict(enumerate(names))[unk_id]
+    repeated = {k: vocab[ids[name]] for k, name in enumerate(names) if ids[name] != k and name}
     return {
-        "vocab": read_vocab(_token_names(data), alphabet, added),
+        "vocab": vocab | repeated,
         "merges": None,
         "scores": np.array(scores, np.float64),
-        "unk_token": None if unknown is None else dict(enumerate(names))[unknown],
+        "unk_token": unknown,
+        "unk_id": unk_id if unk_id in repeated else None,
         "fuse_unk": True,
         "byte_fallback": byte_fallback,
+        "unused": [*repeated, *(ids[name] for name in plain.difference(added, [unknown]))],
     }
 
 
@@ -10342,13 +10487,13 @@ def _token_names(model_object):
     return {name: token_id for token_id, (name, _) in enumerate(vocab)}
 
 
-def _check_added_ids(ids, names):
+def _check_added_ids(ids, names, n_names):
     """Check that added tokens, text -> id, have the ids that Hugging Face gives them.
 
     A token that is in the vocabulary (`names`, name -> id) has its id there. The others are
-    numbered from the size of the vocabulary on.
+    numbered from the size of the vocabulary on, in which a name may be listed twice.
     """
-    own_ids = defaultdict(itertools.count(len(names)).__next__, names)
+    own_ids = defaultdict(itertools.count(n_names).__next__, names)
     for text, given in ids.items():
         own_id = own_ids[text]
         require(
@@ -10418,9 +10563,11 @@ def add_special_tokens(model, tokens, own_ids=MappingProxyType({})):
 
     own_ids  text -> id of tokens of a rank file, for which this is the id
     """
-    n_own = len(_names_without_added(model))
+    names = vocab_names(model)
+    n_repeated = len(model.vocab) - len(names)
+    n_own = len(_names_without_added(model)) + n_repeated
     next_id = max([n_own - 1, *model.special_tokens.values()]) + 1
-    own_ids = vocab_names(model) | model.special_tokens | own_ids
+    own_ids = names | model.special_tokens | own_ids
     if next_id in model.vocab and not tokens.keys() <= own_ids.keys():
         next_id = max(model.vocab) + 1
         note(f"new tokens have ids from {next_id} on; in transformers some may differ")
@@ -10466,7 +10613,8 @@ def _to_tokenizer_json(model):
                 f"a tokenizer.json has one text for each id: {text!r}, the second text of "
                 f"{token_id}, is left out"
             )
-    _check_added_ids({text: token_id for token_id, text in texts.items()}, _token_names(written))
+    ids = {text: token_id for token_id, text in texts.items()}
+    _check_added_ids(ids, _token_names(written), len(written["vocab"]))
     added = []
     for token_id, text in texts.items():
         own = model.added_tokens.get(text, PLAIN_TOKEN)
@@ -10582,8 +10730,21 @@ _BATCHING = ("truncation", "padding")
 # gets the mark of a Metaspace "first" only if it begins with the first character of the text before
 # it was normalized.
 _CHANGING_THE_START = {"BertNormalizer", "Nmt", "Prepend", "Strip", "StripAccents"}
+
 # A key that only this type of a "model" object has, in files from before 2022 without a type.
 _TYPES_BY_KEYS = {"merges": "BPE", "continuing_subword_prefix": "WordPiece", "unk_id": "Unigram"}
+
+
+def _cuts_in_character(normalizer, parts):
+    """Check whether these pre-tokenizers may cut inside the text that one character becomes."""
+    normalizer = Normalizer(normalizer)
+    steps = _flattened(normalizer.steps, "normalizers")
+    texts = [step["content"] for step in steps if step["type"] == "Replace"]
+    codes = {*itertools.chain(*(step.changes or () for step in normalizer.passes))}
+    texts += [chr(code) for code in codes if not 0xD800 <= code < 0xE000]
+    flat = FlatText.join([*map(str.encode, texts)], [BOUNDARY] * len(texts))
+    flat = _apply_passes(Pattern(parts).passes, normalizer.apply(flat, BOUNDARY), BOUNDARY)
+    return len(flat.meanings) > len(texts)
 
 
 def read_huggingface(content):
@@ -10599,10 +10760,15 @@ def read_huggingface(content):
     normalizer = list(filter(None, [content.get("normalizer")]))
     parts = _flattened(content.get("pre_tokenizer") or [], "pretokenizers")
     movers = _CHANGING_THE_START & {step["type"] for step in _flattened(normalizer, "normalizers")}
-    marks_first = any(part.get("prepend_scheme") == "first" for part in parts)
-    _refuse(
-        marks_first and movers, f"a Metaspace with prepend_scheme first after {', '.join(movers)}"
-    )
+    marks = [k for k, part in enumerate(parts) if part.get("prepend_scheme") == "first"]
+    _refuse(marks and movers, f"a Metaspace with prepend_scheme first after {', '.join(movers)}")
+    if marks and marks[-1] > 0 and normalizer:
+        before = parts[: marks[-1]]
+        _refuse(
+            _cuts_in_character(normalizer, before),
+            f"a Metaspace with prepend_scheme first after {before!r:.200}, which cuts what the "
+            "normalizer makes of one character,",
+        )
     types = [part["type"] for part in parts]
     alphabet = "bytes" if "ByteLevel" in types else "characters"
     added = {token["content"]: token for token in content.get("added_tokens") or ()}
@@ -10614,8 +10780,9 @@ def read_huggingface(content):
     if alphabet == "bytes":
         _check_after_bytes(parts[types.index("ByteLevel") + 1 :], kind, fields)
     names = _token_names(model_object)
-    _check_added_ids(ids, names)
-    has_gaps = max(names.values(), default=-1) >= len(names)
+    n_names = len(model_object["vocab"])
+    _check_added_ids(ids, names, n_names)
+    has_gaps = max(names.values(), default=-1) >= n_names
     model = Model(
         **fields,
         special_tokens=ids,
@@ -10627,7 +10794,7 @@ def read_huggingface(content):
         decoder=_read_decoder(content.get("decoder"), alphabet),
         post_processor=content.get("post_processor"),
         batching=batching,
-        added_from=MAX_ID if has_gaps else len(names),
+        added_from=MAX_ID if has_gaps else n_names,
         extra=model_object.get("extra", {}),
     )
     kept = [*batching]
@@ -10648,9 +10815,14 @@ def _read_decoder(part, alphabet):
     """Check a decoder, which is ByteLevel for tokens of bytes alone, and put it into a list."""
     steps = _flattened(part or [], "decoders")
     for step in steps:
+        of_bytes = step["type"] == "ByteLevel"
         require(
-            (step["type"] == "ByteLevel") == (alphabet == "bytes"),
-            f"a decoder ByteLevel goes with a pre_tokenizer ByteLevel, not {step!r:.100}",
+            alphabet == "bytes" or not of_bytes,
+            "a decoder ByteLevel goes with a pre_tokenizer ByteLevel, and this file has none",
+        )
+        require(
+            alphabet != "bytes" or of_bytes,
+            f"a pre_tokenizer ByteLevel goes with a decoder ByteLevel, not {step!r:.100}",
         )
     if alphabet != "bytes":
         decoded_tokens({}, steps)  # raises InputError for unsupported steps
@@ -10744,7 +10916,8 @@ def read_sentencepiece(data, *_):
     normalizer = {
         "type": "SentencePiece",
         "charsmap": charsmap,
-        "symbols": [*symbols] if charsmap else [],  # it does not change these
+        # It does not change these; spaces are squeezed before and after them.
+        "symbols": [*symbols] if charsmap or " " in "".join(symbols) else [],
         "prefix": spec.add_dummy_prefix,
         "squeezes": spec.remove_extra_whitespaces,
         "escapes": spec.escape_whitespaces,
@@ -11203,7 +11376,8 @@ def _model_of(tokenizer):
             tokenizer._special_tokens,
             _read_regex(tokenizer._pat_str, _FANCY),
         )
-        tiktoken_ranks(model)  # raises InputError for a pattern that leaves out text
+        with naming_file("this tiktoken.Encoding is not supported"):
+            _ranks(model)  # raises InputError for a pattern that leaves out text
         return model
     backend = getattr(tokenizer, "backend_tokenizer", tokenizer)
     require(
@@ -11857,7 +12031,7 @@ class Tokenizer:
         if any(step["type"] == "WordPiece" for step in model.decoder_steps):
             sizes -= text[starts] == ord(" ")
         if model.unk_token and not model.byte_fallback:
-            sizes[model.ids[model.unk_token.encode()]] = 0
+            sizes[model.unknown_id] = 0
         return sizes
 
     @functools.cached_property
@@ -12537,7 +12711,7 @@ class DecodeStream:
         self._tokenizer = tokenizer
         self._skipped_ids = tokenizer._skipped_ids if skip_special_tokens else []
         self._decode_utf8 = codecs.getincrementaldecoder("utf-8")("replace").decode
-        self._held_ids = np.empty(0, u32)  # of a run of bytes
+        self._held_ids = []  # of a run of bytes
         self._held_space = ""
         self._continues = False  # whether there was an id
         steps = {step["type"]: step for step in tokenizer.model.decoder_steps}
@@ -12554,17 +12728,20 @@ class DecodeStream:
         if self._skipped_ids:
             ids = ids[~np.isin(ids, self._skipped_ids)]
         vocab = self._tokenizer.vocab
-        if len(self._held_ids):
-            ids = np.append(self._held_ids, ids)
         n = len(ids)
         while n and not is_last and vocab.get(ids[n - 1]) in self._byte_names:
             n -= 1
+        if not n and not is_last:
+            self._held_ids.extend(ids.tolist())
+            return ""
+        n += len(self._held_ids)
+        ids = np.append(np.array(self._held_ids, u32), ids)
         data = self._tokenizer.decode_bytes(ids[:n], continues=self._continues)
         # the bytes of a character may come one by one, but a run of tokens like <0xE4> is whole
         text = self._decode_utf8(data, is_last or bool(self._byte_names))
         if self._byte_names and "\ufffd" in text:
             text = "".join(self._decode_runs(ids[:n]))
-        self._held_ids = ids[n:]
+        self._held_ids = ids[n:].tolist()
         if n:
             self._continues = True
             text = self._held_space + text
@@ -13313,7 +13490,8 @@ def train(
     special_tokens_at  the ids of special tokens: first, the default, after-bytes, or last (as in
                        GPT-2)
     tie_break          the order of equally frequent pairs: bytes, the default, the greater bytes
-                       first; least-bytes, the smaller bytes first; or ids, the smaller ids first
+                       first; least-bytes, the smaller bytes first; ids, the smaller ids first; or
+                       symbols, the older symbols first, and of bytes those with smaller numbers
                        (the rule of Hugging Face)
     score              the pair that merges: the one with the greatest count, the default (as in
                        Hugging Face), or with the greatest likelihood,
@@ -13510,6 +13688,8 @@ class Start(NamedTuple):
         if self.keeps_tokens:
             words, n_old, old = _words_to_go_on(model, words, **letters)
             n_symbols += n_old
+            if options.get("tie_break") == "ids":  # the symbols have the order of the model's ids
+                old["tie_break"] = "symbols"
         elif model.alphabet == "characters":
             words = words.as_characters(self.metaspace, **letters)
             more |= letters
@@ -13693,6 +13873,7 @@ def start_like(like, special_tokens=()):
         scores=np.zeros(len(names), model.scores.dtype) if model.kind == "unigram" else None,
         added_from=MAX_ID,
         unused=(),
+        unk_id=None,
     )
     return Start(base, family, {"first": first, "last": last}, _word_pattern(base))
 
@@ -13704,7 +13885,7 @@ def start_from(from_, special_tokens=(), pattern=None):
     True
     """
     model = open_model(from_).model
-    _refuse(model.kind == "unigram" and model.unused, "going on from a folder of Marian")
+    _refuse(model.found_as_unknown, "going on from a folder of Marian")
     family = _family_of(model)
     fields = {}
     if model.kind == "bpe":
@@ -14417,7 +14598,7 @@ def measure(
     n = encoded.n_tokens
     ids = set(model.ordinary)
     if model.unk_token and not model.byte_fallback:
-        ids.add(model.ids[model.unk_token.encode()])
+        ids.add(model.unknown_id)
     p = np.sort(encoded.frequencies())[::-1] / n
     p = p[p > 0]
     n_used = len(p)

@@ -67,6 +67,7 @@ import numba
 import numpy as np
 import pytest
 import regex
+import rustbpe
 import sentencepiece
 import tiktoken
 import tiktoken.load
@@ -187,7 +188,7 @@ class NaiveLearner:
         self.min_frequency = min_frequency
         self.forbidden = set()
         self.order = {}
-        if alphabet is BYTES:
+        if alphabet is BYTES and tie_break != "symbols":
             self.order = {b: k for k, b in enumerate(sorted(range(256), key=CHAR_OF.get))}
 
     def n_tokens(self):
@@ -227,8 +228,8 @@ class NaiveLearner:
     def rank(self, symbol):
         number = -self.order.get(symbol, symbol)
         token = self.tokens[symbol]
-        keys = {"bytes": token, "least-bytes": [*(-byte for byte in token), 1], "ids": b""}
-        return keys[self.tie_break], number
+        keys = {"bytes": token, "least-bytes": [*(-byte for byte in token), 1]}
+        return keys.get(self.tie_break, b""), number
 
     def merge(self, left, right):
         self.tokens.append(self.tokens[left] + self.tokens[right])
@@ -446,7 +447,7 @@ KNOWN_CHARACTERS = "".join(c for c in FILLED_PLANES if unicodedata.category(c) !
 few_letters = st.sampled_from([b"a", b"ab", b"abc", b"\x00\xff", bytes(range(97, 107))])
 few_numbers = few_letters.flatmap(lambda letters: st.lists(st.sampled_from(letters), max_size=40))
 small_words = few_numbers.map(bytes)
-tie_breaks = st.sampled_from(["bytes", "least-bytes", "ids"])
+tie_breaks = st.sampled_from(bpe.TIE_BREAKS)
 any_counts = st.dictionaries(small_words, st.integers(0, 5), max_size=12)
 word_counts = any_counts.filter(lambda counts: any(word and counts[word] for word in counts))
 # Any text, with more of the characters that patterns and special tokens look at.
@@ -1534,6 +1535,8 @@ NORMALIZERS = {
     "several": [replace("``", '"'), replace("a\u0301", "")],
     "a regex": [replace(r" {2,}|[`-b]", "▁", "Regex")],
     "spaces": [replace(" {2,}", "▁", "Regex")],
+    "beside letters": [replace(r"(?<!\w)e|e(?!\w)", "x", "Regex")],
+    "ends of runs": [replace(r"\s+$", "<e>", "Regex"), replace(r"[a-c ]{2,}\z", "", "Regex")],
     "sets": [
         *(replace("[\"'`´]", "{}'", "Regex"), replace(r"[\t\u00a0-\u00ad]", "", "Regex")),
         *(replace(r"(?=\w)[σk-m]", "<e>", "Regex"), *types("NFC"), replace("[中\r]", " ", "Regex")),
@@ -1612,6 +1615,108 @@ def test_bytes_that_are_not_utf8_stay_as_they_are(name, data):
     assert ours.normalize(data) == as_bytes("".join(parts))
 
 
+NORMAL_FORMS = ["NFC", "NFD", "NFKC", "NFKD"]
+# characters that are reordered, decomposed or composed in the newest Unicode that is here
+MARKS = [char for char in map(chr, range(0x110000)) if unicodedata.combining(char)]
+COMPOSED = [char for char in map(chr, range(0x110000)) if unicodedata.decomposition(char)]
+mark_runs = st.text(st.sampled_from(MARKS), max_size=40)
+mark_runs |= st.text(st.sampled_from([*COMPOSED, *MARKS, *"aeＡᄀ가ᅡᆨ\u0b47\u0b3e"]), max_size=9)
+
+
+@pytest.mark.parametrize("form", [*NORMAL_FORMS, "Lowercase"])
+def test_all_characters_have_the_forms_of_tokenizers(form):
+    ours, theirs = normalizers(form)
+    texts = [*FILLED_PLANES]
+    texts += [
+        f"a{first}{second}"
+        for mark in MARKS
+        for first, second in (mark + "\u0334", "\u0345" + mark)
+    ]
+    flat = bpe.FlatText.join([*map(str.encode, texts)], [bpe.BOUNDARY] * len(texts))
+    changed = [part.decode() for part in ours.apply(flat, bpe.BOUNDARY).parts()]
+    assert changed == [theirs.normalize_str(text) for text in texts]
+
+
+@pytest.mark.parametrize("form", NORMAL_FORMS)
+@examples(300)
+@given(text=mark_runs)
+@example("\u07f3\u07fd")  # which a newer Unicode than that of `tokenizers` reorders
+@example("e" + "\u0301\u0323\u0344\u0f73" * 20)
+def test_any_marks_have_the_normal_forms_of_tokenizers(form, text):
+    ours, theirs = normalizers(form)
+    assert ours.normalize(text.encode()).decode() == theirs.normalize_str(text)
+
+
+REPEATED = [
+    "a",
+    " ",
+    "é",
+    "\u0301\u0323",
+    "\u0344",
+    "\u0f73\u0301",
+    "가",
+    "ᄀ",
+    "\r\n",
+    "中 ",
+    "İ",
+    "½",
+    "\u200d",
+]
+LONG_RUNS = [*SIMPLE, "BERT", "strip", "several", "a regex", "spaces", "sets", "ALBERT", "XLM-R"]
+
+
+@pytest.mark.parametrize("name", [*LONG_RUNS, "precompiled", "sp nmt_nfkc", "ends of runs"])
+def test_time_is_linear_in_the_size_of_a_run(name):
+    ours, _ = normalizers(name)
+    assert_linear(lambda n: [ours.normalize(f"a{s * n}b".encode()) for s in REPEATED], 300)
+
+
+BORDERS = [
+    "\u0301",
+    "\u0323",
+    "e",
+    "é",
+    "\u0341",
+    " ",
+    "\r",
+    "\n",
+    "\u200d",
+    "👩",
+    "\u0600",
+    "ᅡ",
+    "가",
+    "क्",
+]
+AT_BORDERS = [*SIMPLE, "BERT", "strip", "ends of runs", "beside letters", "precompiled"]
+BORDER_PATTERNS = [
+    "gpt2",
+    r"\b\w+|\W",
+    r"(?<=\s)\w+|\S|\s",
+    r"^\s+|\w+$|.|\n",
+    r"\w+(?!\w)|\W",
+    r"\X",
+]
+
+
+@pytest.mark.parametrize("name", [*AT_BORDERS, "sp nmt_nfkc"])
+@examples(20)
+@given(
+    texts=st.lists(st.lists(st.sampled_from(BORDERS), max_size=4).map("".join), max_size=9),
+    pattern=st.sampled_from(BORDER_PATTERNS),
+)
+@example(["e\u0301", "\u0341\u0301"], "gpt2")
+def test_no_text_of_a_batch_looks_at_its_neighbours(name, texts, pattern):
+    normalizer = normalizers(name)[0]
+    pattern = bpe.Pattern(pattern)
+    meanings = [7, bpe.BOUNDARY] * len(texts)  # after each text there is a special token
+    flat = bpe.FlatText.join([text.encode() for text in texts for _ in range(2)], meanings)
+    flat = normalizer.apply(flat, bpe.BOUNDARY)
+    alone = [normalizer.normalize(text.encode()) for text in texts for _ in range(2)]
+    assert flat.parts() == alone
+    pieces = bpe._apply_passes(pattern.passes, flat, bpe.BOUNDARY).parts()
+    assert [*filter(None, pieces)] == [*chain(*map(pattern.split, alone))]
+
+
 @pytest.mark.parametrize("char", "aé中🙂")
 def test_a_character_becomes_a_text_of_any_size_beside_bytes_that_are_not_utf8(char):
     data = f"xé中🙂a{char} ".encode() * 2000 + bytes(range(128, 256))
@@ -1664,6 +1769,29 @@ def test_text_is_normalized_as_by_sentencepiece(rule, data, flags):
         flags = (True, flags[1], True)
     ours, theirs = sentencepiece_normalizers(rule, *flags)
     assert ours.normalize(data) == theirs.normalize(data)
+
+
+@functools.lru_cache
+def normalizers_with_symbols(rule, squeezes):
+    """The normalizer of a SentencePiece model with symbols, here and in its package."""
+    symbols = ["  ", "   ", " a", "b  ", "\u0301", "\u1161"]
+    pieces = [("<unk>", 2, 0.0), *((symbol, 4, 0.0) for symbol in symbols), ("a", 1, -1.0)]
+    proto = model_proto(pieces, 1)
+    own = sentencepiece_model_pb2.ModelProto.FromString(normalizing_model(rule))
+    proto.normalizer_spec.CopyFrom(own.normalizer_spec)
+    proto.normalizer_spec.remove_extra_whitespaces = squeezes
+    data = proto.SerializeToString()
+    theirs = sentencepiece.SentencePieceProcessor(model_proto=data)
+    return bpe.Normalizer(bpe.read_sentencepiece(data).normalizer), theirs
+
+
+@pytest.mark.parametrize("rule", ["identity", "nmt_nfkc"])
+@given(text=st.text("ab \u3000\u0301ei\uac00\u1100\u1161\t", max_size=12), squeezes=st.booleans())
+@example("a  b", True)
+@example("i\u0301", True)  # a key of the charsmap reaches into the symbol
+def test_symbols_of_spaces_and_accents_stay_as_in_sentencepiece(rule, text, squeezes):
+    ours, theirs = normalizers_with_symbols(rule, squeezes)
+    assert ours.normalize(text.encode()).decode() == theirs.normalize(text)
 
 
 def places_to_cut(name, text, pattern):
@@ -2483,6 +2611,18 @@ def test_merges_of_large_inputs_are_those_of_the_oracle(name, tie_break):
     counts, n_symbols = LARGE_COUNTS[name]
     learned = bpe.learn(bpe.Words.from_counts(counts), n_symbols, tie_break=tie_break)
     assert history(learned) == naive_learn(counts, n_symbols, tie_break=tie_break)
+
+
+def test_merges_and_ids_are_those_of_rustbpe(library):
+    texts = [path.read_text("utf-8", "replace") for path in library[:20]]
+    theirs = rustbpe.Tokenizer()
+    theirs.train_from_iterator(iter(texts), 900, pattern=bpe.PATTERNS["nanochat"])
+    vocab = {id: bytes(token) for token, id in theirs.get_mergeable_ranks()}
+    start = bpe.Tokenizer(BYTE_VOCAB, [], pattern="nanochat")
+    ours = bpe.train(texts=texts, vocab_size=900, from_=start, tie_break="ids").tokenizer
+    assert ours.vocab == vocab
+    training = bpe.train(texts=texts, vocab_size=900, pattern="nanochat", tie_break="symbols")
+    assert dict(enumerate(training.learned.tokens)) == vocab
 
 
 def test_no_token_is_longer_than_65536_symbols():
@@ -4276,6 +4416,32 @@ def test_each_byte_of_a_damaged_run_is_decoded_as_in_hugging_face(tokens):
     assert bpe.Tokenizer.from_model(model).decode(ids) == theirs.decode(ids)
 
 
+FIRST_MARKS = {
+    "kept": ({"type": "NFC"}, P.Digits(True)),
+    "lower": ({"type": "Lowercase"}, P.Punctuation()),
+    "refused": ({"type": "NFKD"}, P.Digits(True)),
+    "replaced": (replace("a", "1b"), P.Digits(True)),
+}
+
+
+@pytest.mark.parametrize("name", FIRST_MARKS)
+@given(text=st.text("½aİé1b. \u0301", max_size=6))
+@example("½")
+def test_a_mark_is_first_only_where_hugging_face_puts_it(name, text):
+    normalizer, cut = FIRST_MARKS[name]
+    model = bpe_model(["<unk>", *"▁ab12½⁄iİé.\u0301\u0307"], unk_token="<unk>")
+    parts = {"pre_tokenizer": Sequence([cut, P.Metaspace(prepend_scheme="first")])}
+    theirs = huggingface_tokenizer(model, **parts)
+    content = json.loads(theirs.to_str()) | {"normalizer": normalizer}
+    if name in ("refused", "replaced"):
+        with refusal("prepend_scheme first after .*cuts what the normalizer makes of one char"):
+            bpe.read_huggingface(content)
+    else:
+        theirs = tokenizers.Tokenizer.from_str(json.dumps(content))
+        ours = bpe.Tokenizer.from_model(bpe.read_huggingface(content))
+        assert ours.encode(text) == theirs.encode(text).ids
+
+
 @given(st.lists(st.floats(-30, -1e-9), min_size=1, max_size=20))
 def test_scores_are_those_that_hugging_face_reads(scores):
     vocab = [[f"<{k}>", score] for k, score in enumerate(scores)]
@@ -4396,6 +4562,10 @@ def test_ids_of_a_tekken_file_follow_its_special_tokens(tmp_path_factory, text):
     assert ours.encode(text, "none") == theirs.encode_ordinary(text)
     assert ours.encode("<SPECIAL_3>a</s><SPECIAL_4>") == [3, 102, 2, 4] and len(ours) == 265
     assert ours.special_tokens == special and ours.config["eos_token"] == "</s>"
+    content["config"] = facts | {"default_num_special_tokens": 1 << 31}
+    write_folder(folder, {"tekken.json": content})
+    with within(20), refusal("default_num_special_tokens is 2147483648: an id is a whole number"):
+        bpe.Tokenizer.load(folder)
 
 
 # Special tokens of published encodings.
@@ -4491,6 +4661,69 @@ def test_an_unmerged_name_of_other_text_is_an_ordinary_token(tmp_path):
     (tmp_path / "vocab.json").write_text(json.dumps({name: id for id, name in enumerate(names)}))
     with note("no merge makes many.*belong together"):
         bpe.Tokenizer.load(tmp_path)
+
+
+def test_a_name_has_its_own_id_even_if_another_token_has_its_bytes(tmp_path):
+    names = [*map(in_chars, bpe.BYTES), "  ", "ĠĠ"]
+    (tmp_path / "vocab.json").write_text(json.dumps({name: id for id, name in enumerate(names)}))
+    (tmp_path / "merges.txt").write_text("#version: 0.2\nĠ Ġ\n")
+    config = {
+        "tokenizer_class": "GPT2Tokenizer",
+        "added_tokens_decoder": {"256": added_there("  ")},
+    }
+    write_folder(tmp_path, {"tokenizer_config.json": config})
+    theirs = transformers.AutoTokenizer.from_pretrained(tmp_path)
+    ours = bpe.Tokenizer.load(tmp_path)
+    assert ours.encode("a  b") == theirs("a  b").input_ids == [97, 256, 98]
+    ours.save(tmp_path / "saved")
+    assert bpe.Tokenizer.load(tmp_path / "saved").encode("a  b") == [97, 256, 98]
+
+
+IN_BYTES = [*map(in_chars, BYTES), "ĠĠ", "Ġa", "Ã©", "café", "▁"]
+WITH_ENDS = {name: id for id, name in enumerate([*IN_BYTES, *(f"##{name}" for name in IN_BYTES)])}
+NAMED_IN_BYTES = {
+    "BPE": bpe_model(IN_BYTES, ["Ġ Ġ", "Ġ a"]),
+    "BPE that looks up": bpe_model(IN_BYTES, ignore_merges=True),
+    "Unigram": tokenizers.models.Unigram([("<unk>", 0.0), *((name, -2.0) for name in IN_BYTES)], 0),
+    "WordPiece": tokenizers.models.WordPiece(
+        WITH_ENDS | {"<unk>": len(WITH_ENDS)}, unk_token="<unk>"
+    ),
+    "WordLevel": tokenizers.models.WordLevel(WITH_ENDS | {"<unk>": len(WITH_ENDS)}, "<unk>"),
+}
+NAMES_IN_TEXTS = ["é", "鼠", "¼", " ", "  ", "ĠĠ", "\n", "Ċ", " a", "Ġa", "café", "caf鼠", "▁", "x"]
+
+
+@pytest.mark.parametrize("kind", NAMED_IN_BYTES)
+@examples(6)
+@given(
+    added=st.lists(st.sampled_from(["é", "Ċ", "ĠĠ", "  ", "Ġa", "café", "▁", "ā"]), unique=True),
+    text=st.lists(st.sampled_from(NAMES_IN_TEXTS)).map("".join),
+)
+@example(["é"], "鼠é")
+@example(["Ċ", "Ġa"], "\n aĊĠa")
+def test_an_added_token_leaves_the_bytes_that_its_name_stands_for(kind, added, text):
+    theirs = huggingface_tokenizer(NAMED_IN_BYTES[kind], **OF_BYTE_LEVELS)
+    theirs.add_tokens(added)
+    ours = ours_from(theirs)
+    assert ours.encode(text) == theirs.encode(text, add_special_tokens=False).ids
+
+
+def test_of_a_piece_that_is_listed_twice_text_becomes_the_last(tmp_path):
+    pieces = [("a", -1.0), ("b", -1.5), ("c", -1.0), ("<unk>", 0.0), ("<unk>", -100.0), ("c", -4.0)]
+    content = json.loads(tokenizers.Tokenizer(tokenizers.models.Unigram(pieces, 3)).to_str())
+    content["added_tokens"] = [
+        {"id": id, "special": True, **added_there(text)} for id, text in ((4, "<unk>"), (6, "<x>"))
+    ]
+    theirs = tokenizers.Tokenizer.from_str(json.dumps(content))
+    ours = bpe.Tokenizer.from_str(json.dumps(content))
+    ids = theirs.encode("abxc<unk>x<x>").ids
+    assert ours.encode("abxc<unk>x<x>") == ids == [0, 1, 3, 5, 4, 3, 6]
+    ours.save(tmp_path)
+    assert theirs_from(tmp_path).encode("abxc<unk>x<x>").ids == ids
+    again = bpe.Tokenizer.load(tmp_path)
+    assert again.encode("abxc<unk>x<x>") == ids and again.digest == ours.digest
+    assert again.decode([2, 3, 4, 5], skip_special_tokens=False) == "c <unk> <unk> c"
+    assert bpe.add_special_tokens(ours.model, {"<y>": bpe.PLAIN_TOKEN}).special_tokens["<y>"] == 7
 
 
 def added_there(content, **flags):
@@ -4843,7 +5076,7 @@ def test_tokenizers_of_other_libraries_are_loaded(tokenizer):
     with pytest.raises(TypeError, match="unexpected keyword argument 'pattern'"):
         bpe.Tokenizer.load(theirs, pattern="gpt2")
     ranks = {byte: id for id, byte in enumerate(BYTES)}
-    with refusal("may leave text unmatched"):
+    with refusal("this tiktoken.Encoding is not supported: its pattern may leave text unmatched"):
         bpe.Tokenizer.load(tiktoken_encoding(ranks, r"\w+"))
 
 
@@ -5286,6 +5519,17 @@ def test_a_stream_gives_the_text_of_decode(data, skip, name):
     assert "".join(texts) == tokenizer.decode([*chain(*pieces)], skip)
     with refusal("not in the vocabulary"):
         stream.push([9999])
+
+
+def test_time_is_linear_in_the_ids_of_a_stream_and_in_its_runs_of_bytes():
+    model = bpe_model(["a", "▁", *FALLBACK])
+    tokenizer = bpe.Tokenizer.load(huggingface_tokenizer(model, decoder=LLAMA_DECODER))
+
+    def push_each(n):
+        stream = tokenizer.stream()
+        assert len("".join(stream.push([id]) for id in [0] + [200] * n + [0])) == n + 2
+
+    assert_linear(push_each, 500)
 
 
 def test_a_stream_holds_text_until_it_is_whole():
