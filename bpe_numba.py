@@ -9095,6 +9095,65 @@ def _expect(lattice, probabilities, words):
     return table[:, 1].copy()
 
 
+# Logarithms and powers for learning, by the formulas of fdlibm (Sun Microsystems 1993). They have
+# only operations that all processors round alike; np.log and np.exp differ in the last bit.
+_LOG_TERMS = (0.1479819860511658591, 0.1531383769920937332, 0.1818357216161805012,
+    0.2222219843214978396, 0.2857142874366239149, 0.3999999999940941908,
+    0.6666666666666735130)  # fmt: skip
+_EXP_TERMS = (4.13813679705723846039e-08, -1.65339022054652515390e-06, 6.61375632143793436117e-05,
+    -2.77777777770155933842e-03, 1.66666666666666019037e-01)  # fmt: skip
+_LN_2 = 6.93147180369123816490e-01  # its upper bits, and its lower ones
+_LN_2_REST = 1.90821492927058770002e-10
+
+
+@inner_kernel
+def _log(x):
+    """Compute the natural logarithm of a float from 0 to below inf."""
+    if x == 0:
+        return -np.inf
+    mantissa, exponent = math.frexp(x)
+    if mantissa < 0.7071067811865476:
+        mantissa *= 2
+        exponent -= 1
+    f = mantissa - 1
+    s = f / (2 + f)
+    square = s * s
+    terms = 0.0
+    for term in _LOG_TERMS:
+        terms = (terms + term) * square
+    half = f * f / 2
+    return exponent * _LN_2 - ((half - (s * (half + terms) + exponent * _LN_2_REST)) - f)
+
+
+@inner_kernel
+def _exp(x):
+    """Compute e to the power of a float below 700."""
+    if x < -745:
+        return 0.0
+    exponent = round(x / (_LN_2 + _LN_2_REST))
+    upper = x - exponent * _LN_2
+    lower = exponent * _LN_2_REST
+    f = upper - lower
+    square = f * f
+    terms = 0.0
+    for term in _EXP_TERMS:
+        terms = (terms + term) * square
+    c = f - terms
+    return math.ldexp(1 - ((lower - f * c / (2 - c)) - upper), exponent)
+
+
+@kernel
+def _logs(values):
+    """Compute the logarithm of each value, float64[N]."""
+    return np.array([_log(value) for value in values])
+
+
+@kernel
+def _exps(values):
+    """Compute e to the power of each value, float64[N]."""
+    return np.array([_exp(value) for value in values])
+
+
 @kernel
 def _losses(lattice, n_alphabet, scores, expected):
     """Estimate the loss of log probability of the corpus without each token, as SentencePiece does.
@@ -9135,11 +9194,11 @@ def _losses(lattice, n_alphabet, scores, expected):
         others = 0.0
         while n > 0:
             other = last[n]
-            others += np.log(expected[other] + count)
+            others += _log(expected[other] + count)
             n_others += 1
             n -= sizes[other]
-        others -= n_others * np.log(total + count * (n_others - 1))
-        losses[token] = count * (np.log(count / total) - others)
+        others -= n_others * _log(total + count * (n_others - 1))
+        losses[token] = count * (_log(count / total) - others)
     return losses
 
 
@@ -9148,7 +9207,7 @@ def _digamma(x):
     # The recurrence leads to a number that is large enough for the asymptotic series.
     y = x + 6.5
     terms = [-127 / 30720, 31 / 8064, -7 / 960, 1 / 24, 0]
-    series = np.log(y) + np.polyval(terms, 1 / (y * y))
+    series = _logs(y) + np.polyval(terms, 1 / (y * y))
     return series - sum(1 / (x + k) for k in range(7))
 
 
@@ -9199,7 +9258,7 @@ class _UnigramLearner:
         if scores:
             numbers = _find_substrings(scores, self.words, self.lattice)
             occurs = numbers >= 0
-            self.fixed[numbers[occurs]] = np.exp([*scores.values()])[occurs]
+            self.fixed[numbers[occurs]] = _exps(np.array([*scores.values()]))[occurs]
         self.n_fixed = (self.fixed >= 0).sum()
         self.probabilities = np.maximum(weights, 0.0)
         self.keep(weights, a + self.n_fixed + seed_size)
@@ -9212,8 +9271,7 @@ class _UnigramLearner:
 
     @property
     def scores(self):
-        with np.errstate(divide="ignore"):
-            return np.log(self.probabilities)
+        return _logs(self.probabilities)
 
     def keep(self, values, n):
         """Keep n tokens: the alphabet, the fixed ones, and the ones with the greatest values."""
@@ -9256,9 +9314,9 @@ class _UnigramLearner:
         np.maximum(letters, LEAST_EXPECTED, out=letters)
         expected[expected < LEAST_EXPECTED] = 0.0  # digamma(0) is -inf
         with np.errstate(divide="ignore"):
-            logs = _digamma(expected) - _digamma(expected.sum())
+            logs = _digamma(expected) - _digamma(np.array([expected.sum()]))
         self.expected = expected
-        self.probabilities = np.where(self.fixed >= 0, self.fixed, np.exp(logs))
+        self.probabilities = np.where(self.fixed >= 0, self.fixed, _exps(logs))
 
     def spell(self, token):
         """Return the bytes of a token."""
@@ -11086,7 +11144,8 @@ def _read_config(file):
         return text
 
     config = _read_beside(_beside(file, "tokenizer_config.json"))
-    if config.get("added_tokens_decoder") is None:
+    config["has_added_tokens_decoder"] = config.get("added_tokens_decoder") is not None
+    if not config["has_added_tokens_decoder"]:
         config |= _read_beside(_beside(file, "special_tokens_map.json"))
         names = _read_beside(_beside(file, "added_tokens.json"))
         tokens = {names[text]: {"content": text, "normalized": True} for text in names}
@@ -11109,11 +11168,18 @@ def _read_config(file):
     return config, flags
 
 
-def _with_folder(model, file, config, flags):
-    """Give a model the tokens and settings of `_read_config`; returns another model."""
+def _with_folder(model, file, config, flags, lists_added=True):
+    """Give a model the tokens and settings of `_read_config`; returns another model.
+
+    lists_added  whether the model is a tokenizer.json, which lists its added tokens
+    """
     added = config.pop("added_tokens_decoder")
+    has_own = config.pop("has_added_tokens_decoder")
     ids = {added[key]: int(key) for key in sorted(added, key=int) if added[key]}
     tokens = {text: flags[text] for text in ids}
+    listed = {}
+    if lists_added:
+        listed = {text: model.added_tokens.get(text, PLAIN_TOKEN) for text in model.special_tokens}
     known = {*ids, *model.added_tokens}  # an extra token that was added before stays as it is
     roles = _roles(config)
     extra = config.get("extra_special_tokens") or []
@@ -11126,6 +11192,20 @@ def _with_folder(model, file, config, flags):
     for text in [*special, *(text for text in extra if text not in known)]:
         own = flags.get(text, PLAIN_TOKEN)
         tokens[text] = own._replace(special=True, normalized=text not in ids and own.normalized)
+    added_tokens = model.added_tokens | listed
+    for text in listed.keys() & tokens:
+        # An added_tokens_decoder replaces the flags of its tokens; without one, roles only make
+        # tokens special, and a role of a token that is not among its tokens does nothing.
+        own = listed[text]
+        new = tokens.pop(text)
+        if has_own and text in ids:
+            added_tokens[text] = new._replace(
+                special=own.special or new.special, normalized=flags[text].normalized
+            )
+        elif not has_own:
+            added_tokens[text] = own._replace(special=own.special or text in special)
+    if listed:
+        model = dataclasses.replace(model, added_tokens=added_tokens)
     if "SentencePiece" in [step["type"] for step in model.normalizer]:
         # transformers finds them before SentencePiece sees the text
         tokens = {text: own._replace(normalized=False) for text, own in tokens.items()}
@@ -11317,7 +11397,7 @@ def load_model(path, **options):
     with naming_file(file):
         config, flags = _read_config(file)
         model = form.read(data, file, config, **options)
-        model = _with_folder(model, file, config, flags)
+        model = _with_folder(model, file, config, flags, form.file == "tokenizer.json")
         if form.file not in ("tokenizer.json", "vocab.txt"):  # in transformers, they have none
             _add_sides(model)
     names = [*_UNHEEDED][: None if form.read is read_sentencepiece else 1]

@@ -3594,6 +3594,22 @@ def test_learning_unigram_is_that_of_sentencepiece(library, tmp_path):
     assert len(same) > 0.65 * 1000
 
 
+@given(x=st.floats(1e-300, 1e300) | st.floats(0.5, 2))
+def test_logarithms_and_powers_are_rounded_alike_by_all_processors(x):
+    [log] = bpe._logs(np.array([x]))
+    assert abs(log - math.log(x)) <= math.ulp(math.log(x))
+    [power] = bpe._exps(np.array([math.log(x)]))
+    assert abs(power - math.exp(math.log(x))) <= math.ulp(power)
+    assert bpe._logs(np.zeros(1)) == [-np.inf] and bpe._exps(np.array([-np.inf])) == [0]
+
+
+def test_learning_unigram_takes_no_logarithms_of_numpy(library, monkeypatch):
+    for name in ("log", "exp"):
+        monkeypatch.setattr(np, name, None)
+    training = bpe.train(library[:3], 300, model="unigram", workers=1)
+    assert len(training.tokenizer) == 300
+
+
 def test_learning_unigram_does_not_depend_on_the_order_of_words(library):
     counts = [(word.encode(), n) for word, n in text_counts(library[:20]).items()]
     shuffled = random.Random(1).sample(counts, len(counts))
@@ -4881,6 +4897,44 @@ def test_a_role_makes_an_added_token_special(roles, text, tokenizer, tmp_path):
     ids = ours.encode("a éb")
     assert ids == theirs.encode("a éb") and ours.decode(ids, True) == text
     assert theirs.decode(ids, skip_special_tokens=True) == text
+
+
+flags_there = st.fixed_dictionaries(
+    dict.fromkeys(("special", "lstrip", "normalized"), st.booleans())
+)
+ROLES_THERE = [{"eos_token": "<a>"}, {"eos_token": STRIPPED | {"content": "<a>"}}]
+ROLES_THERE += [{"extra_special_tokens": ["<a>"]}, {"extra_special_tokens": {"image_token": "<a>"}}]
+
+
+@examples(25)
+@given(
+    listed=flags_there,
+    roles=st.sampled_from(ROLES_THERE),
+    decoder=st.none()
+    | st.sampled_from(["<a>", "<b>"]).flatmap(lambda text: st.tuples(st.just(text), flags_there)),
+)
+@example(
+    listed={"special": False, "lstrip": False, "normalized": False},
+    roles={"eos_token": "<a>"},
+    decoder=("<b>", {"special": True}),
+)
+def test_flags_of_an_added_token_are_those_of_transformers(
+    listed, roles, decoder, tokenizer, tmp_path_factory
+):
+    folder = tmp_path_factory.mktemp("flags")
+    added = [{"content": "<a>", **listed}, {"content": "<b>"}]
+    written(folder, tokenizer, added)
+    config = {"tokenizer_class": "PreTrainedTokenizerFast", **roles}
+    if decoder:
+        text, flags = decoder
+        id = str(theirs_from(folder).token_to_id(text))
+        config["added_tokens_decoder"] = {id: added_there(text, **flags)}
+    write_folder(folder, {"tokenizer_config.json": config})
+    theirs = transformers.AutoTokenizer.from_pretrained(folder)
+    ours = bpe.Tokenizer.load(folder)
+    ids = theirs.encode("x <a>y <b>")
+    assert ours.encode("x <a>y <b>") == ids
+    assert ours.decode(ids, True) == theirs.decode(ids, skip_special_tokens=True)
 
 
 UNREAD = [
