@@ -2026,6 +2026,17 @@ def _takes_one_character(sequence):
     return kind == "class" and all(look[0] == "lookahead" for look in looks)
 
 
+def _classes_in(sequence):
+    """List the one-character expressions of the characters that a sequence may take."""
+    for kind, *rest in sequence:
+        if kind == "class":
+            yield rest[0]
+        elif kind == "either":
+            yield from itertools.chain.from_iterable(map(_classes_in, rest))
+        elif kind == "repeat":
+            yield from _classes_in(rest[0])
+
+
 def _may_be_empty(sequence):
     """Check whether a sequence matches without taking a character."""
     for kind, first, *others in sequence:
@@ -3065,6 +3076,59 @@ def _find_white_space(text, position, stop, class_of, dropped):
     return position, following
 
 
+@inner_kernel
+def _count_run(scanned, position, stop, in_run):
+    """Count the characters of the run that begins at a position."""
+    n = 0
+    character = _decode_character(scanned, position, stop)
+    while position < stop and scanned[position] != END and in_run[character >> 3]:
+        n += 1
+        position += character & 7
+        character = _decode_character(scanned, position, len(scanned))
+    return n
+
+
+@kernel
+def _write_groups(text, scanned, meanings, in_run, size, at_start):
+    """Write an END between groups of `size` characters, counted from the end of each run.
+
+    in_run    bool[0x110000]: the characters of runs
+    at_start  also before a run that consists of whole groups
+
+    Returns text and meanings.
+    """
+    stop = len(text) - PADDING
+    out = _on_huge_pages(np.empty(2 * len(text), u8))
+    new_meanings = np.empty(len(meanings) + 64, i64)
+    n_out = ZERO
+    n = 0
+    m = 0
+    n_left = 0  # the characters of the current run from here on
+    may_cut = False  # whether this text goes on, and a group may end here
+    position = ZERO
+    start = position  # of the text that is not yet copied
+    while position < stop:
+        character = _decode_character(scanned, position, stop)
+        is_end = scanned[position] == END
+        if n_left == 0 and in_run[character >> 3]:
+            n_left = _count_run(scanned, position, stop, in_run)
+            may_cut = may_cut and at_start
+        is_cut = may_cut and n_left > 0 and n_left % size == 0
+        if is_end or is_cut:
+            n_out = _copy_bytes(text, start, position, out, n_out)
+            out[n_out] = END
+            n_out += 1
+            new_meanings = _reserve(new_meanings, n + 1)
+            new_meanings[n] = meanings[m] if is_end else INSIDE
+            n += 1
+            m += is_end
+            start = position + is_end
+        may_cut = not is_end
+        n_left = max(n_left - 1, 0)
+        position += character & 7
+    return _add_padding(out, n_out), new_meanings[:n]
+
+
 @kernel
 def _write_spaces(text, scanned, meanings, mark, scheme, opening, table):
     """Write a mark for each space, and before texts and pretokens that lack it.
@@ -4099,9 +4163,75 @@ class _CutPass(NamedTuple):
         return [text[start:stop] for start, stop in itertools.pairwise(sorted(borders))] or [text]
 
 
+# Digits from the right: 1|234|567. The first expression is an alternative among others, of which a
+# group is a match; the second one matches the empty string before each group, or only within a run.
+_ONE = rf"(?P<one>{_SET}|{_ESCAPE})"
+_GROUPS_ALTERNATIVE = regex.compile(
+    rf"(?<=\A|\|){_ONE}\{{1,(?P<size>\d)\}}"
+    r"(?P<look>\(\?=\((?:\?:)?(?P=one)\{(?P=size)\}\)\*\(\?!(?P=one)\)\))(?=\||\Z)"
+)
+_GROUPS_BETWEEN = regex.compile(
+    rf"(?P<inside>\(\?<={_ONE}\))?\(\?=\((?:\?:)?{_ONE}\{{(?P<size>\d)\}}\)\+\(\?!(?P=one)\)\)"
+)
+
+
+_OTHER = r"\x00"  # stands for the alternative of groups, when the others are parsed
+
+
+class _GroupPass(NamedTuple):
+    """Cut runs of certain characters into groups, which are counted from the end of the run.
+
+    Singh and Strouse, "Tokenization counts: the impact of tokenization on arithmetic in frontier
+    LLMs" (2024), cut numbers so.
+    """
+
+    one: str  # the expression of such a character
+    size: int  # of a group, in characters
+    at_start: bool  # also cut before a run that consists of whole groups
+    table = None
+    changes = MappingProxyType({})
+    warning = ""
+
+    def apply(self, flat, opening):
+        """Write END between groups."""
+        in_run = _code_points_matching(self.one)
+        return flat.rewritten(_write_groups, in_run, self.size, self.at_start)
+
+    def apply_to_text(self, text):
+        """Return a text that has no run of several groups."""
+        n = self.size + (not self.at_start)
+        return None if regex.search(rf"(?:{self.one}){{{n}}}", text) else text
+
+
+def _split_groups(split):
+    """Find out whether a Split cuts runs from the right: its _GroupPass, and the Split of the rest.
+
+    Each is None if there is none. An alternative takes groups from the right only if no other one
+    takes a character of a run, so that each run is matched from its start.
+    """
+    if split.behavior != "isolated" or split.invert:
+        return None, split
+    if between := _GROUPS_BETWEEN.fullmatch(split.regex):
+        ones = {*between.captures("one")}
+        if len(ones) == 1:
+            return _GroupPass(*ones, int(between["size"]), not between["inside"]), None
+    found = [*_GROUPS_ALTERNATIVE.finditer(split.regex)]
+    if len(found) != 1:
+        return None, split
+    (group,) = found
+    source = split.regex[: group.start("look")] + split.regex[group.end("look") :]
+    try:
+        others = _parse(split.regex[: group.start()] + _OTHER + split.regex[group.end() :], {})
+    except Unsupported:
+        return None, split
+    in_run = _code_points_matching(group["one"])
+    if any((_code_points_matching(one) & in_run).any() for one in _classes_in(others)):
+        return None, split
+    return _GroupPass(group["one"], int(group["size"]), False), split._replace(regex=source)
+
+
 def _compile_split(split):
-    """Compile a Split to a table if possible; the `regex` package must accept its expression."""
-    _compile_regex(split.regex)
+    """Compile a Split to a table if possible; the `regex` package accepts its expression."""
     shown = split.regex[:200]
     try:
         table = _compile_pattern(split.pieces)
@@ -4173,10 +4303,21 @@ def _join(passes):
 def _compile_splits(steps):
     """Compile consecutive Splits; as many as possible become one machine."""
     splits = [step if isinstance(step, Split) else Split(step) for step in steps]
-    passes = [*map(_compile_split, splits)]
+    passes = []
+    for split in splits:
+        _compile_regex(split.regex)
+        groups, rest = _split_groups(split)
+        if groups:
+            passes.append(groups)
+        if rest:
+            passes.append(_compile_split(rest))
     joined = []
     while passes:
-        for n in range(len(passes), 0, -1):
+        if isinstance(passes[0], _GroupPass):
+            joined.append(passes.pop(0))
+            continue
+        kinds = [*map(type, passes), _GroupPass]
+        for n in range(kinds.index(_GroupPass), 0, -1):
             with contextlib.suppress(Unsupported):
                 joined.append(_join(passes[:n]))
                 break

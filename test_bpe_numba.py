@@ -1366,6 +1366,39 @@ def test_a_text_is_cut_where_a_longer_match_fails_in_each_context(source, text):
             assert pattern.split(text) == pattern.split(text[:k]) + pattern.split(text[k:])
 
 
+DIGITS_FROM_RIGHT = r"\p{N}{1,3}(?=(?:\p{N}{3})*(?!\p{N}))"
+GROUPED = [
+    DIGITS_FROM_RIGHT,
+    bpe.PATTERNS["cl100k"].replace(r"\p{N}{1,3}", DIGITS_FROM_RIGHT),
+    rf"\s+(?!\S)| ?\p{{L}}+|{DIGITS_FROM_RIGHT}|\s",
+    (r"(?=(\d{3})+(?!\d))", r" ?\p{L}+|\d+"),
+    r"(?<=\d)(?=(?:\d{3})+(?!\d))",
+    (r"\s", r"[0-9]{1,2}(?=(?:[0-9]{2})*(?![0-9]))|a", r"\w"),
+]
+numbers_in_text = st.text("0123456789٣½a .\n", max_size=30) | texts
+
+
+@pytest.mark.parametrize("source", GROUPED, ids=str)
+@given(numbers_in_text)
+@example("1 12 123 1234 1234567, a123456b")
+@example("½12٣45" * 4 + "\udcfe123")
+def test_digits_are_grouped_from_the_right(source, text):
+    pattern = bpe.Pattern(source)
+    data = as_bytes(text)
+    assert pattern.split(data) == naive_split(pattern.steps, data)
+    assert any(isinstance(each, bpe._GroupPass) for each in pattern.passes) and not pattern.warning
+
+
+@pytest.mark.parametrize(
+    "source", [rf"[a\d]b|{DIGITS_FROM_RIGHT}", DIGITS_FROM_RIGHT * 2, f"x{DIGITS_FROM_RIGHT}"]
+)
+@given(st.text("0123ab", max_size=12))
+def test_digits_that_other_alternatives_take_are_left_to_regex(source, text):
+    pattern = bpe.Pattern(source)
+    assert pattern.split(text) == naive_split([source], text.encode())
+    assert "left to the `regex` package" in pattern.warning
+
+
 # ─── Scanning ─────────────────────────────────────────────────────────────────────────────────────
 
 
@@ -1895,7 +1928,8 @@ text_parts = st.lists(some_part, max_size=12).map(b"".join)
 SPECIAL_SETS = [[], ["<|a|>"], ["<|a|>", "<|a|>b"], ["aa", "aaa"], ["\nw", " y z", "\n\n"]]
 SPECIAL_SETS += [["é", "aéa"], ["aa", "ab", END]]
 special_sets = st.sampled_from(SPECIAL_SETS)
-some_patterns = st.sampled_from([*bpe.PATTERNS, r"\w+", r"(?<!x)\w+", (r"\s", r"\w\w")])
+LISTED_PATTERNS = [*bpe.PATTERNS, r"\w+", r"(?<!x)\w+", (r"\s", r"\w\w"), *GROUPED[:2]]
+some_patterns = st.sampled_from(LISTED_PATTERNS)
 
 
 STRIPS = bpe.AddedToken(lstrip=True, rstrip=True)
