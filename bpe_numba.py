@@ -14357,7 +14357,10 @@ class Training:
             last = number_of(int(learned.counts[-1:].sum()), "time")
             rows.append(("merges", f"{len(learned.counts):,}; the last pair occurred {last}"))
         rows.append(("bytes/token", self.n_bytes / self.n_tokens))
-        rows.append(("lost", number_of(self.lost, "byte")))
+        lost = number_of(self.lost, "byte")
+        if model.normalizer:  # BERT's puts spaces around 中, which may hide as many lost bytes
+            lost += ", less those that the normalizer adds"
+        rows.append(("lost", lost))
         rows.append(("tokens", f"{len(model.vocab):,}, {len(special_tokens)} of them special"))
         unseen = special_tokens.keys() - self.counted.special_tokens - {model.unk_token}
         if unseen:

@@ -7585,6 +7585,7 @@ def test_bytes_per_token_are_the_same_in_all_places(library, some_prose, tmp_pat
     summary = str(training.summary())
     assert f"| bytes/token | {rate:.4g} " in summary
     assert f"| lost        | {n_lost:,} bytes" in summary
+    assert ("less those that the normalizer adds" in summary) == ("normalizer" in options)
     folder = tmp_path / "model"
     some_prose[1].save(folder)
     training.tokenizer.save(folder)
