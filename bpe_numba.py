@@ -34,7 +34,8 @@ Letters in shapes: W words, N symbols in all words, M merges, V symbols or token
 Sections, in the order in which the data passes through them
 
     Compiling       functions -> kernels and structs; the few instructions that Numba lacks
-    Running         errors, workers, interrupts, progress, stages, files written whole or not at all
+    Calls           errors and notes; public functions, whose arguments are checked
+    Running         workers, interrupts, progress, stages, files written whole or not at all
     Bytes           kernels for bytes and characters, and a trie; all sections use them
     Steps           what cuts a text: expressions, Splits, Metaspaces; the steps of a tokenizer.json
     Patterns        steps -> a table over bytes that finds pretokens
@@ -129,6 +130,7 @@ import tempfile
 import threading
 import time
 import traceback
+import typing
 import unicodedata
 import warnings
 import zlib
@@ -136,10 +138,10 @@ from array import array
 from collections import Counter, UserList, defaultdict, deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import BrokenExecutor, Executor, ThreadPoolExecutor
-from operator import attrgetter, methodcaller
+from operator import attrgetter, index, methodcaller
 from pathlib import Path
-from types import MappingProxyType, SimpleNamespace
-from typing import NamedTuple, TypeVar
+from types import FunctionType, MappingProxyType, NoneType, SimpleNamespace, UnionType
+from typing import Annotated, NamedTuple, TypeVar
 
 try:
     import numba
@@ -599,20 +601,16 @@ with contextlib.suppress(MemoryError):
     np.empty((1 << 25) - (1 << 13), u8)
 
 
-# ─── Running ──────────────────────────────────────────────────────────────────────────────────────
+# ─── Calls ────────────────────────────────────────────────────────────────────────────────────────
 #
-# Every command runs in this way. The parent process cuts the files into blocks, and workers count
-# or encode the blocks. The parent adds up the results or writes them, always in the order of the
-# blocks, so that no result depends on the number of workers:
+# A call of a public function -> the same call with right arguments, or one sentence. Annotations
+# say what a parameter takes, and `@public` checks the arguments of each call against them:
 #
-#     list(Engine(workers=2).map(abs, [-1, 2, -3]))   ->   [1, 2, 3]
+#     train("a.txt", 400.0)   ->   InputError: `vocab_size` is 400.0: it must be a whole number
 #
-# Workers are threads, since kernels release Python's lock. For JSON, which Python reads, each
-# thread has a process that does its tasks. A caller may also give a pool of another library.
-#
-# A file is written under a hidden temporary name, and renamed when it is complete. A signal such as
-# SIGINT ends the program at once: its handler removes the unfinished files, writes one line and
-# exits.
+# So a function does no work for a wrong call, and needs no check of types. Two aliases of types
+# have a range: a Positive is a whole number, 1 or more. A wrong call and a missing file raise
+# InputError; advice that is no error is a note.
 
 
 class InputError(ValueError):
@@ -635,12 +633,12 @@ def do_nothing(*_):
     """Take any arguments, where a progress bar or a writer may be missing."""
 
 
-def note(text):
+def note(text, category=UserWarning):
     """Warn the user; the warning points to the line that called this module."""
     frames = traceback.walk_stack(inspect.currentframe())
     # a generated __init__ has the globals of this module, too
     is_own = [frame.f_globals is globals() for frame, _ in frames]
-    warnings.warn(text, stacklevel=len(is_own) + 1 - is_own[::-1].index(True))
+    warnings.warn(text, category, stacklevel=len(is_own) + 1 - is_own[::-1].index(True))
 
 
 def note_lost(name, n_bytes, n_kept):
@@ -677,14 +675,14 @@ def require_known(what, name, names):
 
 
 def interrupt_in(error):
-    """Return the interrupt that Numba made an error of, or the error itself if it is one.
+    """Return the interrupt that Numba made an error of, or the error itself if it is none.
 
     Numba makes a SystemError of an interrupt that comes while it unpacks the arguments of a kernel,
     and a TypeError of one that comes while it makes a struct.
     """
-    if isinstance(error, TypeError):
-        return KeyboardInterrupt() if "_numba_box_" in str(error) else error
-    while error.__cause__:
+    if isinstance(error, TypeError) and "_numba_box_" in str(error):
+        return KeyboardInterrupt()
+    while isinstance(error, SystemError) and error.__cause__:
         error = error.__cause__
     return error
 
@@ -697,9 +695,384 @@ def interruptible(function: Function) -> Function:
         try:
             return function(*arguments, **options)
         except (SystemError, TypeError) as error:
-            raise interrupt_in(error) from None
+            problem = interrupt_in(error)
+            if problem is error:
+                raise
+            raise problem from None
 
     return call
+
+
+# The doors of the module: public functions and methods, whose arguments are checked.
+#
+# Annotations say what a parameter takes. `@public` checks the arguments of a call against them
+# before any work, so the functions themselves trust their arguments. A number may have a range:
+
+
+class Range(NamedTuple):
+    """The numbers that a parameter takes: from `least` to `most`, and never NaN."""
+
+    least: float
+    most: float = math.inf
+
+    def __str__(self) -> str:
+        if self.most == math.inf:
+            return f"of at least {self.least:,}"
+        return f"from {self.least:,} to {self.most:,}"
+
+
+Natural = Annotated[int, Range(0)]
+Positive = Annotated[int, Range(1)]
+Id = Annotated[int, Range(0, 2**32 - 1)]
+Share = Annotated[float, Range(0, 1)]
+# The words for a type in a message, in the singular and in the plural. A string that may be a path
+# is one.
+_NOUNS = {
+    int: ("a whole number", "whole numbers"),
+    float: ("a number", "numbers"),
+    bool: ("True or False", "True or False"),
+    str: ("a string", "strings"),
+    bytes: ("bytes", "bytes"),
+    os.PathLike: ("a path", "paths"),
+    Callable: ("a function", "functions"),
+    Mapping: ("a dict", "dicts"),
+    np.ndarray: ("an array", "arrays"),
+    tuple: ("a pair", "pairs"),
+    NoneType: ("None", "None"),
+}
+_LISTS = (list, tuple, Sequence, Collection, Iterable, Iterator)
+_CHECKED_ITEMS = (int, float, str)  # of lists, in each call
+
+
+@functools.cache
+def _types_of(kind):
+    """List the types of an annotation: those of a union, or the type itself."""
+    if typing.get_origin(kind) in (UnionType, typing.Union):
+        return tuple(each for part in typing.get_args(kind) for each in _types_of(part))
+    return (kind.__bound__,) if isinstance(kind, TypeVar) else (kind,)
+
+
+@functools.cache
+def _parts_of(kind):
+    """Return the class of a type such as Sequence[str], and what stands in its brackets."""
+    return typing.get_origin(kind) or kind, typing.get_args(kind)
+
+
+@functools.cache
+def _sure_types(kind):
+    """List the classes whose objects fit an annotation without a further look."""
+    sure = set()
+    for part in _types_of(kind):
+        origin, items = _parts_of(part)
+        if origin in _LISTS and origin is not tuple and {*items}.isdisjoint(_CHECKED_ITEMS):
+            sure |= {list, tuple}
+        elif origin is Mapping:
+            sure.add(dict)
+        elif isinstance(origin, type) and origin not in (float, *_LISTS):
+            sure.add(origin)
+    return frozenset(sure)
+
+
+def _noun_of(kind, plural=False):
+    """Write the words for the values of an annotation, but not for None beside others."""
+    kinds = _types_of(kind)
+    hidden = {NoneType, str} if os.PathLike in kinds else {NoneType}
+    nouns = []
+    for part in [part for part in kinds if part not in hidden] or kinds:
+        origin, parts = _parts_of(part)
+        if origin is Annotated:
+            nouns.append(f"{_noun_of(parts[0], plural)} {parts[1]}")
+        elif origin in _LISTS and origin is not tuple:
+            of_items = ""
+            if parts and not plural:
+                is_same = {*_types_of(parts[0])} < {*_types_of(kind)}
+                of_items = " of these" if is_same else f" of {_noun_of(parts[0], True)}"
+            nouns.append("lists" if plural else f"a list{of_items}")
+        elif origin in _NOUNS:
+            nouns.append(_NOUNS[origin][plural])
+        else:
+            name = origin.__name__
+            article = "an " if name[0] in "AEIO" else "a "
+            nouns.append(f"{name}s" if plural else article + name)
+    *first, last = dict.fromkeys(nouns)
+    return f"{', '.join(first)} or {last}" if first else last
+
+
+def _is_number(value, convert):
+    """Whether a value is a number that `operator.index` or `float` converts."""
+    if isinstance(value, bool | np.bool_ | Text):
+        return False
+    try:
+        return bool(convert(value) == value)  # not for NaN
+    except (TypeError, ValueError, OverflowError):
+        return False
+
+
+def _fits(value, kind):
+    """Whether a value has a type that is not one of several, nor one of a list."""
+    if kind is object:
+        return True
+    if kind is int:
+        return _is_number(value, index)
+    if kind is float:
+        return _is_number(value, float)
+    if kind is bool:
+        return isinstance(value, bool | np.bool_) or (_is_number(value, index) and value in (0, 1))
+    if kind is Callable:
+        return callable(value)
+    if kind in _LISTS:
+        is_list = hasattr(value, "__iter__") or hasattr(value, "__getitem__")
+        return is_list and not isinstance(value, Text)
+    return isinstance(value, kind)
+
+
+def _misfits(value, kind, is_deep=False):
+    """List what does not fit an annotation: the value or its first wrong item; nothing if all fits.
+
+    Items of a list are checked if they are strings or numbers, and all items if `is_deep`. Those
+    of an Iterable may come only once, so they are left to the function.
+    """
+    kinds = _types_of(kind)
+    if len(kinds) > 1:
+        found = [_misfits(value, part, is_deep) for part in kinds]
+        items = [wrong for wrong in found if wrong and wrong[0] is not value]
+        return [] if [] in found else (items or found)[0]
+    origin, parts = _parts_of(kinds[0])
+    if origin is Annotated:
+        base, limits = parts
+        fits = not _misfits(value, base) and limits.least <= value <= limits.most
+        return [] if fits else [value]
+    if not _fits(value, origin):
+        return [value]
+    if not parts or not isinstance(value, Collection) or origin is Callable:
+        return []
+    if origin is Mapping or origin is dict:
+        pairs = value.items() if is_deep else ()
+        wrong = (w for pair in pairs for w in map(_misfits, pair, parts, (True, True)))
+    elif origin is tuple:
+        wrong = map(_misfits, value, parts, itertools.repeat(is_deep))
+        wrong = [[value]] if len(value) != len(parts) else wrong
+    elif is_deep or (origin is not Iterable and parts[0] in _CHECKED_ITEMS):
+        wrong = (_misfits(item, parts[0], is_deep) for item in value)
+    else:
+        wrong = ()
+    return next(filter(None, wrong), [])
+
+
+def require_parameters(function, given, names):
+    """Raise InputError for a name that is no parameter of a function."""
+    for name in given:
+        similar = difflib.get_close_matches(name, names, 1)
+        hint = "".join(f"; did you mean `{other}`?" for other in similar)
+        require(name in names, f"{function} has no parameter `{name}`{hint}")
+
+
+class _Parameters:
+    """The parameters of a function, as its calls are checked.
+
+    owner   the class of the fields, if this is the constructor of a record
+    former  names that parameters had -> their names now, or a sentence on what to do
+    """
+
+    def __init__(self, function, owner, former):
+        hints = typing.get_type_hints(owner or function, include_extras=True)
+        parameters = inspect.signature(function).parameters.values()
+        self.name = function.__qualname__.removesuffix(".__init__").removesuffix(".__new__")
+        self.former = former
+        self.kinds = {}
+        self.defaults = {}
+        self.positional = []
+        self.takes_others = False  # names that another function checks
+        for parameter in parameters:
+            name = parameter.name
+            if parameter.kind in (parameter.VAR_KEYWORD, parameter.VAR_POSITIONAL):
+                self.takes_others |= parameter.kind is parameter.VAR_KEYWORD
+                continue
+            if parameter.kind is not parameter.KEYWORD_ONLY:
+                self.positional.append(name)
+            self.kinds[name] = hints.get(name, object)
+            if parameter.default is not parameter.empty:
+                self.defaults[name] = parameter.default
+        # None where all values fit
+        self.sure = {
+            name: None if kind is object else _sure_types(kind) for name, kind in self.kinds.items()
+        }
+        self.sure_positional = [self.sure[name] for name in self.positional]
+        self.sure |= dict.fromkeys(former, ())
+
+    def take(self, name, value, is_deep=False):
+        """Return an argument, or the default for None; raises InputError for a wrong one."""
+        kind = self.kinds[name]
+        if not (wrong := _misfits(value, kind, is_deep)):
+            return value
+        if value is None and name in self.defaults:
+            return self.defaults[name]
+        verb = "is" if wrong[0] is value else "has"
+        shown = reprlib.repr(wrong[0])
+        needed = _noun_of(kind)
+        if isinstance(value, Text) and " list " in f" {needed} ":
+            needed += f", such as [{shown}]"
+        raise InputError(f"`{name}` {verb} {shown}: it must be {needed}")
+
+    def take_option(self, name, value):
+        """Return the present name and the value of an argument that is given by name."""
+        if name in self.kinds:
+            return name, self.take(name, value)
+        if name in self.former:
+            new = self.former[name]
+            require(new in self.kinds, f"`{name}` has gone: {new}")
+            note(f"`{name}` is `{new}` now, and the old name will go", FutureWarning)
+            return new, self.take(new, value)
+        if not self.takes_others:
+            require_parameters(self.name, [name], self.kinds)
+        return name, value
+
+    def check(self, arguments, options):
+        """Check the arguments of a call; returns those to call the function with."""
+        if self.are_sure(arguments, options):
+            return arguments, options
+        n = len(self.positional)
+        taken = [*map(self.take, self.positional, arguments), *arguments[n:]]
+        return taken, dict(itertools.starmap(self.take_option, options.items()))
+
+    def are_sure(self, arguments, options):
+        """Whether the classes of all arguments tell that they fit: a look of 0.2 µs."""
+        for value, classes in zip(arguments, self.sure_positional, strict=False):
+            if classes is not None and type(value) not in classes:
+                return False
+        for name, value in options.items():
+            classes = self.sure.get(name, None if self.takes_others else ())
+            if classes is not None and type(value) not in classes:
+                return False
+        return True
+
+    def check_items(self, arguments, options):
+        """Check also the items of all lists, after a call has failed."""
+        given = {**dict(zip(self.positional, arguments, strict=False)), **options}
+        for name in self.kinds.keys() & given:
+            self.take(name, given[name], is_deep=True)
+
+
+@functools.cache
+def parameters_of(function):
+    """Read the parameters of a function, with the values of their annotations."""
+    return _Parameters(inspect.unwrap(function), None, {})
+
+
+def check_options(function, options):
+    """Check options by their names and annotations before the function is called with them."""
+    parameters_of(function).check((), options)
+
+
+def problem_of(error, parameters, arguments, options):
+    """Find what is wrong with a call that failed; or return the error itself.
+
+    An InputError loses its traceback, since it is for the person who made the call.
+    """
+    if isinstance(error, InputError):
+        return error.with_traceback(None)
+    try:
+        parameters.check_items(arguments, options)
+    except InputError as wrong:
+        return wrong.with_traceback(None)
+    return interrupt_in(error)
+
+
+def checks_itself(function: Function) -> Function:
+    """Mark a public method that looks for a wrong argument when it fails: a call takes 1 µs."""
+    function.is_checked = False
+    return function
+
+
+def public(function=None, /, *, former=MappingProxyType({}), owner=None):
+    """Make a function, or all public methods of a class, doors of this module.
+
+    Arguments are checked by their annotations: a wrong type, a number out of its range and an
+    unknown name raise InputError before any work. None stands for the default of any parameter. The
+    traceback of an InputError ends here. An interrupt raises KeyboardInterrupt.
+
+    former  names that parameters had -> their names now, or a sentence on what to do
+    owner   the class of the fields, if this is the constructor of a record
+
+    >>> @public
+    ... def halve(n: Positive = 2):
+    ...     return n / 2
+    >>> halve(None)
+    1.0
+    >>> halve(0)
+    Traceback (most recent call last):
+    ...
+    bpe_numba.InputError: `n` is 0: it must be a whole number of at least 1
+    """
+    if function is None:
+        return functools.partial(public, former=former, owner=owner)
+    if isinstance(function, type):
+        return _with_public_methods(function, former)
+    parameters = None
+
+    @functools.wraps(function)
+    def call(*arguments, **options):
+        nonlocal parameters
+        if parameters is None:  # the first call: all annotations have values now
+            parameters = _Parameters(function, owner, former)
+        try:
+            arguments, options = parameters.check(arguments, options)
+            return function(*arguments, **options)
+        except Exception as error:
+            problem = problem_of(error, parameters, arguments, options)
+            try:
+                if problem is error and not isinstance(error, InputError):
+                    raise
+                raise problem from None
+            finally:
+                del problem  # or the error would keep this frame, and so the arguments
+
+    call.is_checked = True
+    return call
+
+
+def _with_public_methods(cls, former):
+    """Make the constructor and the public methods of a class doors, if they are not yet.
+
+    former  of the constructor; see `public`
+    """
+    is_record = issubclass(cls, tuple) or dataclasses.is_dataclass(cls)
+    for name, member in [*vars(cls).items()]:
+        function = getattr(member, "__func__", member)  # of a class method
+        makes = name in ("__init__", "__new__")
+        is_door = isinstance(function, FunctionType) and (makes or name[0] != "_")
+        if is_door and not hasattr(function, "is_checked"):
+            names = former if makes else MappingProxyType({})
+            door = public(function, former=names, owner=cls if makes and is_record else None)
+            setattr(cls, name, door if member is function else type(member)(door))
+    return cls
+
+
+def deprecated(successor):
+    """Make a function that will go: a call warns, and names its successor."""
+
+    def decorate(function):
+        @functools.wraps(function)
+        def call(*arguments, **options):
+            note(f"{function.__qualname__} will go: use {successor}", FutureWarning)
+            return function(*arguments, **options)
+
+        return call
+
+    return decorate
+
+
+# ─── Running ──────────────────────────────────────────────────────────────────────────────────────
+#
+# Every command runs in this way. The parent process cuts the files into blocks, and workers count
+# or encode the blocks. The parent adds up the results or writes them, always in the order of the
+# blocks, so that no result depends on the number of workers:
+#
+#     list(Engine(workers=2).map(abs, [-1, 2, -3]))   ->   [1, 2, 3]
+#
+# A file is written under a hidden temporary name, and renamed when it is complete. A signal such as
+# SIGINT ends the program at once: its handler removes the unfinished files, writes one line and
+# exits.
 
 
 def number_of(n, noun):
@@ -922,7 +1295,7 @@ def _init_worker():
 
 
 class _CompilationNotice(event.Listener):
-    """Says once, if someone sees it or the cache fails, that kernels compile."""
+    """Says once, on a terminal or in a log, that kernels compile."""
 
     is_said = False
 
@@ -931,15 +1304,14 @@ class _CompilationNotice(event.Listener):
         is_own = started.data["dispatcher"].py_func.__module__ == __name__
         if self.is_said or not is_own or multiprocessing.parent_process():
             return
-        is_seen = sys.stderr and (sys.stderr.isatty() or "ipykernel" in sys.modules)
-        if is_seen or COMPILED_ANEW:
-            how_often = "once for each kind of work"
-            if COMPILED_ANEW:
-                how_often = (
-                    "at each start: set NUMBA_CACHE_DIR to a folder that can be written, with 64 MB"
-                )
-            self.is_said = True
-            print(f"bpe_numba: compiling kernels, {how_often}", file=sys.stderr)
+        how_often = "once for each kind of work"
+        if COMPILED_ANEW:
+            how_often = (
+                "at each start: set NUMBA_CACHE_DIR to a folder that can be written, with 64 MB"
+            )
+        self.is_said = True
+        if sys.stderr:  # None under pythonw
+            print(f"bpe_numba: compiling kernels, {how_often}", file=sys.stderr, flush=True)
 
     def on_end(self, ended):
         """Do nothing: every listener has this method."""
@@ -1034,6 +1406,7 @@ def _no_workers(error):
 POOL_TASKS = 256  # in progress at a time, since a pool does not tell how many workers it has
 
 
+@public(former={"executor": "workers"})
 @dataclasses.dataclass(frozen=True)
 class Engine:
     """How work runs: the number of workers, and progress bars. No result depends on it.
@@ -1049,11 +1422,8 @@ class Engine:
     [1, 2]
     """
 
-    workers: int | Executor | None = None
+    workers: Positive | Executor | None = None
     progress: bool = False
-
-    def __post_init__(self):
-        require(self.n_workers >= 1, f"{self.workers} workers: at least 1 is needed")
 
     @property
     def n_workers(self) -> int:
@@ -1151,6 +1521,7 @@ def _latex_character(match):
     return rf"\{names[char]}{{}}" if char in names else f"\\{char}"
 
 
+@public
 class Table(NamedTuple):
     """A table of a report; as a string it is Markdown with aligned columns.
 
@@ -1171,14 +1542,14 @@ class Table(NamedTuple):
     rows: Sequence[Sequence[str | float | None]]
 
     def _columns(self):
-        """Write the cells of each column; the first one is its name."""
+        """Write the cells of each column, its name first, and whether they stand on the right."""
         for name, *values in zip(self.header, *self.rows, strict=True):
-            yield [_cell(value, name) for value in (name, *values)]
+            on_right = bool(values) and str not in map(type, values)
+            yield [_cell(value, name) for value in (name, *values)], on_right
 
     def __str__(self) -> str:
         columns = []
-        for cells, values in zip(self._columns(), zip(*self.rows, strict=True), strict=False):
-            on_right = str not in map(type, values)
+        for cells, on_right in self._columns() if self.rows else ():
             cells = [cell.replace("|", "\\|") for cell in cells]
             width = max(map(_cell_width, cells))
             cells.insert(1, "-" * (width - 1) + ":" if on_right else "-" * width)
@@ -1213,24 +1584,25 @@ class Table(NamedTuple):
         \bottomrule
         \end{tabular}
         """
-        sides = [
-            "l" if str in map(type, values) else "r" for values in zip(*self.rows, strict=True)
-        ]
+        columns, on_right = zip(*self._columns(), strict=True)
         lines = []
-        for row in zip(*self._columns(), strict=True):
+        for row in zip(*columns, strict=True):
             cells = (re.sub(r"[\\{}$&#^_%~]", _latex_character, cell) for cell in row)
             lines.append(" & ".join(cells) + r" \\")
         head, *body = lines
-        begin = rf"\begin{{tabular}}{{{''.join(sides) or 'l' * len(self.header)}}}"
+        begin = rf"\begin{{tabular}}{{{''.join('lr'[right] for right in on_right)}}}"
         parts = [begin, r"\toprule", head, r"\midrule", *body, r"\bottomrule", r"\end{tabular}"]
         return "\n".join(parts)
 
     def _repr_html_(self):
-        rows = ["<td>".join(map(html.escape, row)) for row in zip(*self._columns(), strict=True)]
-        title = f"<h4>{html.escape(self.title)}</h4>"
-        if not self.rows:
-            return title
-        return title + "<tr><td>".join(["<table>", *rows]) + "</table>"
+        columns = []
+        for cells, on_right in self._columns():
+            start = f' style="text-align: {"right" if on_right else "left"}">'
+            cells = [start + html.escape(cell) for cell in cells]
+            columns.append(["<th" + cells[0], *("<td" + cell for cell in cells[1:])])
+        rows = map("".join, zip(*columns, strict=True))
+        table = "\n<tr>".join(["<table>", *rows]) + "</table>"
+        return f"<h4>{html.escape(self.title)}</h4>" + table * bool(self.rows)
 
 
 # ─── Bytes ────────────────────────────────────────────────────────────────────────────────────────
@@ -1437,6 +1809,7 @@ def _fill_trie(text, ends, ids, edges, values):
     return n_nodes
 
 
+@public
 def make_trie(tokens: Mapping[int, bytes]) -> Trie:
     """Make a trie of tokens, {id: bytes}; if several have the same bytes, the first one counts."""
     ids = np.fromiter(tokens, np.int32)
@@ -1505,6 +1878,7 @@ def _printable(char):
 BEHAVIORS = ("isolated", "removed", "merged_with_previous", "merged_with_next", "contiguous")
 
 
+@public
 class Split(NamedTuple):
     r"""A step of a Pattern that cuts where an expression matches, as Hugging Face's `Split` does.
 
@@ -1552,6 +1926,7 @@ class Split(NamedTuple):
 MARK = "▁"  # SentencePiece writes it for a space
 
 
+@public
 class Metaspace(NamedTuple):
     """A step of a Pattern that replaces spaces by a mark, and may put it before pretokens.
 
@@ -1616,6 +1991,7 @@ PATTERNS = {
 
 PatternStep = str | Split | Metaspace | dict
 PatternSource = PatternStep | Sequence[PatternStep]
+NormalizerSource = Sequence[str | dict]  # names, and steps of a tokenizer.json
 # A string like this is the name of a pattern. It is an expression only as the regex of a Split.
 _LIKE_A_NAME = regex.compile(r"[A-Za-z][A-Za-z\d_-]+")
 
@@ -3198,6 +3574,7 @@ class _SpecialTable:
     cuts: bool  # a text may be cut after tokens: none has flags or is found in normalized text
 
 
+@public
 class AddedToken(NamedTuple):
     """The way in which Hugging Face finds a token in a text.
 
@@ -3897,6 +4274,12 @@ def _lowercase_step():
     return _CharacterStep(str.maketrans(lower))
 
 
+def _prepend_passes(prepend):
+    """Make the pass that puts a text before each text."""
+    require(isinstance(prepend, str), f"{prepend!r} is no string")
+    return [_TextPass(prefix=prepend, changes={})]
+
+
 def _bert_steps(clean_text, handle_chinese_chars, strip_accents, lowercase):
     """Make the steps of BERT's normalizer."""
     if clean_text:
@@ -3977,7 +4360,7 @@ _NORMALIZERS = {
     "Strip": _strip_steps,
     "StripAccents": lambda: [_uniform_step(r"\p{M}")],
     "Replace": _replace_steps,
-    "Prepend": lambda prepend: [_TextPass(prefix=prepend, changes={})],
+    "Prepend": _prepend_passes,
     "BertNormalizer": _bert_steps,
     "Nmt": lambda: [
         _uniform_step(r"[\x01-\x08\x0b\x0e-\x1f\x7f\x8f\x9f]"),
@@ -4359,6 +4742,7 @@ def _apply_passes(passes, flat, opening):
     return flat
 
 
+@public
 class Pattern:
     r"""A pretokenizing pattern: a name in PATTERNS, or steps that cut in turn.
 
@@ -4459,6 +4843,7 @@ def _cut_arrays(passes):
     return classes, splits
 
 
+@public
 class Normalizer:
     """Change text before it is cut into pretokens, by the steps of a tokenizer.json.
 
@@ -4730,6 +5115,7 @@ def standard_library():
     )
 
 
+@public
 def find_files(inputs: Files | Iterable[TextStream]) -> list[Path | str | TextStream]:
     """Expand files, folders, globs, URLs and "-" (standard input) to files; a URL stays a str.
 
@@ -4758,6 +5144,7 @@ def as_path(name):
     """Make a Path; raises InputError for an empty name, which Python takes for this folder."""
     require(os.fspath(name), "the name of a file or folder is empty: is a variable not set?")
     require("://" not in str(name), f"{name}: only text to read may have a URL")
+    require("\0" not in str(name), f"{str(name)!r}: a name of a file has no null character")
     return Path(name)
 
 
@@ -4941,6 +5328,7 @@ class TextStream(NamedTuple):
         return "texts in memory"
 
 
+@public(former={"flags": "added_tokens"})
 @dataclasses.dataclass
 class Source:
     """The texts to read, and how to read them; worker processes get it, too.
@@ -5269,6 +5657,7 @@ class Substrings(NamedTuple):
     longest: np.ndarray
 
 
+@public
 class Words(NamedTuple):
     """Words as a CSR array: word w is symbols[offsets[w] : offsets[w + 1]].
 
@@ -5296,7 +5685,7 @@ class Words(NamedTuple):
         """
         totals = Counter()
         for word, n in counts.items() if isinstance(counts, Mapping) else counts:
-            if n < 0 or n != int(n):
+            if not (isinstance(n, numbers.Real) and n >= 0 and n % 1 == 0):
                 message = f"the count of {word!r} is {n!r}: it must be a whole number, 0 or more"
                 raise InputError(message)
             totals[_text_bytes(word)] += int(n)
@@ -5306,6 +5695,20 @@ class Words(NamedTuple):
         require(n_bytes < 2**63, "the counts add up to 2**63 bytes or more: 64 bits cannot hold it")
         symbols = np.frombuffer(b"".join(totals), u8).astype(np.int32)
         return cls(symbols, _offsets([*map(len, totals)]), np.array([*totals.values()], i64))
+
+    @classmethod
+    @deprecated("Words.from_counts, and weighted for each weight")
+    def merge(cls, corpora: Sequence[Words], weights: Sequence[float] = ()) -> Words:
+        """Add up the words of several corpora, over the single bytes."""
+        require(len(weights) in (0, len(corpora)), "there must be a weight for each corpus")
+        weighted = map(Words.weighted, corpora, weights) if weights else corpora
+        return cls.from_counts(pair for words in weighted for pair in words.to_counts().items())
+
+    @staticmethod
+    @deprecated("load_counts(path)[0].words")
+    def load(path: PathName) -> Words:
+        """Read the words of a words file."""
+        return load_counts(path)[0].words
 
     def weighted(self, weight: float) -> Words:
         """Multiply all counts by a weight.
@@ -5323,7 +5726,7 @@ class Words(NamedTuple):
         counts += products - counts > self.hashes / 2.0**64
         return _select_words(self._replace(counts=counts), np.flatnonzero(counts))
 
-    def substrings(self, longest: int = 16, min_count: int = 2) -> Substrings:
+    def substrings(self, longest: Positive = 16, min_count: Positive = 2) -> Substrings:
         """List the distinct substrings of the words, with their counts; shorter ones come first.
 
         Methods that choose tokens among candidates begin with these: a Unigram, GreedTok (Lim et
@@ -5387,13 +5790,12 @@ class Words(NamedTuple):
             digest.update(repr([*self.alphabet]).encode())
         return digest.hexdigest()
 
-    @interruptible
     def as_characters(
         self,
         metaspace: Metaspace | None = None,
         *,
-        coverage: float = 1.0,
-        required_chars: Iterable[str] = (),
+        coverage: Share = 1.0,
+        required_chars: str | Iterable[str] = (),
     ) -> Words:
         """Decode words over the single bytes as words over characters, in the order of code points.
 
@@ -5416,7 +5818,6 @@ class Words(NamedTuple):
             self.alphabet == BYTES,
             "these words are not over the 256 bytes: they have characters already",
         )
-        require(0 <= coverage <= 1, f"a coverage is a number from 0 to 1, not {coverage!r}")
         required = np.array([*map(ord, required_chars)], i64)
         code_points, offsets = _decode_words(self, metaspace)
         counts = np.repeat(self.counts, np.diff(offsets))
@@ -5497,6 +5898,7 @@ def tabulate_counts(counted, title="Pretokens"):
     return Table(title, ("what", "value"), rows)
 
 
+@public
 class CorpusCounts(NamedTuple):
     """The pretokens of a corpus with their counts, and the size of the corpus.
 
@@ -5920,12 +6322,12 @@ def _count_task(source, blocks):
     return counted, sum(block.n_bytes for block in blocks)
 
 
-@interruptible
+@public
 def count(
     source: Source | Files,
     engine: Engine | None = None,
     before: Iterable[CorpusCounts] = (),
-    max_words: int = 0,
+    max_words: Natural = 0,
     *,
     pattern: PatternSource = "gpt2",
 ) -> CorpusCounts:
@@ -5947,7 +6349,6 @@ def count(
     engine = engine or Engine()
     if not isinstance(source, Source):
         source = Source(source, pattern)
-    require(max_words >= 0, f"`max_words` is {max_words}: 0 drops no word")
     counter = WordCounter()
     special_tokens = Counter()
     totals = Counter()
@@ -6049,6 +6450,7 @@ def save_counts(path, counted, settings):
         )
 
 
+@public
 def load_counts(path: PathName) -> tuple[CorpusCounts, dict]:
     """Read the counts and the settings of a words file.
 
@@ -6183,6 +6585,7 @@ LONGEST_LEARNT = 1 << 16
 MAX_CELLS = 2**31 - 1  # int32 holds any position
 
 
+@public
 class Learned(NamedTuple):
     """Tokens, and how they were learnt; None for a field that the family does not have.
 
@@ -6784,6 +7187,15 @@ def _changed_pairs(learner):
 
 
 @kernel
+def _count_pair(left, right, learner):
+    """Return the count of a pair, without a new record for one that never occurred."""
+    if learner.n_pairs == 0:
+        return ZERO
+    number = learner.slots[_find_pair(left, right, learner.slots, learner.pairs)]
+    return learner.pairs[number].count if number >= 0 else ZERO
+
+
+@kernel
 def _list_pairs(learner):
     """Return all pairs, _PAIR[P]: a view, not a copy."""
     return learner.pairs[: learner.n_pairs]
@@ -6920,12 +7332,12 @@ def _compile_score(score):
 
     The function takes all five numbers, and returns inf if the score raises an error.
     """
-    if score is _likelihood and COMPILES:
-        with contextlib.suppress(RuntimeError):  # no folder for the cache is writable
-            return numba.cfunc(_SCORE_TYPE, cache=True, error_model="numpy")(score), 4
     function = inspect.unwrap(score)  # Numba may have compiled it already
     n = function.__code__.co_argcount - len(function.__defaults__ or ())
     require(n in (2, 4, 5), f"a `score` takes 2, 4 or 5 numbers, not {n}")
+    if score in SCORES.values() and COMPILES:  # these take all five numbers
+        with contextlib.suppress(RuntimeError):  # no folder for the cache is writable
+            return numba.cfunc(_SCORE_TYPE, cache=True, error_model="numpy")(score), n
     compiled = numba.njit(error_model="numpy")(function)
 
     def call(count, left, right, size, n_tokens):
@@ -6941,6 +7353,7 @@ def _compile_score(score):
     return (numba.cfunc(_SCORE_TYPE)(call) if COMPILES else call), n
 
 
+@public
 class Pair(NamedTuple):
     """Two adjacent symbols, the count of the pair in the corpus, and its score.
 
@@ -6950,12 +7363,13 @@ class Pair(NamedTuple):
     Pair(left=97, right=98, count=3, score=3.0)
     """
 
-    left: int  # or int32[P]
-    right: int  # or int32[P]
-    count: int  # or int64[P]
-    score: float  # or float64[P]
+    left: int | np.ndarray  # or int32[P]
+    right: int | np.ndarray  # or int32[P]
+    count: int | np.ndarray  # or int64[P]
+    score: float | np.ndarray  # or float64[P]
 
 
+@public
 class Learner:
     """Words on which you choose the merges, for training algorithms of your own.
 
@@ -7019,7 +7433,6 @@ class Learner:
     Pair(left=120, right=121, count=6, score=24.0)
     """
 
-    @interruptible
     def __init__(
         self,
         words: Words,
@@ -7028,7 +7441,7 @@ class Learner:
         score: str | Callable = "count",
         tie_break: str = "bytes",
         min_frequency: int = 1,
-        longest_token: int = LONGEST_LEARNT,
+        longest_token: Positive = LONGEST_LEARNT,
     ):
         if isinstance(score, str):
             require_known("`score`", score, SCORES)
@@ -7147,7 +7560,7 @@ class Learner:
         """Return records of pairs as arrays, in the order of their symbols."""
         pairs = pairs[np.lexsort((pairs["right"], pairs["left"]))]
         columns = (pairs[name] for name in Pair._fields[:3])
-        return Pair(*columns, _score_pairs(pairs, self._state))
+        return Pair._make([*columns, _score_pairs(pairs, self._state)])
 
     def merge(self, left: int, right: int) -> int:
         """Merge two symbols wherever they are adjacent, from left to right; returns the new symbol.
@@ -7160,6 +7573,17 @@ class Learner:
         can_merge = self._run_on_pair(_merge_pair, left, right)
         require(can_merge, f"the pair {left}, {right} is forbidden, or too long")
         return self.n_symbols - 1
+
+    def count(self, left: int, right: int) -> int:
+        """Count a pair in the corpus as it is now; 0 if its token would be longer than allowed.
+
+        It does not list all pairs, as `pairs` does.
+
+        >>> learner = Learner(Words.from_counts({b"aab": 3}), 300)
+        >>> learner.count(97, 98), learner.merge(97, 97), learner.count(97, 98)
+        (3, 256, 0)
+        """
+        return int(self._run_on_pair(_count_pair, left, right))
 
     def forbid(self, left: int, right: int) -> None:
         """Exclude a pair for good: it is never the best, and cannot merge."""
@@ -7230,7 +7654,7 @@ class Learner:
 
     def _merge_until(self, goal):
         """Merge the best pair until there are `goal` symbols; returns the next best pair."""
-        pair = Pair(*_merge_until(goal, self._state))
+        pair = Pair._make(_merge_until(goal, self._state))
         if pair.score == np.inf:
             tokens = self.token(pair.left), self.token(pair.right)
             raise InputError(f"the score of {tokens} is not a finite number, or raised an error")
@@ -7250,7 +7674,7 @@ class Learner:
 
     def _check_symbol(self, symbol):
         """Check that a symbol exists; returns it as a plain int."""
-        exists = 0 <= symbol < self.n_symbols and symbol == int(symbol)
+        exists = 0 <= symbol < self.n_symbols
         require(exists, f"no symbol {symbol!r}: there are 0 to {self.n_symbols - 1}")
         return int(symbol)
 
@@ -7259,7 +7683,7 @@ class Learner:
         return kernel(self._check_symbol(left), self._check_symbol(right), self._state)
 
 
-@interruptible
+@public
 def learn(
     words: Words,
     n_symbols: int,
@@ -7267,7 +7691,7 @@ def learn(
     score: str | Callable = "count",
     tie_break: str = "bytes",
     min_frequency: int = 1,
-    longest_token: int = LONGEST_LEARNT,
+    longest_token: Positive = LONGEST_LEARNT,
     progress: bool = False,
 ) -> Learned:
     """Merge the best pair until there are `n_symbols` symbols, which include the alphabet.
@@ -7391,6 +7815,7 @@ def fallback_tokens(model):
 NO_DECODER = (None,)  # the `decoder` of a model whose tokenizer.json has none
 
 
+@public(former={"flags": "added_tokens"})
 @dataclasses.dataclass(repr=False)
 class Model:
     """A tokenizer as validated data.
@@ -7450,13 +7875,13 @@ class Model:
     {'<|end|>': 3}
     """
 
-    vocab: Vocab
-    merges: list[Merge] | None
-    special_tokens: Ids = dataclasses.field(default_factory=dict)
+    vocab: Mapping[int, bytes]  # a dict in the model
+    merges: Sequence[Merge] | None  # a list in the model
+    special_tokens: SpecialTokens = dataclasses.field(default_factory=dict)  # a dict in the model
     pattern: PatternSource = "gpt2"
     kind: str = "bpe"
     ignore_merges: bool = False
-    added_tokens: dict[str, AddedToken] = dataclasses.field(default_factory=dict)
+    added_tokens: Mapping[str, AddedToken] = dataclasses.field(default_factory=dict)
     alphabet: str = "bytes"
     scores: np.ndarray | None = None
     normalizer: Sequence[dict] = ()
@@ -7479,8 +7904,8 @@ class Model:
 
     def __post_init__(self):
         self.vocab = dict(self.vocab)
-        self.special_tokens = _special_ids(self.vocab, self.special_tokens or ())
         _validate_tokens(self.vocab)
+        self.special_tokens = _special_ids(self.vocab, self.special_tokens or ())
         if self.merges is not None:
             self.merges = [*map(tuple, self.merges)]
             types = {*map(type, itertools.chain.from_iterable(self.merges))}
@@ -7763,6 +8188,8 @@ def _check_texts(special_tokens):
             isinstance(text, str) and text,
             f"a special token is a string that is not empty, not {text!r}",
         )
+        is_text = not re.search("[\ud800-\udfff]", text)
+        require(is_text, f"the special token {text!r} has half a surrogate pair, which is no text")
     for text, n in Counter(special_tokens).items():
         require(n == 1, f"the special token {text!r} is given twice")
     return special_tokens
@@ -8558,6 +8985,7 @@ def begin_nothing(text, start, is_new, tables, memory, ids, at):
     """Do nothing: in most kinds of models, the ids of a word depend on no word before it."""
 
 
+@public
 class Kind(NamedTuple):
     """The functions of a kind of model; the last four are optional.
 
@@ -9082,16 +9510,17 @@ def _mark_continuing(words, required_chars=""):
     return words._replace(symbols=symbols, alphabet=alphabet), int(present[:a].sum())
 
 
+@public
 def learn_wordpiece(
     words,
     n_symbols,
     *,
-    score="count",
-    min_frequency=1,
-    longest_token=LONGEST_LEARNT,
-    required_chars="",
-    n_beginning=None,
-    progress=False,
+    score: str | Callable = "count",
+    min_frequency: int = 1,
+    longest_token: Positive = LONGEST_LEARNT,
+    required_chars: str | Iterable[str] = "",
+    n_beginning: int | None = None,
+    progress: bool = False,
 ):
     """Learn `n_symbols` tokens of characters, including the alphabet.
 
@@ -9468,14 +9897,15 @@ class _UnigramLearner:
         return b"".join(self.words.alphabet[symbol] for symbol in symbols.tolist())
 
 
+@public
 def learn_unigram(
     words,
     n_symbols,
     *,
-    longest_token=MAX_TOKEN_CHARS,
-    old_scores=None,
-    workers=None,
-    progress=False,
+    longest_token: Positive = MAX_TOKEN_CHARS,
+    old_scores: Mapping[bytes, float] | None = None,
+    workers: Positive | Executor | None = None,
+    progress: bool = False,
 ):
     """Learn `n_symbols` tokens, including the alphabet, and their probabilities (Kudo 2018).
 
@@ -10070,6 +10500,7 @@ def _by_id(ids, tokens):
     return {token_id: token for token_id, token in zip(ids, tokens, strict=True) if token}
 
 
+@public
 def read_vocab(names: Ids, alphabet: str = "characters", texts: Iterable[str] = ()) -> Vocab:
     """Read a vocabulary from a file; returns id -> token, without an empty token.
 
@@ -10132,6 +10563,7 @@ def _name_of(model):
     return gpt2_name if model.alphabet == "bytes" else bytes.decode
 
 
+@public
 def vocab_names(model: Model) -> Ids:
     """Name the tokens as in files, in the order of ids; a special token is named by its text."""
     ids = {}
@@ -11204,7 +11636,7 @@ _BERT_FIELDS = {
     "strip_accents": "strip_accents",
     "tokenize_chinese_chars": "handle_chinese_chars",
 }
-_BERT_ROLES = {
+BERT_ROLES = {
     "pad_token": "[PAD]",
     "unk_token": "[UNK]",
     "cls_token": "[CLS]",
@@ -11222,7 +11654,7 @@ def read_bert(data, file, config):
     """
     names = re.split(r"\r?\n", data.decode())
     ids = {name: token_id for token_id, name in enumerate(names) if name}
-    for role, text in _BERT_ROLES.items():
+    for role, text in BERT_ROLES.items():
         if text in ids and not config.get(role):
             config[role] = text
     roles = _roles(config)
@@ -11405,6 +11837,7 @@ CHATML = r"""
 """.strip()
 
 
+@public
 def transformers_config(
     special_tokens: Iterable[str],
     *,
@@ -11412,7 +11845,10 @@ def transformers_config(
     eos_token: str | None = None,
     pad_token: str | None = None,
     unk_token: str | None = None,
-    model_max_length: int | None = None,
+    sep_token: str | None = None,
+    cls_token: str | None = None,
+    mask_token: str | None = None,
+    model_max_length: Positive | None = None,
     chat_template: PathName | None = None,
 ) -> dict:
     """Build the given fields of tokenizer_config.json; None means not given.
@@ -11422,6 +11858,9 @@ def transformers_config(
     eos_token         the special token that ends a text
     pad_token         the special token that fills up a batch
     unk_token         the special token for text that cannot be encoded
+    sep_token         the special token between two texts, and after them
+    cls_token         the special token before a text, whose vector stands for the text
+    mask_token        the special token in place of a token to predict
     model_max_length  the number of tokens that the model has room for
     chat_template     "chatml", which needs the special tokens <|im_start|> and <|im_end|>, or a
                       file in Jinja
@@ -11430,12 +11869,13 @@ def transformers_config(
     {'eos_token': '<|end|>', 'model_max_length': 1024}
     """
     fields = {}
-    for role, text in zip(ROLES, (bos_token, eos_token, pad_token, unk_token), strict=True):
+    of_bert = {"sep_token": sep_token, "cls_token": cls_token, "mask_token": mask_token}
+    roles = dict(zip(ROLES, (bos_token, eos_token, pad_token, unk_token), strict=True)) | of_bert
+    for role, text in roles.items():
         if text is not None:
             require_known("special token", text, special_tokens)
             fields[role] = text
     if model_max_length is not None:
-        require(model_max_length > 0, f"`model_max_length` is {model_max_length}: it is at least 1")
         fields["model_max_length"] = model_max_length
     if chat_template == "chatml":
         if not {"<|im_start|>", "<|im_end|>"} <= set(special_tokens):
@@ -11807,6 +12247,7 @@ def derive_word(word, model, ranks):
         del places[k + 1]
 
 
+@public
 class Lattice(NamedTuple):
     """The tokens that begin at each byte of a text: an edge for each, from there to its end.
 
@@ -12023,6 +12464,7 @@ def truncate(model, vocab_size):
     )
 
 
+@public
 class Tokenizer:
     """Text to token ids and back.
 
@@ -12045,7 +12487,6 @@ class Tokenizer:
     'hi!<|end|>'
     """
 
-    @interruptible
     def __init__(
         self,
         vocab: Mapping[int, bytes],
@@ -12309,7 +12750,7 @@ class Tokenizer:
         vocab_filepath: PathName,
         merges_filepath: PathName,
         special_tokens: SpecialTokens = None,
-        threshold: int = 0,
+        threshold: Natural = 0,
     ) -> Tokenizer:
         """Load two files: GPT-2's or CLIP's vocab.json and merges.txt; or subword-nmt's.
 
@@ -12491,6 +12932,7 @@ class Tokenizer:
             )
         return self.vocab[id]
 
+    @checks_itself
     def encode(
         self, text: Text, allowed_special: Allowed = "all", *, add_special_tokens: bool = False
     ) -> list[int]:
@@ -12514,15 +12956,18 @@ class Tokenizer:
         """Encode a text in one call of a kernel, see _Encoder; None if that is impossible."""
         try:
             pretokenizer = self._prepare(allowed_special)
-            text = pretokenizer.apply_to_text(text)
-            if text is None:
-                return None
-            encoder = self._take_encoder()
-            ids = encoder.encode_one(text, pretokenizer.special_of_text, convert)
-            self._idle.append(encoder)
+            data = pretokenizer.apply_to_text(text)
+            ids = None
+            if data is not None:
+                encoder = self._take_encoder()
+                ids = encoder.encode_one(data, pretokenizer.special_of_text, convert)
+                self._idle.append(encoder)
+            if ids is None:
+                check_options(Tokenizer.encode, {"text": text})
             return ids
-        except (SystemError, TypeError) as error:  # an `interruptible` function takes longer
-            raise interrupt_in(error) from None
+        except (InputError, SystemError, TypeError) as error:  # as `public`, which takes longer
+            given = {"text": text, "allowed_special": allowed_special}
+            raise problem_of(error, parameters_of(Tokenizer.encode), (), given) from None
 
     def encode_with_offsets(
         self, text: Text, allowed_special: Allowed = "all", *, characters: bool = False
@@ -12559,7 +13004,6 @@ class Tokenizer:
             places = np.searchsorted(firsts, places, "right") - 1
         return ids, places.tolist()
 
-    @interruptible
     def derivation(self, text: Text, allowed_special: Allowed = "all") -> Derivation:
         """Tell how a BPE makes the tokens of a text: which merge joined which place, in order.
 
@@ -12613,10 +13057,12 @@ class Tokenizer:
         """
         return Lattice(*_list_edges(np.frombuffer(_text_bytes(text), u8), self._trie))
 
+    @checks_itself
     def encode_ordinary(self, text: Text) -> list[int]:
         """Encode a text as ordinary text, without special tokens."""
         return self.encode(text, "none")
 
+    @checks_itself
     def encode_to_numpy(
         self, text: Text, allowed_special: Allowed = "all", **options: object
     ) -> np.ndarray:
@@ -12639,7 +13085,6 @@ class Tokenizer:
         except IndexError:
             return _Encoder(self.model, self._tables, self.pattern)
 
-    @interruptible
     def encode_texts(
         self,
         texts: Sequence[Text],
@@ -12647,7 +13092,7 @@ class Tokenizer:
         opening: int = BOUNDARY,
         *,
         add_special_tokens: bool = False,
-        max_length: int | None = None,
+        max_length: Natural | None = None,
         alpha: float | None = None,
         seed: int = 0,
     ) -> Arrays:
@@ -12697,7 +13142,6 @@ class Tokenizer:
             n_before += len(long) > 0
             opening = BOUNDARY
 
-    @interruptible
     def sample(
         self, text: Text, alpha: float = 0.1, seed: int = 0, allowed_special: Allowed = "all"
     ) -> list[int]:
@@ -12753,14 +13197,13 @@ class Tokenizer:
         """
         return split_ids(*self.encode_batch_to_numpy(texts, allowed_special, **options))
 
-    @interruptible
     def encode_batch_to_numpy(
         self,
         texts: Iterable[Text],
         allowed_special: Allowed = "all",
         *,
         seed: int = 0,
-        threads: int | None = None,
+        threads: Positive | None = None,
         **options: object,
     ) -> Arrays:
         """Encode all texts, with the options of `encode_batch`.
@@ -12789,15 +13232,14 @@ class Tokenizer:
         sizes = np.concatenate([*map(np.diff, offsets)])
         return np.concatenate(ids), _offsets(sizes)
 
-    @interruptible
     def encode_batch_padded(
         self,
         texts: Iterable[Text],
-        max_length: int | None = None,
+        max_length: Natural | None = None,
         allowed_special: Allowed = "all",
         *,
-        min_length: int = 0,
-        pad_id: int = 0,
+        min_length: Natural = 0,
+        pad_id: Id = 0,
         pad_left: bool = False,
         **options: object,
     ) -> Arrays:
@@ -12819,7 +13261,13 @@ class Tokenizer:
         ids, offsets = self.encode_batch_to_numpy(
             texts, allowed_special, max_length=max_length, **options
         )
-        return pad_ids(ids, offsets, min_length, pad_id, pad_left), np.diff(offsets)
+        try:
+            rows = pad_ids(ids, offsets, min_length, pad_id, pad_left)
+        except (MemoryError, ValueError, OverflowError) as error:
+            raise InputError(
+                f"a matrix with `min_length` {min_length} needs memory: {error}"
+            ) from None
+        return rows, np.diff(offsets)
 
     def encode_iterable(
         self, iterable: Iterable[Text], allowed_special: Allowed = "all"
@@ -12860,7 +13308,9 @@ class Tokenizer:
         InputError for unknown names.
         """
         key = allowed_special
-        if key not in ("all", "none"):
+        if key is None:
+            key = "all"  # its default
+        elif key not in ("all", "none"):
             key = frozenset([key] if isinstance(key, str) else key)
         if key not in self._prepared:
             special_tokens = self.special_tokens
@@ -12876,6 +13326,7 @@ class Tokenizer:
             self._prepared[key] = Pretokenizer(self.pattern, ids, added_tokens, self._normalizer)
         return self._prepared[key]
 
+    @checks_itself
     @interruptible
     def decode_bytes(self, ids: Iterable[int], *, continues: bool = False) -> bytes:
         """Join the bytes of some ids; raises ValueError for an id that is not in the vocabulary.
@@ -12894,6 +13345,7 @@ class Tokenizer:
             text = as_first[begin] + text.removeprefix(as_later[begin])
         return text
 
+    @checks_itself
     def decode(self, ids: Iterable[int], skip_special_tokens: bool = False) -> str:
         """Decode some ids as text. Invalid UTF-8 becomes U+FFFD.
 
@@ -12920,6 +13372,7 @@ class Tokenizer:
         return [self.decode(ids, skip_special_tokens) for ids in batch]
 
 
+@public
 class DecodeStream:
     """Ids that come in pieces -> text that no later id changes; `Tokenizer.stream` makes it.
 
@@ -12943,6 +13396,7 @@ class DecodeStream:
         """Return the rest of the text."""
         return self.push((), is_last=True)
 
+    @checks_itself
     def push(self, ids: Iterable[int], *, is_last: bool = False) -> str:
         """Take the next ids, and return the text that is whole; raises ValueError for wrong ids."""
         ids = _id_array(ids)
@@ -13202,6 +13656,7 @@ def _id_array(ids):
         ) from None
 
 
+@public
 def open_model(model: AnyModel) -> Tokenizer:
     """Return a tokenizer, that of a training, of a Model, or of a path."""
     model = getattr(model, "tokenizer", model)
@@ -13213,6 +13668,7 @@ def open_model(model: AnyModel) -> Tokenizer:
         return Tokenizer.load(model)
 
 
+@public
 class EncodedWords(NamedTuple):
     """The unique pretokens of a corpus, encoded: word w became ids[offsets[w] : offsets[w + 1]].
 
@@ -13268,6 +13724,7 @@ def encode_words(tokenizer, words, n_bytes):
 # and are renamed together when all are complete.
 
 
+@public
 class Encoded(NamedTuple):
     """The description of a file of token ids, written next to it as JSON; a string of one line."""
 
@@ -13418,7 +13875,16 @@ def _end_documents(blocks, end_id):
         yield block._replace(ids=ids, ends=np.flatnonzero(ids == end_id) + 1)
 
 
-@interruptible
+@public(
+    former={
+        "tokenizer": "model",
+        "executor": "workers",
+        "dtype": "the ids are uint16 if all fit, else uint32",
+        "prepend": "`add_special_tokens` begins each text as the template of the model says",
+        "val_fraction": "`document_index` tells where documents begin, to divide them",
+        "no_special": '`allowed_special` is "none"',
+    }
+)
 def encode_files(
     model: AnyModel,
     inputs: Files,
@@ -13430,7 +13896,7 @@ def encode_files(
     alpha: float | None = None,
     seed: int = 0,
     allowed_special: Allowed = "all",
-    workers: int | Executor | None = None,
+    workers: Positive | Executor | None = None,
     text_field: str | None = None,
     skip_bad_lines: bool = False,
     progress: bool = False,
@@ -13517,7 +13983,7 @@ def encode_files(
     return encoded
 
 
-@interruptible
+@public
 def read_ids(path: PathName, dtype: str | None = None) -> np.ndarray:
     """Open the ids of a .npy or .bin file as an array that stays on the disk.
 
@@ -13574,7 +14040,7 @@ def _read_id_batches(path, dtype):
                 raise InputError(f"token ids must be whole numbers: {error}") from None
 
 
-@interruptible
+@public(former={"tokenizer": "model"})
 def decode_file(
     model: AnyModel, tokens: PathName, out: PathName = "-", *, dtype: str | None = None
 ) -> None:
@@ -13635,7 +14101,7 @@ LEARNED_FILE = "training.npz"
 RECORD_FILE = "training.json"
 
 
-@interruptible
+@public(former={"executor": "workers"})
 def train(
     inputs: Files = STANDARD_LIBRARY,
     vocab_size: int = 8192,
@@ -13645,14 +14111,14 @@ def train(
     counts: PathName | Counts | None = None,
     like: AnyModel | None = None,
     from_: AnyModel | None = None,
-    balance: float | None = None,
+    balance: Share | None = None,
     weights: Sequence[float] = (),
-    max_words: int = MAX_WORDS,
+    max_words: Natural = MAX_WORDS,
     out: PathName | None = None,
     template: str | None = None,
     text_field: str | None = None,
     skip_bad_lines: bool = False,
-    workers: int | Executor | None = None,
+    workers: Positive | Executor | None = None,
     progress: bool = False,
     **options: object,
 ) -> Training:
@@ -13736,11 +14202,14 @@ def train(
     ([3, 3, 2], 2)
     """
     engine = Engine(workers, progress)
+    _check_names(options)
+    _check_weights(inputs, balance, weights)
     files, words_files, settings = _find_texts(inputs, texts, counts)
     start = _begin(special_tokens, like, from_, settings, template, options)
     letters = {"coverage": COVERAGE, "required_chars": ""}
     if start.model.alphabet == "characters":
         letters |= _pop_options_of(options, Words.as_characters)
+    _check_learner_options(start, options, from_ is not None or like is not None)
     start.check(vocab_size)
     source = start.source(None if words_files else files, text_field, skip_bad_lines)
     _check_settings(files, words_files, settings, source)
@@ -13782,6 +14251,55 @@ def _pop_options_of(options, function):
     return {name: options.pop(name) for name in names}
 
 
+def _functions_of_options():
+    """List the functions that take options of a training, apart from `train` itself."""
+    learners = [family.learn for family in FAMILIES.values()]
+    return [untrained, Words.as_characters, *learners, transformers_config]
+
+
+def _options_of(function):
+    """List the parameters of a function that are given by name."""
+    parameters = inspect.signature(function).parameters.values()
+    return [each.name for each in parameters if each.kind is each.KEYWORD_ONLY]
+
+
+def _check_names(options):
+    """Raise InputError for an option that no function of a training has."""
+    names = {*inspect.signature(train).parameters}
+    names.update(itertools.chain.from_iterable(map(_options_of, _functions_of_options())))
+    require_parameters("train", options, names)
+
+
+def _check_learner_options(start, options, has_model):
+    """Check the options that are left, which are those of the learner.
+
+    Raises InputError for an option that goes with another alphabet, start or family.
+    """
+    learner = FAMILIES[start.family].learn
+    for name in options.keys() - _options_of(learner):
+        reason = f"is not for the family {start.family}"
+        if name in _options_of(Words.as_characters):
+            reason = "goes with characters, and the tokens of this model are made of bytes"
+        elif has_model:
+            reason = "does not go with `like` or `from_`: their model has its own"
+        raise InputError(f"`{name}` {reason}")
+    check_options(learner, options)
+
+
+def _check_weights(inputs, balance, weights):
+    """Raise InputError for weights that do not go with the inputs."""
+    if balance is None and not len(weights):
+        return
+    require(
+        not isinstance(inputs, PathName) and isinstance(inputs, Collection),
+        "`balance` and `weights` need a list of `inputs`",
+    )
+    n = len(inputs) if balance is None else 0
+    require(len(weights) == n, "each of `inputs` needs its `weights`, or all together a `balance`")
+    message = "`weights` are numbers, 0 or more, and not all of them are 0"
+    require(not n or (min(weights) >= 0 and max(weights) > 0), message)
+
+
 def _begin(special_tokens, like, from_, settings, template, options):
     """Make the Start of a training; the options that it takes are removed."""
     require(like is None or from_ is None, "`like` does not go with `from_`")
@@ -13796,12 +14314,16 @@ def _begin(special_tokens, like, from_, settings, template, options):
             given["special_tokens"] = special_tokens
         start = untrained(**given, unk_token=roles.get("unk_token"))
     model = start.model
+    if start.family == "wordpiece" and like is None and from_ is None:  # as transformers has them
+        names = {role: text for role, text in BERT_ROLES.items() if text in model.special_tokens}
+        roles = names | roles
     model.config |= transformers_config(model.special_tokens, **roles)
     if template is not None:
         model.post_processor = template_processing(template, model.special_tokens)
     return start
 
 
+@public
 class Family(NamedTuple):
     """The function that learns the models of a family, and their defaults.
 
@@ -13833,6 +14355,7 @@ COVERAGE = 0.9995  # the share of a text in characters that become tokens, as in
 BYTE_TOKENS = tuple(token.decode() for token in _FALLBACK_TOKENS)
 
 
+@public
 class Start(NamedTuple):
     """A model before a training learns its tokens.
 
@@ -13942,14 +14465,15 @@ class Start(NamedTuple):
         )
 
 
+@public
 def untrained(
-    special_tokens=(),
+    special_tokens: Sequence[str] = (),
     *,
     model: str = "bpe",
     alphabet: str | None = None,
     pattern: PatternSource | None = None,
     mark: str | None = None,
-    normalizer: Sequence[str] = (),
+    normalizer: NormalizerSource = (),
     byte_fallback: bool = False,
     unk_token: str | None = None,
     special_tokens_at: str = "first",
@@ -14065,7 +14589,8 @@ def _word_pattern(model):
     return Split(MARK, "merged_with_next") if is_whole and has_marks else model.pattern
 
 
-def start_like(like, special_tokens=()):
+@public
+def start_like(like: AnyModel, special_tokens: Sequence[str] = ()) -> Start:
     """Start with a model without its learnt tokens.
 
     Its special tokens stay, and `special_tokens` are added to the first ones. They get the ids
@@ -14099,7 +14624,10 @@ def start_like(like, special_tokens=()):
     return Start(base, family, {"first": first, "last": last}, _word_pattern(base))
 
 
-def start_from(from_, special_tokens=(), pattern=None):
+@public
+def start_from(
+    from_: AnyModel, special_tokens: Sequence[str] = (), pattern: PatternSource | None = None
+) -> Start:
     """Start with a model whose tokens stay.
 
     >>> start_from(Tokenizer.from_merges([(b"a", b"b")])).keeps_tokens
@@ -14174,6 +14702,7 @@ def with_unknown(model, letters=(), **fields):
     return dataclasses.replace(model, unk_token=model.unk_token or _NO_LETTER, **fields)
 
 
+@public
 def words_of_model(model: Model, words: Words, letters: Sequence[bytes] = ()) -> Words:
     """Segment words into the tokens of a BPE or a WordPiece.
 
@@ -14201,6 +14730,7 @@ def words_of_model(model: Model, words: Words, letters: Sequence[bytes] = ()) ->
     return _split_at_unknown(symbol_of[ids], offsets, words.counts, alphabet)
 
 
+@public
 def extend_model(model: Model, learned: Learned) -> Model:
     """Return a model that also has the tokens that were learnt on its `words_of_model`.
 
@@ -14252,6 +14782,7 @@ def _sizes(tokenizer, counted, learned, metaspace):
     return n_tokens, n_kept, note_lost("training", n_text, n_kept)
 
 
+@public
 @dataclasses.dataclass(eq=False, repr=False)
 class Training:
     """The result of a training: a tokenizer and all measurements. See `summary`.
@@ -14390,7 +14921,7 @@ def _name_some(files):
     return f"{', '.join(map(str, files)):.300}"
 
 
-@interruptible
+@public(former={"executor": "workers", "byte_fallback": "`special_tokens` takes names of bytes"})
 def count_files(
     inputs: Files,
     out: PathName = "words.npz",
@@ -14398,10 +14929,10 @@ def count_files(
     special_tokens: Sequence[str] = (),
     pattern: PatternSource = "gpt2",
     normalizer: Sequence[str] = (),
-    max_words: int = MAX_WORDS,
+    max_words: Natural = MAX_WORDS,
     text_field: str | None = None,
     skip_bad_lines: bool = False,
-    workers: int | Executor | None = None,
+    workers: Positive | Executor | None = None,
     progress: bool = False,
 ) -> CorpusCounts:
     """Count the pretokens of text, to train on them later or elsewhere.
@@ -14498,14 +15029,9 @@ def _count_inputs(source, inputs, words_files, balance, weights, engine, max_wor
 
     Returns their sum, and a dict of the share of each weighted input before and after.
     """
-    if balance is None and not weights:
+    if balance is None and not len(weights):
         return count(source, engine, words_files, max_words), {}
-    require(not isinstance(inputs, PathName), "`balance` and `weights` need a list of `inputs`")
-    is_power = balance is None or 0 <= balance <= 1
-    require(is_power, f"`balance` is a number from 0 to 1, not {balance}")
     names = [*map(str, inputs)]
-    n = len(names) if balance is None else 0
-    require(len(weights) == n, "each of `inputs` needs its `weights`, or all together a `balance`")
     texts = (dataclasses.replace(source, files=path) for path in inputs)
     parts = words_files or [count(text, engine, (), max_words) for text in texts]
     sizes = np.array([part.words.n_tokens for part in parts])
@@ -14552,6 +15078,7 @@ def _check_settings(files, counts, settings, source):
             require(not differs, f"{file}: {message}")
 
 
+@public
 def train_bpe(
     input_path: Files = STANDARD_LIBRARY,
     vocab_size: int = 8192,
@@ -14573,7 +15100,17 @@ def train_bpe(
     return tokenizer.vocab, tokenizer.merges
 
 
-@interruptible
+@public
+@deprecated("train(counts=…)")
+def train_bpe_from_counts(
+    counts: Counts, vocab_size: int, special_tokens: Sequence[str] = (), **options: object
+) -> tuple[dict[int, bytes], list[Merge]]:
+    """Train on pretokens that were counted elsewhere; returns the vocabulary and the merges."""
+    options |= {"counts": counts, "vocab_size": vocab_size, "special_tokens": special_tokens}
+    return train_bpe(**options)
+
+
+@public
 def convert(
     model: AnyModel,
     out: PathName,
@@ -14672,7 +15209,7 @@ def write_page(path, *reports):
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     path = Path(folder, "view.html")
     ...     write_page(path, view(Tokenizer({60: b"<"}, []), "<"))
-    ...     '<span title="60"' in path.read_text()
+    ...     "&lt;<br><small>60</small>" in path.read_text()
     True
     """
     page = _PAGE + "\n".join(report._repr_html_() for report in reports)
@@ -14731,6 +15268,7 @@ def _by_name(items):
     return named
 
 
+@public
 def encode_corpus(
     tokenizer: Tokenizer,
     inputs: object,
@@ -14781,6 +15319,7 @@ def _renyi_entropy(p, order):
     return float(np.log2(np.sum(p**order)) / (1 - order))
 
 
+@public
 def measure(
     model: Model, encoded: EncodedWords, orders: Sequence[float] = (RENYI_ORDER,)
 ) -> dict[str, float]:
@@ -14995,6 +15534,7 @@ def _measure_bits(ids, offsets, n_ids, ngrams):
     return bits
 
 
+@public
 class NgramModel:
     """A language model of token ids: interpolated Witten-Bell over sequences of `order` ids.
 
@@ -15014,9 +15554,7 @@ class NgramModel:
     [0.8094]
     """
 
-    def __init__(self, order: int, n_ids: int):
-        require(order >= 1, f"`order` is {order}: at least 1 is needed")
-        require(n_ids >= 1, f"`n_ids` is {n_ids}: at least 1 is needed")
+    def __init__(self, order: Positive, n_ids: Positive):
         self.order = order
         self.n_ids = n_ids
         contexts = np.zeros(order, _CONTEXT)
@@ -15082,16 +15620,16 @@ def _encode_documents(tokenizer, inputs, texts, text_field, engine):
     return _Documents(ids.astype(u32), offsets, sizes, max(n_bytes - n_kept, 0))
 
 
-@interruptible
+@public
 def bits_per_byte(
     model: AnyModel,
     train: Files | Iterable[Text],
     held_out: Files | Iterable[Text],
-    order: int = 3,
+    order: Positive = 3,
     *,
     texts: bool = False,
     text_field: str | None = None,
-    workers: int | Executor | None = None,
+    workers: Positive | Executor | None = None,
     progress: bool = False,
 ) -> Report:
     """Learn a small language model from the tokens of a text, and measure how well it predicts.
@@ -15246,13 +15784,21 @@ def find_glitches(model, n_tokens, frequencies):
     return sorted(glitches, key=lambda glitch: -glitch.made)
 
 
-@interruptible
+@public(
+    former={
+        "tokenizer": "model",
+        "executor": "workers",
+        "engine": "pass `workers` and `progress`",
+        "encoding": "`Tokenizer.load` takes it",
+        "pattern": "`Tokenizer.load` takes it",
+    }
+)
 def inspect_model(
     model: AnyModel,
     inputs: Files | None = None,
     *,
     text_field: str | None = None,
-    workers: int | Executor | None = None,
+    workers: Positive | Executor | None = None,
     progress: bool = False,
 ) -> Report:
     """Describe a vocabulary, and how a corpus uses it.
@@ -15341,6 +15887,7 @@ def inspect_model(
 _SIZES = (512, *(1000 << k for k in range(15)))  # the sizes of vocabularies that tables show
 
 
+@public
 class Curve(Report):
     """The number of tokens of training corpora for every size of the vocabulary. See `curve`.
 
@@ -15390,15 +15937,16 @@ class Curve(Report):
         return figure
 
 
+@public(former={"engine": "pass `workers`"})
 def curve(
     models: Models,
     *,
     corpus: Files | None = None,
     held_out: Files | None = None,
-    order: int = 3,
+    order: Positive = 3,
     plot: PathName | None = None,
     text_field: str | None = None,
-    workers: int | Executor | None = None,
+    workers: Positive | Executor | None = None,
 ) -> Curve:
     """Compute the tokens of a BPE's training text for each size of its vocabulary.
 
@@ -15464,18 +16012,20 @@ def curve(
 COMPARED_WORDS = 10_000  # the most frequent ones
 
 
-@interruptible
+@public(
+    former={"tokenizers": "models", "corpora": "corpus", "engine": "pass `workers` and `progress`"}
+)
 def compare(
     models: Models,
     corpus: Files | Mapping[str, Files] | None = None,
     *,
     parallel: Files = (),
     held_out: Files | None = None,
-    order: int = 3,
+    order: Positive = 3,
     out: PathName | None = None,
     html: PathName | None = None,
     text_field: str | None = None,
-    workers: int | Executor | None = None,
+    workers: Positive | Executor | None = None,
     progress: bool = False,
 ) -> Report:
     """Compare models: bytes per token, and words that they split differently.
@@ -15661,13 +16211,14 @@ def _pieces(tokenizer, ids):
 # view
 
 WIDTH = 80  # of lines for people, except in tables
-# A token, with a border that is seen without colours, too.
+# A token and its id below, with a border that is seen without colours, too.
 _SPAN = (
-    '<span title="{}" style="border-left: 1px solid; color: #000; background: hsl({} 90% 88%)">'
-    "{}</span><wbr>"
+    '<span style="display: inline-block; vertical-align: top; border-left: 1px solid; '
+    'color: #000; background: hsl({} 90% 88%)">{}<br><small>{}</small></span>{}'
 )
 
 
+@public
 class View(SimpleNamespace):
     """A text cut into tokens. See `view`.
 
@@ -15697,17 +16248,17 @@ class View(SimpleNamespace):
     __repr__ = __str__
 
     def _repr_html_(self):
-        """Write the tokens on colours, with their ids as tooltips."""
+        """Write the tokens on colours, with their ids below."""
         spans = []
         for token, number in zip(self.tokens, self.ids.tolist(), strict=True):
-            shown = html.escape(readable(token)).replace("↵", "↵<br>")
             hue = number * 137 % 360  # neighbouring ids have different colours
-            spans.append(_SPAN.format(number, hue, shown))
+            shown = html.escape(readable(token))
+            spans.append(_SPAN.format(hue, shown, number, "<br>" * token.endswith(b"\n")))
         shown = f"<h4>{html.escape(self.title)}</h4><div dir=auto>{''.join(spans)}</div>"
         return "\n".join([shown, *(view._repr_html_() for view in self.beside)])
 
 
-@interruptible
+@public(former={"tokenizer": "model"})
 def view(
     model: AnyModel, text: Text | None = None, *, beside: Models = (), html: PathName | None = None
 ) -> View:
@@ -15767,8 +16318,15 @@ COMMANDS = {
     "view": view,
 }
 _POSITIONAL = ("model", "models", "inputs", "tokens", "text")  # these are no options
-_PYTHON_ONLY = ("texts", "progress")
-_MANY = ("Sequence[str]", "Sequence[float]", "Files", "Models", "Text")  # the types of lists
+_PYTHON_ONLY = ("texts", "progress", "n_beginning", "old_scores")
+_MANY = (
+    "Sequence[str]",
+    "NormalizerSource",
+    "Sequence[float]",
+    "Files",
+    "Models",
+    "Text",
+)  # the types of lists
 # In docstrings: a command, without the program's name; and a parameter with its help.
 _EXAMPLE = re.compile(r"^ *\$ (.+)", re.MULTILINE)
 _ROW = regex.compile(r"^(\w+)  +(.+(?:\n  +.+)*)", regex.MULTILINE)
@@ -15786,7 +16344,9 @@ def whole_number(text):
     return int(digits) * 1000 ** max(power, 0)
 
 
-_TYPES = {"int": whole_number, "float": float, "Sequence[float]": float}  # others are strings
+# the types of options that are not strings
+_TYPES = dict.fromkeys(["int", "Natural", "Positive"], whole_number)
+_TYPES |= dict.fromkeys(["float", "Share", "Sequence[float]"], float)
 
 
 class _Parser(argparse.ArgumentParser):
@@ -15835,9 +16395,8 @@ def _make_parser(name):
     command = COMMANDS[name]
     functions = [command]
     if name == "train":
-        learners = [family.learn for family in FAMILIES.values()]
-        functions += [untrained, Words.as_characters, *learners]
-    if name in ("train", "convert"):
+        functions += _functions_of_options()
+    if name == "convert":
         functions.append(transformers_config)
     doc = _doc(command)
     texts = {}
@@ -15857,8 +16416,7 @@ def _make_parser(name):
     for function in functions:
         for key, parameter in inspect.signature(function).parameters.items():
             is_own = function is command and parameter.kind is not parameter.VAR_KEYWORD
-            has_type = parameter.annotation is not parameter.empty
-            is_added = has_type and parameter.kind is parameter.KEYWORD_ONLY
+            is_added = parameter.kind is parameter.KEYWORD_ONLY
             if (is_own or is_added) and key not in {*parser.flags, *_PYTHON_ONLY}:
                 text = " ".join(texts.get(key, "").split()).replace("%", "%%")
                 is_option = key not in _POSITIONAL or (name == "train" and key == "model")
@@ -15952,8 +16510,6 @@ def main(arguments=None):
         message = getattr(error, "strerror", None) or str(error) or "out of memory"
         if getattr(error, "filename", None):
             message = f"{error.filename}: {message}"
-        unexpected = r".*got an unexpected keyword argument '(\w+)'"
-        message = re.sub(unexpected, r"`\1` does not go with the other options", str(message))
     finally:
         try:
             print(end="", flush=True)
