@@ -8301,6 +8301,19 @@ def test_tables_are_written_as_markdown_csv_and_latex(tmp_path):
 # bits per byte
 
 
+def test_the_page_on_bits_per_byte_runs(prose, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    Path("train.txt").write_text(END.join(prose[:2000]))
+    Path("test.txt").write_text(END.join(prose[2000:3000]))
+    names = run_page("bits.md")
+    reports = names["reports"].values()
+    low, high = names["interval"]
+    first, second = (report.bits_per_byte for report in reports)
+    assert low < first - second < high
+    assert all(report.lost == 0 for report in reports)
+    assert f"bpe: {first:.3f} bits per byte" in capsys.readouterr().out
+
+
 def plain_bits(order, n_ids, learnt, held):
     """Interpolated Witten-Bell by its definition: the bits of each document, and every p(w | h)."""
     followers = {}  # context -> {id: count}
