@@ -8262,7 +8262,7 @@ def build_vocabulary(learned, special_tokens, byte_tokens=()):
 #                 _letters_to_ids, then _merge_short or, for more than MAX_LINEAR_MERGE letters,
 #                 _merge_long
 #             _store_ids          writes its ids into the cache
-#         _renew_cache            makes a full cache larger, or makes room in it
+#         _renew_cache            makes a full cache larger, or empties it
 
 # The entry of a merge: the rank and, in the lower ID_BITS, the resulting id. That of a pair which
 # does not merge is NO_MERGE or another one from NO_RANK on.
@@ -9075,9 +9075,8 @@ _sample = _kernel_of_kind("sample")
 #     the next n / 8 words      each clears 32 entries of the larger table, which are 4 n
 #     the last n / 8 words      each copies 8 entries to the larger table, which are n
 #
-# A cache of the largest size is full with three quarters of its entries. Then it forgets the words
-# in a small part of its slots, the next time those in the next part. A word behind such a slot may
-# not be found any more, and is stored a second time.
+# A cache of the largest size is full with three quarters of its entries. Then it begins anew, as
+# small as at first: to clear a large table would take some milliseconds, too.
 IN_POOL = u64(1 << 63)
 N_IDS_SHIFT = u64(48)
 N_IDS_MASK = u64(2**15 - 1)
@@ -9098,13 +9097,12 @@ class _Workspace:
     memory: np.ndarray  # uint64[…], or other memory that the kind of model needs; see Kind
     words: _WordTable  # the cache
     larger: np.ndarray  # uint64[4 H, 4], the entries of the next one; empty at the largest size
-    n_forgotten: int  # entries that were forgotten since the last round began
     pool: np.ndarray  # uint32[…], ids of words that have more than three ids, or are long
     n_ends: int  # ENDs so far
     n_texts: int  # texts that have ended
     n_pooled: int  # ids in the pool
-    room: int  # the most ids in the pool, and bytes in `long_words`, before another word is stored
     n_encoded: int  # words of the batch that are done, with the ENDs
+    min_entries: int  # of the cache at first
     max_entries: int  # of the cache
     special: _SpecialTable  # tokens that are cut out of a text that is not flat
     text: np.ndarray  # see FlatText
@@ -9139,26 +9137,14 @@ def _prepare_larger(n_words, slot, entries, larger):
 
 @inner_kernel
 def _renew_cache(workspace):
-    """Make room in the cache: by a larger table or, at its limit, by forgetting a part of it.
-
-    All is forgotten if there is no room for ids or long words.
-    """
+    """Make the cache larger; at its limit, or with a full pool, begin a small one."""
     words = workspace.words
-    entries = words.entries
-    n = len(entries)
-    if len(workspace.larger) and 2 * words.n_words >= n:
+    if len(workspace.larger) and 2 * words.n_words >= len(words.entries):
         words.entries = workspace.larger
-        workspace.larger = _new_larger(len(workspace.larger), workspace.max_entries)
-    elif 2 * words.n_words >= n and max(words.n_long_bytes, workspace.n_pooled) <= workspace.room:
-        first = workspace.n_forgotten & (n - 1)
-        stop = min(first + max(n // 64, 1), n)
-        for k in range(first, stop):
-            words.n_words -= entries[k, 1] > 0
-        _clear_entries(entries, first, stop)
-        workspace.n_forgotten = stop
     else:
-        _clear_entries(entries, ZERO, n)
+        words.entries = _new_entries(workspace.min_entries)
         words.n_words = words.n_long_bytes = workspace.n_pooled = 0
+    workspace.larger = _new_larger(len(words.entries), workspace.max_entries)
 
 
 @inline_kernel
@@ -9271,7 +9257,7 @@ def _encode_words(workspace, text, scanned, meanings, at):
     most_words = len(entries) // 2
     if len(entries) == workspace.max_entries:
         most_words += most_words // 2
-    room = workspace.room
+    room = len(pool) - MAX_CACHED_BYTES - 1  # as much as for the bytes of long words
     while k < n and at >= 0 and words.n_words < most_words and max(n_long, n_pooled) <= room:
         if k >= n_keyed:
             base = k
@@ -12313,11 +12299,9 @@ class _Encoder:
             KINDS[model.kind].memory(),
             _new_word_table(n_entries, len(pool)),
             _new_larger(n_entries, MAX_CACHE_ENTRIES),
-            0,
             pool,
-            *[0] * 3,  # nothing is encoded yet
-            len(pool) - MAX_CACHED_BYTES - 1,
-            0,
+            *[0] * 4,  # nothing is encoded yet
+            n_entries,
             MAX_CACHE_ENTRIES,
             self._special,
             *self._own,

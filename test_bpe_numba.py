@@ -3428,7 +3428,7 @@ def test_a_cache_may_be_out_of_entries_and_of_room_for_ids_at_once(monkeypatch):
 
 
 @pytest.mark.parametrize("most", [4, 16, 64, 1024])
-def test_a_cache_that_grows_and_forgets_changes_no_ids(most, monkeypatch):
+def test_a_cache_that_grows_and_begins_anew_changes_no_ids(most, monkeypatch):
     """It holds up to 15 bytes and three ids of a word in an entry, or all in other arrays."""
     monkeypatch.setattr(bpe, "CACHE_ENTRIES", 16)
     monkeypatch.setattr(bpe, "MAX_CACHE_ENTRIES", most)
