@@ -4038,6 +4038,11 @@ _AFTER_UNICODE_9 = (
 MANY_MARKS = 32  # from here on marks are sorted here: the time of Python grows with their square
 
 
+def _code_points(text):
+    """List the code points of a text, uint32[N]; invalid bytes are lone surrogates."""
+    return np.frombuffer(text.encode("utf-32-le", "surrogatepass"), np.uint32)
+
+
 @functools.lru_cache
 def _normal_form(form):
     """Make the step for a normal form of Unicode.
@@ -4046,7 +4051,7 @@ def _normal_form(form):
     and if the form composes, all that its quick check (Unicode Standard Annex 15) is not sure of.
     A form that composes changes joined characters only, and so has no `changes`.
     """
-    newer = f"([{_AFTER_UNICODE_9}])"
+    newer = f"[{_AFTER_UNICODE_9}]"
     normalize = functools.partial(unicodedata.normalize, form)
     changed = _matching(rf"(?!{newer})[^\p{{{form}_QC=Y}}]")
     accents = _matching(rf"(?!{newer})[^\p{{CCC=0}}]")
@@ -4055,18 +4060,32 @@ def _normal_form(form):
     decompositions = {
         ord(mark): unicodedata.normalize(form.replace("C", "D"), mark) for mark in marks
     }
-    find_marks = re.compile(f"{_write_set(marks)}{{{MANY_MARKS},}}")
-    find_newer = re.compile(newer)
+    is_mark = np.zeros(N_CODE_POINTS, bool)
+    is_mark[[*map(ord, marks)]] = True
+    is_newer = _code_points_matching(newer)
 
-    def in_order(found):
-        decomposed = found[0].translate(decompositions)
-        return "".join(sorted(decomposed, key=unicodedata.combining))
+    def in_order(text):
+        """Decompose the marks of long runs, and sort them."""
+        others = np.flatnonzero(~is_mark[_code_points(text)])
+        starts = np.append(0, others + 1)
+        ends = np.append(others, len(text))
+        parts = []
+        done = 0
+        for k in np.flatnonzero(ends - starts >= MANY_MARKS).tolist():
+            decomposed = text[starts[k] : ends[k]].translate(decompositions)
+            parts += [text[done : starts[k]], *sorted(decomposed, key=unicodedata.combining)]
+            done = ends[k]
+        return "".join([*parts, text[done:]])
 
     def change(text):
-        text = find_marks.sub(in_order, text)
-        parts = find_newer.split(text)
-        parts[::2] = map(normalize, parts[::2])
-        return "".join(parts)
+        if len(text) >= MANY_MARKS:
+            text = in_order(text)
+        parts = []
+        done = 0
+        for place in np.flatnonzero(is_newer[_code_points(text)]).tolist():
+            parts += [normalize(text[done:place]), text[place]]
+            done = place + 1
+        return "".join([*parts, normalize(text[done:])])
 
     if "C" in form:
         return _CharacterStep({}, {*changed, *accents}, change)
