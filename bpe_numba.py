@@ -1251,6 +1251,46 @@ def stage(name):
         total.n_bytes += spent.n_bytes
 
 
+class _HeldInterrupt(event.Listener):
+    """Holds an interrupt back while Numba compiles or loads a kernel in the main thread.
+
+    An exception there would leave a kernel half loaded, and later calls would fail or end the
+    process.
+    """
+
+    depth = 0  # of events in progress
+    is_held = False
+    handler = None  # that is called in the end
+
+    def on_start(self, _):
+        """Replace the handler of the signal at the first of several nested events."""
+        if threading.current_thread() is not threading.main_thread():
+            return
+        if not self.depth and callable(handler := signal.getsignal(signal.SIGINT)):
+            self.handler = handler
+            signal.signal(signal.SIGINT, self.hold)
+        self.depth += 1
+
+    def hold(self, *_):
+        self.is_held = True
+
+    def on_end(self, _):
+        """Put the handler back after the last event, and call it if a signal came."""
+        if threading.current_thread() is not threading.main_thread():
+            return
+        self.depth -= 1
+        if self.depth or not self.handler:
+            return
+        signal.signal(signal.SIGINT, self.handler)
+        self.handler = None
+        if self.is_held:
+            self.is_held = False
+            signal.raise_signal(signal.SIGINT)
+
+
+_HELD_INTERRUPT = _HeldInterrupt()
+event.register("numba:compiler_lock", _HELD_INTERRUPT)  # held while a kernel is compiled or loaded
+
 # The signals that ask a process to end; some systems lack some of them.
 _ENDINGS = [number for number in signal.Signals if number.name in ("SIGINT", "SIGTERM", "SIGHUP")]
 
@@ -1258,10 +1298,11 @@ _ENDINGS = [number for number in signal.Signals if number.name in ("SIGINT", "SI
 def _end_when_asked():
     """Let a signal end the program and its workers at once, without unfinished files.
 
-    The handler raises no exception, since compiled code or the fork of a process could lose it. A
-    signal that is already ignored, as under `nohup`, stays ignored.
+    The handler raises no exception, since compiled code or the fork of a process could lose it. So
+    no interrupt is held back. A signal that is already ignored, as under `nohup`, stays ignored.
     """
     program = os.getpid()
+    event.unregister("numba:compiler_lock", _HELD_INTERRUPT)
 
     def end(number, _):
         for other in _ENDINGS:
@@ -5071,14 +5112,21 @@ class Pretokenizer:
 # bytes into the block. In a file of JSON, blocks end after a line; in a Parquet file, a block is a
 # row group; the worker decodes both. A block of a table or of texts in memory has the texts. The
 # workers number bad lines from the beginning of their block, and the parent adds up.
+#
+# Each file is read in its own way, so one command takes files of all kinds. The name decides or,
+# if a text field is named, the first line of a file with another name.
 
-SUFFIXES = (".txt", ".jsonl", ".ndjson", ".parquet")  # of the files that are taken from a folder
+_LINE_SUFFIXES = (".jsonl", ".ndjson")  # of lines of JSON
+SUFFIXES = (".txt", *_LINE_SUFFIXES, ".parquet")  # of the files that are taken from a folder
 PACKED_SUFFIXES = (".gz", ".xz", ".bz2", ".zst")  # after one of SUFFIXES
 BLOCK_BYTES = 1 << 22  # text that is read and scanned at once
 PART_BYTES = 1 << 20  # text that is encoded at once: it fits into the caches of a core
 HEAD_BYTES = 1 << 12  # the head of a file, which reveals its type
+MAX_BAD_BYTES = 1 << 20  # without any line of JSON, at the beginning of a file of such lines
+PACKED_BYTES = 1 << 14  # of a packed file, that are unpacked at once
 _SEPARATORS = {".csv": ",", ".tsv": "\t"}  # of the columns of a table
 MAX_NAMED_LINES = 5  # bad lines of a file that are named one by one
+MAX_NAMED_KINDS = 8  # of files that are left out
 STANDARD_STREAM = Path("-")
 
 Files = PathName | Iterable[PathName]  # files, folders, globs, URLs, or - for standard input
@@ -5100,6 +5148,9 @@ _SIGNS = {
     "a program": rb"\x7fELF",
     "an image": rb"\x89PNG|\xff\xd8\xff|GIF8[79]a",
 }
+_POINTER = {"a Git LFS pointer": rb"version https://git-lfs\.github\.com/spec/"}
+_POINTER_REMEDY = "a Git LFS pointer, not the file itself: `git lfs pull` replaces it"
+_HTML = {"an HTML page": rb"(?i)\s*<(?:!doctype html|html)\b"}
 
 _AS_TABLE = (
     "a table is read as text, with its separators; `text_field` reads a column of .csv or .tsv"
@@ -5112,6 +5163,7 @@ _DOUBTS = {
     "looks like FASTA, and its headers are read as text": rb">.*\n[A-Za-z*-]{10,}\r?\n",
     "looks like CoNLL-U, and is read as text": rb"(?:#.*\n)*1(?:-\d+)?\t(?:.*\t){8}.*\n",
     _AS_TABLE: rb'[\w".-]+([,;\t])[\w".-]+(?:\1[\w".-]+)*\r?\n.*\1',
+    "looks like an HTML page, and its tags are read as text": _HTML["an HTML page"],
 }
 
 
@@ -5139,24 +5191,37 @@ def find_files(inputs: Files | Iterable[TextStream]) -> list[Path | str | TextSt
     """Expand files, folders, globs, URLs and "-" (standard input) to files; a URL stays a str.
 
     A folder stands for its files, at any depth and sorted, whose names end in one of SUFFIXES,
-    perhaps followed by one of PACKED_SUFFIXES. Hidden files are left out, and so are vocab.txt and
-    merges.txt, which belong to models. Raises InputError if a file is missing, or none is named.
+    perhaps followed by one of PACKED_SUFFIXES. A note counts its other files. Hidden files are left
+    out without it. So are, with the others, vocab.txt and merges.txt, which belong to models.
+    Raises InputError if a file is missing, or none is named.
 
     >>> with tempfile.TemporaryDirectory() as folder:
-    ...     _ = Path(folder, "a.txt").write_text("text"), Path(folder, "a.png").write_text("?")
+    ...     _ = Path(folder, "a.txt").write_text("text"), Path(folder, ".a.txt").write_text("?")
     ...     [path.name for path in find_files(folder)]
     ['a.txt']
     """
+    files, left_out = expand_inputs(inputs)
+    if left_out:
+        kinds = sorted(left_out, key=lambda kind: (-left_out[kind], kind))
+        names = " ".join([*kinds[:MAX_NAMED_KINDS], *["…"] * (len(kinds) > MAX_NAMED_KINDS)])
+        n = number_of(left_out.total(), "file")
+        note(f"{n} left out: {names}; a folder gives its {' '.join(SUFFIXES)}, 'FOLDER/**' all")
+    return files
+
+
+def expand_inputs(inputs):
+    """Find files as `find_files` does; returns them, and a Counter of the kinds of the others."""
     files = []
+    left_out = Counter()
     for path in [inputs] if isinstance(inputs, PathName) else inputs:
         if isinstance(path, TextStream):
             files.append(path)
         elif "://" in str(path):
             files += _remote_files(str(path))
         else:
-            files += _local_files(as_path(path))
+            files += _local_files(as_path(path), left_out)
     require(files, "no file is named: the list of files is empty")
-    return files
+    return files, left_out
 
 
 def as_path(name):
@@ -5167,11 +5232,14 @@ def as_path(name):
     return Path(name)
 
 
-def _local_files(path):
-    """List the files for which a path stands: a file, a folder, a glob or standard input."""
+def _local_files(path, left_out):
+    """List the files for which a path stands: a file, a folder, a glob or standard input.
+
+    left_out  Counter of the kinds of files that a folder has beside them; it grows
+    """
     name = str(path)
     if os.path.isdir(name):
-        files = _corpus_files(path)
+        files = _corpus_files(path, left_out)
         problem = f"no text in this folder: no name ends in {', '.join(SUFFIXES)}"
     elif path == STANDARD_STREAM or os.path.exists(name):  # False for a text that is no path
         return [path]
@@ -5193,10 +5261,22 @@ def _remote_files(url):
         found = system.glob(path, detail=True) if "*" in url else {url: system.info(path)}
         names = sorted(name for name, info in found.items() if info["type"] == "file")
         require(names, "no file matches it; in a folder, all files match folder/**")
-        return [system.unstrip_protocol(name) if name != url else url for name in names]
+        return [_url_of(name, url, system) for name in names]
 
 
-def _corpus_files(folder):
+def _url_of(name, url, system):
+    """Return the URL of a file that a URL with an asterisk matches."""
+    if name == url:
+        return url
+    # In zip://*::file://a.zip, only the first part with a path has the asterisk.
+    before, protocol, rest = re.fullmatch(r"((?:[^:]+::)*)([^:]+://)(.*)", url).groups()
+    _, chain, container = rest.partition("::")
+    if not before and not chain:
+        return system.unstrip_protocol(name)
+    return before + protocol + name.removeprefix(protocol) + chain + container
+
+
+def _corpus_files(folder, left_out):
     """List the files of a folder that are text by their names, and not parts of a model."""
 
     def fail(error):  # or `os.walk` would leave out a folder that cannot be read
@@ -5205,20 +5285,39 @@ def _corpus_files(folder):
     for parent, folders, names in os.walk(folder, onerror=fail):
         folders[:] = [name for name in folders if name[0] != "."]
         for path in map(Path(parent).joinpath, names):
-            is_left_out = path.name[0] == "." or path.name in ("vocab.txt", "merges.txt")
-            if _suffix(path) in SUFFIXES and not is_left_out and path.is_file():
+            if path.name[0] == "." or not path.is_file():
+                continue
+            of_model = path.name in ("vocab.txt", "merges.txt")
+            suffix = _suffix(path)
+            if suffix in SUFFIXES and not of_model:
                 yield path
+            else:
+                left_out[path.name if of_model else suffix or path.name] += 1
 
 
 def _suffix(path):
-    """Return the suffix of a file in lower case, before that of a packed file."""
-    suffixes = Path(str(path).lower()).suffixes
+    """Return the suffix of a file or a URL in lower case, before that of a packed file."""
+    name = str(path).lower()
+    if "://" in name:
+        name = next(part for part in name.split("::") if "://" in part)
+        name = re.sub(r"[?#].*", "", name)
+    suffixes = Path(name).suffixes
     return ["", *(suffix for suffix in suffixes if suffix not in PACKED_SUFFIXES)][-1]
 
 
+def _has_packed_name(path):
+    """Whether the name of a file is that of a packed file."""
+    return Path(str(path).lower()).suffix in PACKED_SUFFIXES
+
+
+def _is_pipe(path):
+    """Whether a file can be opened only once, or is another one in other processes (/dev/stdin)."""
+    return path == STANDARD_STREAM or (isinstance(path, Path) and is_device(path))
+
+
 def _is_stream(path):
-    """Whether a file can be read only once, or is another one in other processes (/dev/stdin)."""
-    return isinstance(path, TextStream | str) or path == STANDARD_STREAM or is_device(path)
+    """Whether a file, or texts in memory, must be read from the beginning, by one process."""
+    return isinstance(path, TextStream | str) or _is_pipe(path)
 
 
 def _recognize(head, signs=_SIGNS):
@@ -5226,28 +5325,107 @@ def _recognize(head, signs=_SIGNS):
     return next((name for name, sign in signs.items() if re.match(sign, head)), None)
 
 
-def _open_zstandard(file):
+class _ZstandardStream:
+    """A stream of the package zstandard, with the methods of those in Python's library."""
+
+    needs_input = True  # it keeps none
+
+    def __init__(self, library):
+        self.stream = library.ZstdDecompressor(max_window_size=1 << 31).decompressobj()
+
+    def decompress(self, data, _):
+        return self.stream.decompress(data)
+
+    def __getattr__(self, name):
+        return getattr(self.stream, name)
+
+
+def _zstandard_stream():
+    """Begin to unpack a stream of zstandard, whatever its window."""
     for name in ("compression.zstd", "backports.zstd"):  # of Python 3.14, and before it
         with contextlib.suppress(ImportError):
-            return importlib.import_module(name).ZstdFile(file)
+            zstd = importlib.import_module(name)
+            window = zstd.DecompressionParameter.window_log_max
+            return zstd.ZstdDecompressor(options={window: window.bounds()[1]})
+    with contextlib.suppress(ImportError):
+        return _ZstandardStream(importlib.import_module("zstandard"))
     raise InputError(
         "unpacking zstandard needs Python 3.14 or a package: pip install backports.zstd"
     )
 
 
-_UNPACKERS = {"gzip": gzip.open, "xz": lzma.open, "bzip2": bz2.open, "zstandard": _open_zstandard}
+def _unpack(raw, new_stream):
+    """Unpack a file of one stream or several, perhaps with zeros between them; yields its bytes.
+
+    The readers of Python's library end in silence at zeros, and at a later stream that is damaged.
+    """
+    stream = new_stream()
+    while data := raw.read(PACKED_BYTES):
+        while data:
+            if stream.eof:
+                data = data.lstrip(b"\0")
+                if not data:
+                    break
+                stream = new_stream()
+            yield stream.decompress(data, BLOCK_BYTES)
+            while not (stream.eof or stream.needs_input):
+                yield stream.decompress(b"", BLOCK_BYTES)
+            data = stream.unused_data if stream.eof else b""
+    if not stream.eof:
+        raise EOFError("the file ends too early")
 
 
+class _Pieces(io.RawIOBase):
+    """An iterator of bytes as a file."""
+
+    def __init__(self, pieces):
+        self.pieces = filter(None, pieces)
+        self.rest = memoryview(b"")
+
+    def readable(self):
+        return True
+
+    def readinto(self, buffer):
+        """Fill a buffer with the next bytes; returns their number."""
+        self.rest = self.rest or memoryview(next(self.pieces, b""))
+        n = min(len(buffer), len(self.rest))
+        buffer[:n] = self.rest[:n]
+        self.rest = self.rest[n:]
+        return n
+
+
+_NEW_STREAMS = {
+    "xz": lzma.LZMADecompressor,
+    "bzip2": bz2.BZ2Decompressor,
+    "zstandard": _zstandard_stream,
+}
+
+
+def _unpacked(raw, file_type):
+    """Open a packed file of this type as a file of its content; other files stay as they are."""
+    if file_type == "gzip":
+        return gzip.open(raw)
+    if file_type in _NEW_STREAMS:
+        return io.BufferedReader(_Pieces(_unpack(raw, _NEW_STREAMS[file_type])))
+    return raw
+
+
+@contextlib.contextmanager
 def _open_raw(path):
     """Open a file, standard input or, with fsspec, a URL."""
     if path == STANDARD_STREAM:
-        return contextlib.nullcontext(sys.stdin.buffer)
+        yield sys.stdin.buffer
+        return
     if "://" not in str(path):
-        return open(path, "rb")
+        with open(path, "rb") as raw:
+            yield raw
+        return
     with naming_file(path, "cannot be read"):
-        raw = io.BufferedReader(import_optional("fsspec.core").open(path).open())
+        opened = import_optional("fsspec.core").open(path)  # it keeps an archive open
+        raw = io.BufferedReader(opened.open())
         raw.peek()  # some errors come at the first request
-        return raw
+    with raw:
+        yield raw
 
 
 @contextlib.contextmanager
@@ -5256,7 +5434,7 @@ def _opened(path):
     with _open_raw(path) as raw:
         file_type = _recognize(raw.peek(HEAD_BYTES))
         with naming_file(path, f"not a whole {file_type or 'text'} file"):
-            yield _UNPACKERS.get(file_type, lambda raw: raw)(raw), raw
+            yield _unpacked(raw, file_type), raw
 
 
 def _read_part(path, start, n_bytes):
@@ -5289,7 +5467,8 @@ class Block(NamedTuple):
     data: bytes | list | None = None  # a text, or several texts; None: a worker reads the file
     unit: str = ""  # "line" of JSON, "row", or "text", if the block has several texts
     row_group: int = 0  # of a Parquet file
-    reasons: list | None = None  # from `Source.texts`: why an item has no text; "" if it has one
+    # from `Source.texts`: why an item has no text; "" if it has one, None if it is a null
+    reasons: list | None = None
     number: int = 0  # of all blocks before it
 
     @property
@@ -5303,20 +5482,102 @@ class Block(NamedTuple):
         return self.data
 
 
+class _Null(Exception):
+    """An item that has no text, and need not have one."""
+
+
+def _item_text(item):
+    """Return a text of a row or in memory as UTF-8; raises _Null or InputError if it is none.
+
+    An item may be an InputError that tells why a row has no text.
+    """
+    if isinstance(item, InputError):
+        raise item
+    if item is None or (isinstance(item, float) and math.isnan(item)):  # as in pandas
+        raise _Null
+    return _text_bytes(item)
+
+
 def _line_text(text_field, line):
-    """Return the text of a line of JSON; None if the line is empty."""
+    """Return the text of a line of JSON; None if the line is empty. Raises as `_item_text` does."""
     if not line.strip():
         return None
     try:
-        return _text_bytes(json.loads(line.decode().removeprefix("\ufeff"))[text_field])
+        return _item_text(json.loads(line.decode().removeprefix("\ufeff"))[text_field])
     except (ValueError, TypeError, LookupError, RecursionError) as error:
         reason = f"not JSON with a text in the field {text_field!r} (`text_field` names another)"
         raise InputError(f"{reason}: {error}") from None
 
 
+def _read_object(line):
+    """Read a line that is a JSON object; returns an empty one for any other line."""
+    try:
+        value = json.loads(line.decode().removeprefix("\ufeff"))
+    except (ValueError, RecursionError):
+        return {}
+    return value if isinstance(value, dict) else {}
+
+
+def _begins_object(line):
+    """Whether a line of which only the beginning is known may be a JSON object."""
+    return re.match(rb'(?:\xef\xbb\xbf)?\s*\{\s*"', line) is not None
+
+
+def _has_field(head, text_field):
+    """Whether the first line of a file is a JSON object with this field."""
+    first, *others = head.split(b"\n", 1)
+    return text_field in _read_object(first) or (not others and _begins_object(first))
+
+
+def _has_objects(head, is_whole):
+    """Whether the beginning of a file has a line that is a JSON object, or may be one; or nothing.
+
+    It may be the whole file. A file that begins with a list is no file of lines.
+    """
+    if head.lstrip()[:1] == b"[":
+        return False
+    *lines, last = head.split(b"\n")
+    may_end = _begins_object(last) and not is_whole
+    return may_end or any(map(_read_object, [*lines, last])) or not head.strip()
+
+
 def _check_column(text_field, names):
     listed = ", ".join(names)
-    require(text_field in names, f"no column {text_field!r} (`text_field` names one of {listed})")
+    require(
+        text_field in names, f"no column {text_field!r} (`text_field` names one of {listed:.300})"
+    )
+    require(names.count(text_field) == 1, f"several columns have the name {text_field!r}: {listed}")
+
+
+def _table_column(lines, separator, text_field):
+    """Read the texts of a column of a table; a row that is not whole becomes an InputError."""
+    is_read = False
+
+    def counted_lines():
+        nonlocal is_read
+        yield from lines
+        is_read = True
+
+    rows = csv.reader(counted_lines(), delimiter=separator)
+    header = next(rows, [])
+    _check_column(text_field, header)
+    column = header.index(text_field)
+    while True:
+        where = f"line {rows.line_num + 1} of the file"
+        try:
+            row = next(rows, None)
+        except csv.Error as error:
+            yield InputError(f"{where}: {error}")
+            continue
+        if row is None:
+            return
+        if is_read:  # a row ends with a line, unless a quote is open
+            yield InputError(f"{where} opens a quote that is never closed")
+        elif len(row) == len(header):
+            yield row[column]
+        elif row:
+            expected = number_of(len(header), "column")
+            yield InputError(f"{where} has {number_of(len(row), 'column')}, the header {expected}")
 
 
 @contextlib.contextmanager
@@ -5333,7 +5594,6 @@ def _parquet(path):
 def _read_column(block, text_field):
     """Read the texts of a row group of a Parquet file."""
     with _parquet(block.path) as (file, _):
-        _check_column(text_field, file.schema_arrow.names)
         table = file.read_row_group(block.row_group, [text_field], use_threads=False)
         return table[text_field].to_pylist()
 
@@ -5357,13 +5617,15 @@ class Source:
                     always ends one
     special_tokens  tokens that end documents
     text_field      the field of a line of JSON, or the column of a Parquet file, that has the text;
-                    "text" by default. If it is set, a .csv or .tsv file is read by its columns, and
-                    all other files are lines of JSON, whatever their names are
+                    "text" by default. If it is set, a .csv or .tsv file is read by its columns; a
+                    .json file, standard input, and any file whose first line is a JSON object with
+                    this field are lines of JSON; other files stay text
     block_bytes     bytes of text in a block; BLOCK_BYTES by default. No result depends on it
     added_tokens    how special tokens are found, if not in the plain way
     normalizer      steps of a Normalizer, which change texts before they are cut
-    skip_bad_lines  skip lines that are not JSON, and lines, rows and texts without a text; warnings
-                    name the first five of a file, and count all
+    skip_bad_lines  skip lines that are not JSON, rows with too many or too few columns, and lines,
+                    rows and texts without a text; warnings name the first five of a file, and
+                    count all. A text that is null is left out anyway, and counted in a warning
 
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     path = Path(folder, "a.jsonl")
@@ -5387,6 +5649,7 @@ class Source:
         if not isinstance(self.pattern, Pattern):
             self.pattern = Pattern(self.pattern)
         self._states = {}  # of the files before they are read
+        self._kinds = {}  # of the files, see `_kind`
         self._has_doubt = False  # whether a note on doubtful text was given
 
     @functools.cached_property
@@ -5418,11 +5681,81 @@ class Source:
         return sum(path.stat().st_size for path in self.files)
 
     def is_json(self, path: Path | str | TextStream) -> bool:
-        """Whether each line of a file is JSON: with a text field, or by its name."""
+        """Whether each line of a file is JSON, by its name or its first line."""
+        return self._kind(path)[0] == "line"
+
+    def check(self) -> None:
+        """Examine all files, before any work.
+
+        Raises InputError for a file that cannot be text, and for a text field if no file has any.
+        """
+        units = [self._kind(path)[0] for path in self.files]
+        require(
+            not self.text_field or any(units),
+            f"`text_field` is {self.text_field!r}, and no file has fields: they are in .csv and "
+            ".tsv files, in Parquet, and in lines of JSON that are objects",
+        )
+
+    def part(self, files: Sequence[Path | str | TextStream]) -> Source:
+        """Return a Source of some of the files, which are not looked into again."""
+        part = copy.copy(self)
+        part.files = files
+        return part
+
+    def _share(self, other):
+        """Take what another Source has found out about the files."""
+        self._kinds = other._kinds
+        self._has_doubt = other._has_doubt
+
+    def _kind(self, path):
+        """Return the unit of the texts of a file, and whether the file is packed.
+
+        The unit is that of its Blocks, but "row group" for Parquet. A file that can be opened twice
+        is looked into, once.
+        """
+        if isinstance(path, TextStream):
+            return "text", False
+        if path not in self._kinds:
+            unit = self._unit_by_name(path)
+            is_packed = False
+            if not _is_pipe(path):
+                unit, is_packed = self._look_into(path, unit)
+            self._kinds[path] = unit or "", is_packed
+        return self._kinds[path]
+
+    def _unit_by_name(self, path):
+        """Return the unit of the texts of a file by its name; None if its first line decides."""
         suffix = _suffix(path)
-        if self.text_field:
-            return suffix not in (*_SEPARATORS, ".parquet")
-        return suffix in (".jsonl", ".ndjson")
+        is_pipe = _is_pipe(path)
+        if suffix in _LINE_SUFFIXES:
+            return "line"
+        if suffix == ".parquet" and not is_pipe:
+            return "row group"
+        if self.text_field and suffix in _SEPARATORS:
+            return "row"
+        if self.text_field and (suffix == ".json" or is_pipe):
+            return "line"
+        return None if self.text_field else ""
+
+    def _look_into(self, path, unit):
+        """Check the head of a file; returns the unit of its texts, and whether it is packed."""
+        with _opened(path) as (file, raw):
+            head = file.read(HEAD_BYTES)
+            is_packed = file is not raw
+            if not is_packed and _recognize(head) == "Parquet":
+                return "row group", is_packed
+            if unit is None:
+                unit = "line" * _has_field(head, self.text_field)
+            self._check_head(path, head, unit, is_packed)
+            require(unit != "row group", f"{path}: not a Parquet file, which begins with PAR1")
+            if unit == "line":
+                if not _has_objects(head, False):
+                    head += file.read(MAX_BAD_BYTES)
+                self._check_lines(path, head, is_whole=not file.read(1))
+        if unit == "row":
+            with contextlib.closing(self._table_texts(path)) as texts:
+                next(texts, None)  # checks the header
+        return unit, is_packed
 
     def suits_threads(self, engine: Engine) -> bool:
         """Return whether threads are better than processes.
@@ -5445,7 +5778,7 @@ class Source:
         if not block.unit:
             return [block.read()]
         text_field = self.text_field or "text"
-        text_of = _text_bytes
+        text_of = _item_text
         if block.unit == "line":
             text_of = functools.partial(_line_text, text_field)
             items = block.read().removesuffix(b"\n").split(b"\n")
@@ -5456,6 +5789,8 @@ class Source:
             reason = ""
             try:
                 texts.append(text_of(item))
+            except _Null:
+                reason = None
             except InputError as error:
                 reason = str(error)
             block.reasons.append(reason)
@@ -5464,41 +5799,41 @@ class Source:
     def blocks(self) -> Iterator[Block]:
         """Cut all files into blocks of about `block_bytes` that can be processed in any order."""
         # All files are examined first, so a bad file fails before hours of work.
-        blocks_of_files = [self._examine(path) for path in self.files]
+        blocks_of_files = [self._blocks_of(path) for path in self.files]
         for number, block in enumerate(itertools.chain.from_iterable(blocks_of_files)):
             yield block._replace(number=number, reasons=[])
 
-    def _examine(self, path):
-        """Check the head of a file, if it can be read twice; returns an iterator of its blocks."""
+    def _blocks_of(self, path):
+        """Examine a file, and return an iterator of its blocks."""
         if isinstance(path, TextStream):
             return self._text_blocks(path)
-        if isinstance(path, Path):
-            if _is_stream(path):
-                return self._stream_blocks(path)
+        if not _is_stream(path):
             self._states.setdefault(path, path.stat())
-        with _opened(path) as (file, raw):
-            head = file.read(HEAD_BYTES)
-        if file is raw and _recognize(head) == "Parquet":
-            return _row_groups(path)
-        self._check_head(path, head)
-        if self.text_field and _suffix(path) in _SEPARATORS:
-            return self._table_blocks(path)
-        if file is raw and isinstance(path, Path):
-            return self._file_blocks(path)
-        return self._stream_blocks(path)
+        unit, is_packed = self._kind(path)
+        if unit == "row group":
+            return _row_groups(path, self.text_field or "text")
+        if unit == "row":
+            return self._item_blocks(path, "row", self._table_texts(path))
+        if is_packed or _is_stream(path):
+            return self._stream_blocks(path)
+        return self._file_blocks(path)
 
-    def _check_head(self, path, head):
+    def _check_head(self, path, head, unit, is_packed=False):
         """Raise InputError for a file that is not text; warn of the first that may not be text."""
+        require(_recognize(head, _POINTER) is None, f"{path}: {_POINTER_REMEDY}")
         file_type = _recognize(head)
-        require(
-            file_type is None,
-            f"{path}: {file_type} is not text: unpack it, or convert it to text, first",
-        )
-        if self._has_doubt or self.text_field or self.is_json(path):
+        remedy = "unpack it, or convert it to text, first"
+        if _recognize(head, _HTML) and (unit or (_has_packed_name(path) and not is_packed)):
+            file_type = "an HTML page"
+            remedy = "was the download refused?"
+        require(file_type is None, f"{path}: {file_type} is not text: {remedy}")
+        if self._has_doubt or unit:
             return
         doubt = _recognize(head, _DOUBTS)
         if _suffix(path) in _SEPARATORS:
             doubt = _AS_TABLE
+        if _suffix(path) in (".html", ".htm"):
+            doubt = None
         if len(re.findall("[\0\ufffd]", head.decode("utf-8", "replace"))) > len(head) / 100:
             doubt = (
                 "its beginning is not UTF-8, or has NUL bytes, as UTF-16 has; its bytes are read "
@@ -5507,6 +5842,14 @@ class Source:
         if doubt:
             self._has_doubt = True
             note(f"{path}: {doubt}")
+
+    def _check_lines(self, path, head, is_whole):
+        """Raise InputError if none of the first lines of a file is a JSON object."""
+        require(
+            _has_objects(head, is_whole),
+            f"{path}: no line at its beginning is a JSON object: an array has to become such lines,"
+            " and text needs another name, as .txt",
+        )
 
     def _check_unchanged(self):
         """Raise InputError if a file changed while it was read."""
@@ -5532,6 +5875,7 @@ class Source:
         work = functools.partial(_run_task, work, dataclasses.replace(self, files=None))
         tasks = _batched_by_size(self.blocks(), size_of, task_bytes or self.block_bytes)
         self.n_bad_lines = Counter()
+        nulls = Counter()
         number = 0  # of items of the same file
         with contextlib.closing(engine.map(work, tasks, self.suits_threads(engine))) as results:
             for result, blocks in results:
@@ -5539,12 +5883,16 @@ class Source:
                     number *= block.start > 0
                     for reason in block.reasons:
                         number += 1
+                        nulls[block.path] += reason is None
                         if reason:
                             self._note_bad(block.path, f"{block.unit} {number}: {reason}")
                 yield result
         for path, n in self.n_bad_lines.items():
             if n > MAX_NAMED_LINES:
                 note(f"skipped in all: {n:,} lines of {path}")
+        named = [f"{n:,} of {path}" for path, n in nulls.items() if n]
+        if named:
+            note(f"left out, since they are null: {', '.join(named)}"[:300])
         self._check_unchanged()
 
     def _note_bad(self, path, problem):
@@ -5567,7 +5915,7 @@ class Source:
         """Gather items, which should be texts, into blocks."""
 
         def size_of(item):
-            return isinstance(item, Text) and len(item)
+            return 1 + (len(item) if isinstance(item, Text) else 0)
 
         start = 0
         for batch in _batched_by_size(items, size_of, self.block_bytes):
@@ -5575,14 +5923,12 @@ class Source:
             yield Block(path, start, stop, data=batch, unit=unit)
             start = stop
 
-    def _table_blocks(self, path):
-        """Read a column of a file with commas or tabs, and gather its texts into blocks."""
+    def _table_texts(self, path):
+        """Read the texts of a column of a file with commas or tabs."""
         csv.field_size_limit(MAX_PART_BYTES)
         with naming_file(path, "not a whole table"), _opened(path) as (file, _):
             lines = io.TextIOWrapper(file, "utf-8-sig", "surrogateescape", newline="")
-            rows = csv.DictReader(lines, delimiter=_SEPARATORS[_suffix(path)])
-            _check_column(self.text_field, rows.fieldnames or [])
-            yield from self._item_blocks(path, "row", (row[self.text_field] for row in rows))
+            yield from _table_column(lines, _SEPARATORS[_suffix(path)], self.text_field)
 
     def _file_blocks(self, path):
         """Cut a file into blocks, which workers read themselves."""
@@ -5607,8 +5953,12 @@ class Source:
             nonlocal stop
             with _opened(path) as (file, raw):
                 while chunk := file.read(self.block_bytes):
-                    if not stop:
-                        self._check_head(path, chunk[:HEAD_BYTES])
+                    if not stop and _is_pipe(path):  # other files were looked into
+                        is_packed = file is not raw
+                        self._check_head(path, chunk[:HEAD_BYTES], "line" * is_json, is_packed)
+                        if is_json:
+                            is_whole = len(chunk) < self.block_bytes
+                            self._check_lines(path, chunk, is_whole)
                     stop = raw.tell() if raw.seekable() else stop + len(chunk)
                     yield chunk
 
@@ -5622,9 +5972,10 @@ def _run_task(work, source, blocks):
     return work(source, blocks), [block._replace(data=None) for block in blocks]
 
 
-def _row_groups(path):
+def _row_groups(path, text_field):
     """Make a block of each row group of a Parquet file, with an equal share of its bytes."""
     with _parquet(path) as (file, size):
+        _check_column(text_field, file.schema_arrow.names)
         n = file.num_row_groups
     return [
         Block(path, size * k // n, size * (k + 1) // n, unit="row", row_group=k) for k in range(n)
@@ -5662,6 +6013,7 @@ def _batched_by_size(items, size_of, limit):
 Merge = tuple[bytes, bytes]  # the two tokens that became one
 Counts = Mapping[Text, int] | Iterable[tuple[Text, int]]  # words and their counts
 TASK_BYTES = 1 << 24  # text that a worker counts at once, unless a block is longer
+DECODED_WORDS = 1 << 20  # words whose characters are counted at once
 MAX_WORDS = 40_000_000  # to count this many words and learn from them takes 8 GB
 
 
@@ -5738,12 +6090,17 @@ class Words(NamedTuple):
         >>> Words.from_counts({b"a": 5, b"b": 1}).weighted(0.3).to_counts()
         {b'a': 2}
         """
+        _, counts = self._multiplied(weight)
+        return _select_words(self._replace(counts=counts), np.flatnonzero(counts))
+
+    def _multiplied(self, weight):
+        """Multiply all counts by a weight; returns the products, and these as whole numbers."""
         greatest = float(self.counts.max(initial=0)) * weight
         require(0 <= greatest < 2**63, f"the weight {weight!r} is below 0 or too large")
         products = self.counts * weight
         counts = products.astype(i64)
         counts += products - counts > self.hashes / 2.0**64
-        return _select_words(self._replace(counts=counts), np.flatnonzero(counts))
+        return products, counts
 
     def substrings(self, longest: Positive = 16, min_count: Positive = 2) -> Substrings:
         """List the distinct substrings of the words, with their counts; shorter ones come first.
@@ -5812,6 +6169,7 @@ class Words(NamedTuple):
     def as_characters(
         self,
         metaspace: Metaspace | None = None,
+        others: Mapping[str, float] = MappingProxyType({}),
         *,
         coverage: Share = 1.0,
         required_chars: str | Iterable[str] = (),
@@ -5819,7 +6177,9 @@ class Words(NamedTuple):
         """Decode words over the single bytes as words over characters, in the order of code points.
 
         metaspace       replaces the spaces first, and may put its character before each word that
-                        lacks it
+                        lacks it; this character is kept, too
+        others          characters of the text that these words lack, and how often; see
+                        `CorpusCounts.other_characters`
         coverage        the most frequent characters are kept until they make up this share of all
                         occurrences; on a tie the smaller code point comes first. ASCII and white
                         space are always kept
@@ -5837,21 +6197,24 @@ class Words(NamedTuple):
             self.alphabet == BYTES,
             "these words are not over the 256 bytes: they have characters already",
         )
-        required = np.array([*map(ord, required_chars)], i64)
+        marks = {" ": metaspace.replacement} if metaspace else {}
+        required = np.array([*map(ord, [*required_chars, *marks.values()])], i64)
         code_points, offsets = _decode_words(self, metaspace)
         counts = np.repeat(self.counts, np.diff(offsets))
         totals = np.bincount(code_points, counts, N_CODE_POINTS)
         totals[0xD800:0xE000] = 0  # invalid bytes
+        for char, n in others.items():
+            totals[ord(marks.get(char, char))] += n
         by_frequency = _best_first(totals, 0)
         # a character is left out if those before it suffice
         before = np.cumsum(totals[by_frequency]) - totals[by_frequency]
         is_kept = (before < coverage * totals.sum()) | (coverage == 1)
         is_kept |= _code_points_matching(r"[\x00-\x7f\s]")[by_frequency]
         letters = np.union1d(by_frequency[is_kept], required)
-        others = by_frequency[~np.isin(by_frequency, letters)]
-        if len(others):
-            share = 100 * totals[others].sum() / totals.sum()
-            shown = readable("".join(map(chr, others)).encode())
+        rare = by_frequency[~np.isin(by_frequency, letters)]
+        if len(rare):
+            share = 100 * totals[rare].sum() / totals.sum()
+            shown = readable("".join(map(chr, rare)).encode())
             note(f"coverage: {share:.2g} % of the characters are no tokens: {shown[:60]}")
         symbol_of = np.full(N_CODE_POINTS, -1, np.int32)
         symbol_of[letters] = np.arange(len(letters))
@@ -5889,6 +6252,18 @@ def _decode_words(words, metaspace):
     return code_points[~is_end], _offsets(sizes)
 
 
+def _count_characters(words, counts):
+    """Add up counts of words, float64[W], for each of their characters: {character: sum}."""
+    totals = np.zeros(N_CODE_POINTS)
+    for start in range(0, len(counts), DECODED_WORDS):
+        part = np.arange(start, min(start + DECODED_WORDS, len(counts)))
+        code_points, offsets = _decode_words(_select_words(words, part), None)
+        totals += np.bincount(code_points, np.repeat(counts[part], np.diff(offsets)), N_CODE_POINTS)
+    totals[0xD800:0xE000] = 0  # invalid bytes
+    found = np.flatnonzero(totals)
+    return dict(zip(map(chr, found.tolist()), totals[found].tolist(), strict=True))
+
+
 def _split_at_unknown(symbols, offsets, counts, alphabet):
     """Split words at unknown symbols, -1; each part has the count of its word, and is a word."""
     is_known = symbols >= 0
@@ -5905,9 +6280,13 @@ def tabulate_counts(counted, title="Pretokens"):
     """Tabulate the size of a corpus and its counts."""
     n_bytes = number_of(counted.n_read, "byte")
     n_documents = number_of(counted.n_documents, "document")
+    n_unique = len(counted.words.counts)
     rows = [
         ("read", f"{n_bytes} in {n_documents}"),
-        ("pretokens", f"{counted.n_pretokens:,}, {len(counted.words.counts):,} of them unique"),
+        (
+            counted._says_weighted("pretokens"),
+            f"{counted.n_pretokens:,}, {n_unique:,} of them unique",
+        ),
     ]
     if counted.n_dropped:
         error = f"{counted.n_dropped:,} pretokens; counts are up to {counted.max_error:,} too small"
@@ -5933,6 +6312,10 @@ class CorpusCounts(NamedTuple):
     n_dropped_bytes: int = 0  # the bytes of these occurrences
     max_error: int = 0  # the most by which the count of a word can be too small
     n_bad_lines: int = 0  # that were skipped
+    n_weighted_bytes: int = 0  # of text, times the weights of the words; 0 without weights
+    # The characters of dropped words, with the sums of their counts; and what rounding added to the
+    # sums of weighted words, or took from them. So an alphabet is that of the whole text.
+    other_characters: Mapping[str, float] = MappingProxyType({})
 
     __repr__ = brief_repr
 
@@ -5949,14 +6332,29 @@ class CorpusCounts(NamedTuple):
     def n_pretokens(self):
         return int(self.words.counts.sum())
 
+    @property
+    def n_text_bytes(self):
+        """The number of bytes of text for which the words stand, with their weights."""
+        return (self.n_weighted_bytes or self.n_bytes) - self.n_dropped_bytes
+
+    def _says_weighted(self, name):
+        """Return the name of a figure, and whether it is weighted."""
+        return f"{name}, weighted" if self.n_weighted_bytes else name
+
     def weighted(self, weight: float) -> CorpusCounts:
-        """Multiply the counts of words, and the bytes, by a weight, as `Words.weighted` does."""
-        words = self.words.weighted(weight)
+        """Multiply the counts of words by a weight, as `Words.weighted` does."""
+        whole = _in_order(self.words)  # the order decides how sums are rounded
+        products, counts = whole._multiplied(weight)
+        others = Counter({char: n * weight for char, n in self.other_characters.items()})
+        if not np.array_equal(products, counts):
+            others.update(_count_characters(whole, products - counts))
+        words = whole.weighted(weight)
         n_others = self.n_bytes - self.words.n_tokens  # that are in no word
         return self._replace(
             words=words,
-            n_bytes=words.n_tokens + round(n_others * weight),
+            n_weighted_bytes=words.n_tokens + round(n_others * weight),
             n_dropped_bytes=round(self.n_dropped_bytes * weight),
+            other_characters=others,
         )
 
     @property
@@ -5965,11 +6363,13 @@ class CorpusCounts(NamedTuple):
         return self._asdict() | {
             "words": self.words.digest,
             "special_tokens": dict(sorted(self.special_tokens.items())),
+            "other_characters": dict(sorted(self.other_characters.items())),
         }
 
 
 # fields that are added up
-_NUMBERS = ("n_documents", "n_bytes", "n_bad_lines", "n_dropped", "n_dropped_bytes", "max_error")
+_NUMBERS = ("n_documents", "n_bytes", "n_bad_lines", "n_dropped", "n_dropped_bytes", "max_error",
+            "n_weighted_bytes")  # fmt: skip
 
 # The table of words uses linear probing, and is at most half full; the cache of encoding is a
 # similar table, up to three quarters full. An entry is four numbers of 64 bits, and a slot is its
@@ -6337,7 +6737,8 @@ def _count_task(source, blocks):
         counter.add_texts(source.texts(block), source.pretokenizer, block.opening)
         counter.n_documents -= block.next_opening == CONTINUES
     special = {source.special_tokens[number]: n for number, n in counter.special_ids.items()}
-    counted = CorpusCounts(counter.words(u8), counter.n_documents, counter.n_bytes, special)
+    fields = {"special_tokens": special, "other_characters": {}}
+    counted = CorpusCounts(counter.words(u8), counter.n_documents, counter.n_bytes, **fields)
     return counted, sum(block.n_bytes for block in blocks)
 
 
@@ -6370,6 +6771,7 @@ def count(
         source = Source(source, pattern)
     counter = WordCounter()
     special_tokens = Counter()
+    others = Counter()
     totals = Counter()
     # few large tasks, since one process adds up their counts; but several for each worker
     task_bytes = max(min((source.total_bytes or 0) // 16, TASK_BYTES), source.block_bytes)
@@ -6380,15 +6782,20 @@ def count(
         for part, n_bytes in itertools.chain(zip(before, itertools.repeat(0)), parts):
             counter.add_words(part.words)
             special_tokens.update(part.special_tokens)
+            others.update(part.other_characters)
             totals.update({name: getattr(part, name) for name in _NUMBERS})
             if max_words and _count_unique(counter.table) > max_words:
-                frequent, dropped = _drop_rarest(counter.words(u8), max_words)
+                words = counter.words(u8)
+                frequent, dropped = _drop_rarest(words, max_words)
                 totals.update(dropped)
+                rare = _select_words(words, np.flatnonzero(words.counts <= dropped["max_error"]))
+                others.update(_count_characters(rare, rare.counts))
                 counter = WordCounter()
                 counter.add_words(frequent)
             bar.update(n_bytes)
     totals["n_bad_lines"] += source.n_bad_lines.total()
-    return CorpusCounts(counter.words(), special_tokens=special_tokens, **totals)
+    fields = {"special_tokens": special_tokens, "other_characters": others}
+    return CorpusCounts(counter.words(), **fields, **totals)
 
 
 def compile_counting(source):
@@ -7328,10 +7735,16 @@ def _check_words(words, n_symbols):
     require(n < MAX_CELLS, "there are too many distinct words: `max_words` drops rare ones")
     fits = 0 <= words.symbols.min() <= words.symbols.max() < a
     require(fits, f"the symbols of words must be 0 to {a - 1}, their alphabet")
+    _check_room(a, n_symbols)
+
+
+def _check_room(n_letters, n_symbols):
+    """Raise InputError if an alphabet of this many symbols has no room."""
     require(
-        n_symbols >= a,
-        f"the alphabet has {a:,} symbols, but the vocabulary has room for {max(n_symbols, 0):,}: "
-        f"`vocab_size` must be larger by {a - n_symbols:,} or, for characters, `coverage` lower",
+        n_symbols >= n_letters,
+        f"the alphabet has {n_letters:,} symbols, but the vocabulary has room for "
+        f"{max(n_symbols, 0):,}: `vocab_size` must be larger by {n_letters - n_symbols:,} or, for "
+        "characters, `coverage` lower",
     )
 
 
@@ -9834,7 +10247,9 @@ class _UnigramLearner:
             numbers = _find_substrings(scores, self.words, self.lattice)
             occurs = numbers >= 0
             self.fixed[numbers[occurs]] = _exps(np.array([*scores.values()]))[occurs]
-        self.n_fixed = (self.fixed >= 0).sum()
+        self.n_fixed = int(np.count_nonzero(self.fixed >= 0))
+        # the tokens that are always kept: the fixed ones and the alphabet
+        self.n_needed = self.n_fixed + int(np.count_nonzero(np.isnan(self.fixed[:a])))
         self.probabilities = np.maximum(weights, 0.0)
         self.keep(weights, a + self.n_fixed + seed_size)
         self.probabilities /= self.probabilities.sum()
@@ -9938,6 +10353,7 @@ def learn_unigram(
     engine = Engine(workers, progress)
     scores = old_scores or {}
     learner = _UnigramLearner(words, SEED_SIZE, longest_token, engine, scores)
+    _check_room(learner.n_needed - learner.n_fixed, n_symbols - len(scores))
     n_symbols -= len(scores) - learner.n_fixed  # old tokens that do not occur are left out
     goal = learner.n_fixed + (n_symbols - learner.n_fixed) * 11 // 10
     n = max(learner.n_tokens, goal)
@@ -11977,6 +12393,7 @@ def load_model(path, **options):
         return _model_of(file, **options)
     data = _read_limited(file)
     form = next((form for form in FORMATS.values() if regex.match(form.sign, data)), None)
+    require(_recognize(data, _POINTER) is None, f"{file}: {_POINTER_REMEDY}")
     require(form, f"{file}: {_NO_MODEL}")
     for name in options.keys() - form.options:
         raise InputError(f"{file}: a file like {form.file} has its own: omit `{name}`")
@@ -12013,7 +12430,8 @@ def _find_on_hub(name):
     folder here is a mistyped path.
     """
     missing = f"{name}: no such file or folder"
-    is_path = os.path.exists(os.path.dirname(name))
+    suffixes = {Path(form.file).suffix for form in FORMATS.values()}
+    is_path = os.path.exists(os.path.dirname(name)) or Path(name).suffix in suffixes
     require(re.fullmatch(r"\w[\w.-]*/[\w.-]+", name) and not is_path, missing)
     try:
         hub = importlib.import_module("huggingface_hub")
@@ -13949,6 +14367,7 @@ def encode_files(
     id_type = np.min_scalar_type(max(tokenizer.vocab_size - 1, 256))  # uint16 or uint32
     engine = Engine(workers, progress)
     source = tokenizer.source(inputs, allowed_special, text_field, skip_bad_lines)
+    source.check()
     outputs = [path, _sidecar(path)]
     index_writer = contextlib.nullcontext(do_nothing)
     if document_index is not None:
@@ -14107,7 +14526,7 @@ RECORD_FILE = "training.json"
 @public(former={"executor": "workers"})
 def train(
     inputs: Files = STANDARD_LIBRARY,
-    vocab_size: int = 8192,
+    vocab_size: int | str = 8192,
     special_tokens: Sequence[str] = (),
     *,
     texts: Iterable[Text | Sequence[Text]] | None = None,
@@ -14133,7 +14552,8 @@ def train(
                        by gzip, xz, bzip2 or zstandard.
                        Default: the source of Python's standard library. Or words files (.npz) of
                        `count`, which contain the pattern, the normalizer and the special tokens
-    vocab_size         number of tokens in all
+    vocab_size         number of tokens in all; or, with from_, the text "+2000" for 2,000 more
+                       than the model has
     special_tokens     strings that end documents and are not learnt from
     texts              texts to learn from instead of inputs, or lists of them; they are read once,
                        in bounded memory
@@ -14213,9 +14633,12 @@ def train(
     if start.model.alphabet == "characters":
         letters |= _pop_options_of(options, Words.as_characters)
     _check_learner_options(start, options, from_ is not None or like is not None)
-    start.check(vocab_size)
+    vocab_size = start._full_size(vocab_size)
     source = start.source(None if words_files else files, text_field, skip_bad_lines)
+    source.check()
     _check_settings(files, words_files, settings, source)
+    if counts is not None:
+        _note_unlike_text(words_files[0].words, source.pattern)
     if out is not None:
         check_writable(as_path(out))
     workers = engine.n_workers
@@ -14227,13 +14650,13 @@ def train(
             source, inputs, words_files, balance, weights, engine, max_words
         )
         spent.n_bytes = counted.n_bytes if source.files else 0
-    words = counted.words
-    require(len(words.counts), f"no text to learn from in {_name_some(files)}")
+    require(len(counted.words.counts), f"no text to learn from in {_name_some(files)}")
     if out and Path(out, "tokenizer.json").exists():
         note(f"{out}: the model in this folder will be replaced when the new one is complete")
     with stage("learn"):
         more = {"workers": workers, "progress": progress}
-        learned = start.learn(words, vocab_size, letters, options, **more)
+        others = {"others": counted.other_characters}
+        learned = start.learn(counted.words, vocab_size, letters | others, options, **more)
     with stage("vocabulary"):
         tokenizer = Tokenizer.from_model(start.build(learned), is_checked=True)
     if len(tokenizer) < vocab_size:
@@ -14397,6 +14820,19 @@ class Start(NamedTuple):
             skip_bad_lines=skip_bad_lines,
         )
 
+    def _full_size(self, vocab_size):
+        """Return the number of tokens in all."""
+        if isinstance(vocab_size, str):
+            n_more = re.fullmatch(r"\+(\d+)", vocab_size)
+            require(
+                n_more and self.keeps_tokens,
+                f"`vocab_size` is {vocab_size!r}: a number of tokens, or with `from_` as many more "
+                'as in "+2000"',
+            )
+            vocab_size = len(self.model.vocab) + int(n_more[1])
+        self.check(vocab_size)
+        return vocab_size
+
     def check(self, vocab_size):
         """Raise InputError for a size that is too small or too large."""
         n_least = len(self.model.vocab) + 1
@@ -14439,7 +14875,9 @@ class Start(NamedTuple):
                 old["tie_break"] = "symbols"
         elif model.alphabet == "characters":
             words = words.as_characters(self.metaspace, **letters)
-            more |= letters
+            unseen = np.bincount(words.symbols, minlength=len(words.alphabet)) == 0
+            more["required_chars"] = [words.alphabet[k].decode() for k in np.flatnonzero(unseen)]
+            more["required_chars"] += letters.get("required_chars", "")
         return self.learn_symbols(words, n_symbols, options | old, **more)
 
     def build(self, learned):
@@ -14669,8 +15107,8 @@ def _with_ids(part, ids):
     return json.loads(json.dumps(part), object_hook=renew)
 
 
-def _words_to_go_on(model, words, coverage=1.0, required_chars=""):
-    """Prepare words over bytes for learning that goes on from a model.
+def _words_to_go_on(model, words, others=MappingProxyType({}), coverage=1.0, required_chars=""):
+    """Prepare words over bytes, and other characters, for learning that goes on from a model.
 
     Returns the words, the number of tokens of the model that the learner counts, and options for
     the learner. Characters that the model lacks become symbols.
@@ -14680,7 +15118,7 @@ def _words_to_go_on(model, words, coverage=1.0, required_chars=""):
     letters = []
     if model.alphabet == "characters":
         required = [*map(chr, model.letters), *required_chars]
-        characters = words.as_characters(coverage=coverage, required_chars=required)
+        characters = words.as_characters(None, others, coverage=coverage, required_chars=required)
         letters = [letter for letter in characters.alphabet if letter not in id_of]
     if model.kind == "unigram":
         scores = {token: float(model.scores[token_id]) for token, token_id in id_of.items()}
@@ -14772,7 +15210,7 @@ def _sizes(tokenizer, counted, learned, metaspace):
     """
     model = tokenizer.model
     words = counted.words
-    n_text = counted.n_bytes - counted.n_dropped_bytes
+    n_text = counted.n_text_bytes
     if model.kind == "bpe" and model.alphabet == "bytes":
         n_tokens = int(learned.n_tokens[-1])
         n_kept = min(n_text, words.n_tokens)
@@ -14890,11 +15328,12 @@ class Training:
         if learned.counts is not None:  # a Unigram has no merges
             last = number_of(int(learned.counts[-1:].sum()), "time")
             rows.append(("merges", f"{len(learned.counts):,}; the last pair occurred {last}"))
-        rows.append(("bytes/token", self.n_bytes / self.n_tokens))
+        says_weighted = self.counted._says_weighted
+        rows.append((says_weighted("bytes/token"), self.n_bytes / self.n_tokens))
         lost = number_of(self.lost, "byte")
         if model.normalizer:  # BERT's puts spaces around 中, which may hide as many lost bytes
             lost += ", less those that the normalizer adds"
-        rows.append(("lost", lost))
+        rows.append((says_weighted("lost"), lost))
         rows.append(("tokens", f"{len(model.vocab):,}, {len(special_tokens)} of them special"))
         unseen = special_tokens.keys() - self.counted.special_tokens - {model.unk_token}
         if unseen:
@@ -14976,6 +15415,7 @@ def count_files(
         normalizer=_named_normalizer(normalizer),
         skip_bad_lines=skip_bad_lines,
     )
+    source.check()
     with stage("compile"):
         _warn_of_source(source)
         compile_counting(source)
@@ -15035,7 +15475,7 @@ def _count_inputs(source, inputs, words_files, balance, weights, engine, max_wor
     if balance is None and not len(weights):
         return count(source, engine, words_files, max_words), {}
     names = [*map(str, inputs)]
-    texts = (dataclasses.replace(source, files=path) for path in inputs)
+    texts = [] if words_files else [source.part(expand_inputs(path)[0]) for path in inputs]
     parts = words_files or [count(text, engine, (), max_words) for text in texts]
     sizes = np.array([part.words.n_tokens for part in parts])
     require(sizes.all(), f"no text to learn from in {names[sizes.argmin()]}")
@@ -15047,6 +15487,26 @@ def _count_inputs(source, inputs, words_files, balance, weights, engine, max_wor
     nothing = dataclasses.replace(source, files=None)
     counted = count(nothing, engine, parts, max_words)
     return counted, dict(zip(names, shares.tolist(), strict=True))
+
+
+def _note_unlike_text(words, pattern):
+    """Warn of counted words that a Pattern would not cut out of a text."""
+    counter = WordCounter()
+    counter.add_texts([b"one two", *words.texts], Pretokenizer(pattern))
+    found = counter.words().to_counts()
+    cut = sorted(word for word in words.texts if word not in found)
+    begin = sum(word[:1].isspace() or word.startswith(MARK.encode()) for word in words.texts)
+    if not begin and b" two" in found:
+        note(
+            "no counted word begins with a space, as most words of a text do with this pattern: "
+            "count ' low' where a space is before low, or name another pattern"
+        )
+    if cut:
+        n = f"{len(cut):,} of {number_of(len(words.counts), 'counted word')}"
+        note(
+            f"{n}, such as {readable(cut[0])[:40]}, are cut by the pattern in a text: the figures "
+            "of this training are those of whole words"
+        )
 
 
 def _open_settings(settings):
@@ -15296,17 +15756,28 @@ def encode_corpus(
     (6, [0, 1, 3], 9)
     """
     source = tokenizer.source(inputs, "all", text_field)
+    source.check()
     with stage("scan") as spent:
-        counted = count(source, engine)
+        counted, n_words = _count_corpus(source, engine, has_words)
         spent.n_bytes = counted.n_bytes
-        n_words = None
-        if has_words and source.total_bytes is not None:
-            by_spaces = dataclasses.replace(source, pattern="whitespace-split", normalizer=())
-            n_words = count(by_spaces, engine).n_pretokens
-    require(counted.n_pretokens, f"no text to look at in {_name_some(source.files)}")
+    return _encode_counted(tokenizer, counted, source.files)._replace(n_words=n_words)
+
+
+def _count_corpus(source, engine, has_words=True):
+    """Count the pretokens of a corpus; also its words, unless it can be read only once."""
+    counted = count(source, engine)
+    if not has_words or source.total_bytes is None:
+        return counted, None
+    by_spaces = dataclasses.replace(source, pattern="whitespace-split", normalizer=())
+    by_spaces._share(source)
+    return counted, count(by_spaces, engine).n_pretokens
+
+
+def _encode_counted(tokenizer, counted, files):
+    """Encode the words of CorpusCounts of files; raises InputError if there are none."""
+    require(counted.n_pretokens, f"no text to look at in {_name_some(files)}")
     with stage("encode"):
-        encoded = encode_words(tokenizer._by_word, counted.words, counted.n_bytes)
-    return encoded._replace(n_words=n_words)
+        return encode_words(tokenizer._by_word, counted.words, counted.n_bytes)
 
 
 RENYI_ORDER = 2.5  # Zouhar et al. found the best agreement with BLEU for this order
@@ -15328,8 +15799,9 @@ def measure(
 ) -> dict[str, float]:
     """Compute the usual measures of a model on a corpus; V is the number of ids of text.
 
-    Fertility is missing for a corpus that can be read only once. With p the relative frequencies of
-    the ids, the greatest first:
+    V counts all ids but those of special tokens; an unknown token is one that text becomes.
+    Fertility is missing for a corpus that can be read only once, and means little for a text with
+    few spaces, such as Chinese. With p the relative frequencies of the ids, the greatest first:
 
     bytes per token          of text that is in tokens: Gallé, "Investigating the Effectiveness of
                              Byte Pair Encoding" (2019), if no text is lost
@@ -15862,19 +16334,13 @@ def inspect_model(
     if inputs is None:
         return report
     inputs = [inputs] if isinstance(inputs, PathName) else [*inputs]
-    options = {"text_field": text_field, "engine": Engine(workers, progress)}
-    encoded = encode_corpus(tokenizer, inputs, **options)
+    encoded, rates = _encode_parts(tokenizer, inputs, text_field, Engine(workers, progress))
     note_lost(report.title, encoded.n_bytes, encoded.n_kept)
     report.measures = measure(model, encoded)
     report.frequencies = encoded.frequencies(tokenizer.vocab_size)
-    if len(inputs) > 1 and encoded.n_words is not None:  # they can be read again
-        rates = []
-        for path in inputs:
-            with contextlib.suppress(InputError):  # it has no text
-                part = encode_corpus(tokenizer, path, has_words=False, **options)
-                rates.append(part.n_kept / part.n_tokens)
+    if len(inputs) > 1:
         report.measures["fewest bytes per token"] = min(rates)
-    report.tables.append(Table("Measures", ("measure", "value"), [*report.measures.items()]))
+    report.tables.append(_tabulate_measures(report.measures, encoded))
     if history and model.merges:
         report.glitches = find_glitches(model, history[0], report.frequencies)
         rows = []
@@ -15883,6 +16349,42 @@ def inspect_model(
         title = f"Made often, hardly used: {len(report.glitches):,}"
         report.tables.append(Table(title, ("id", "token", "when made", "in the text"), rows))
     return report
+
+
+def _encode_parts(tokenizer, inputs, text_field, engine):
+    """Encode the words of several inputs, each of which is read as a corpus.
+
+    Returns EncodedWords of all, and the bytes per token of each input that has text.
+    """
+    source = tokenizer.source(inputs, "all", text_field)
+    source.check()
+    with stage("scan") as spent:
+        texts = [source.part(expand_inputs(path)[0]) for path in inputs]
+        counted = [_count_corpus(text, engine) for text in texts]
+        parts, numbers_of_words = zip(*counted, strict=True)
+        in_all = count(source.part([]), engine, parts)
+        spent.n_bytes = in_all.n_bytes
+    encoded = _encode_counted(tokenizer, in_all, source.files)
+    rates = []
+    for part in parts if len(parts) > 1 else ():
+        if part.n_pretokens:
+            of_part = _encode_counted(tokenizer, part, source.files)
+            rates.append(of_part.n_kept / of_part.n_tokens)
+    n_words = None if None in numbers_of_words else sum(numbers_of_words)
+    return encoded._replace(n_words=n_words), rates
+
+
+MANY_CHARS = 15  # per word between white space: few words of any language are as long
+
+
+def _tabulate_measures(measures, encoded):
+    """Tabulate measures, with a mark where words between white space are none, as in Chinese."""
+    rows = dict(measures)
+    n_chars = [len(word.decode(errors="ignore")) for word in encoded.words]
+    if encoded.n_words and int(encoded.counts @ n_chars) > MANY_CHARS * encoded.n_words:
+        names = {"fertility": "fertility (few spaces)"}
+        rows = {names.get(name, name): value for name, value in measures.items()}
+    return Table("Measures", ("measure", "value"), [*rows.items()])
 
 
 # curve
@@ -16012,7 +16514,7 @@ def curve(
 
 # compare
 
-COMPARED_WORDS = 10_000  # the most frequent ones
+LISTED_WORDS = 10_000  # the most frequent ones of those that are split differently
 
 
 @public(
@@ -16054,7 +16556,8 @@ def compare(
     bytes_per_token  float64[models, corpora], of the text that is in tokens
     lost             float64[models, corpora], the % of the bytes that are in no token
     same             the share of words, weighted by counts, that all models split alike
-    differences      words split differently: a list of (word, count, [its pieces by each model])
+    differences      words split differently, the 10,000 most frequent ones: a list of (word, count,
+                     [its tokens by each model])
     bits_per_byte    float64[models], of the held-out text; None without one
     costs            int64[models, languages], the tokens of the parallel sentences, joined by
                      spaces
@@ -16078,39 +16581,40 @@ def compare(
     ...     _ = Path(folder, "a.txt").write_text("low lower low")
     ...     report = compare({"small": small, "large": large}, {"text": folder})
     >>> report.bytes_per_token[:, 0].round(2).tolist(), report.differences
-    ([1.86, 2.6], [(b' lower', 1, [[b'low', b'e', b'r'], [b'lower']])])
+    ([1.86, 2.6], [(b' lower', 1, [[b' ', b'low', b'e', b'r'], [b' ', b'lower']])])
     """
     tokenizers = {name: open_model(model) for name, model in _by_name(models).items()}
     corpora = {"standard library": standard_library()}
     if corpus is not None:
-        corpora = _by_name(corpus)
-    engine = Engine(workers, progress)
-    sizes = np.zeros((3, len(tokenizers), len(corpora)), i64)
-    n_tokens, n_bytes, n_kept = sizes
-    options = {"text_field": text_field, "engine": engine, "has_words": False}
-    for row, (name, tokenizer) in enumerate(tokenizers.items()):
-        for column, inputs in enumerate(corpora.values()):
-            encoded = encode_corpus(tokenizer, inputs, **options)
-            sizes[:, row, column] = encoded.n_tokens, encoded.n_bytes, encoded.n_kept
-        note_lost(name, n_bytes[row].sum(), n_kept[row].sum())
-    rates = n_kept / n_tokens
+        corpora = {
+            name: [inputs] if isinstance(inputs, PathName) else [*inputs]
+            for name, inputs in _by_name(corpus).items()
+        }
     special_tokens = {text for model in tokenizers.values() for text in model.special_tokens}
-    files = [file for inputs in corpora.values() for file in find_files(inputs)]
+    files = find_files(itertools.chain.from_iterable(corpora.values()))
     source = Source(files, r"\s?\S+", sorted(special_tokens), text_field)
+    source.check()
+    corpora = {name: expand_inputs(inputs)[0] for name, inputs in corpora.items()}
+    engine = Engine(workers, progress)
+    n_tokens, n_bytes, n_kept = _corpus_sizes(tokenizers, corpora, source, engine)
+    rates = n_kept / n_tokens
     with stage("words"):
-        differences, same = _compare_words([*tokenizers.values()], source, engine)
+        n_words, differences, same = _compare_words([*tokenizers.values()], source, engine)
     shown = []
     for word, n, pieces in differences[:ROWS]:
         shown.append((readable(word), n, *("|".join(map(readable, tokens)) for tokens in pieces)))
-    header = ("model", *corpora, "the fewest", "lost, %")
-    lost_in_all = 100 - 100 * n_kept.sum(axis=1) / n_bytes.sum(axis=1)
-    rows = [*zip(tokenizers, *rates.T, rates.min(axis=1), lost_in_all, strict=True)]
-    title = f"Words split alike by all: {100 * same:.1f} % of the {COMPARED_WORDS:,} most frequent"
+    columns = dict(zip(corpora, rates.T, strict=True))
+    if len(corpora) > 1:
+        columns["the fewest"] = rates.min(axis=1)
+    columns["lost, %"] = 100 - 100 * n_kept.sum(axis=1) / n_bytes.sum(axis=1)
+    header = ("model", *columns)
+    rows = [*zip(tokenizers, *columns.values(), strict=True)]
+    title = f"Words split alike by all: {100 * same:.1f} % of {number_of(n_words, 'word')}"
     report = Report(
         title="Models compared",
         tables=[
             Table("Bytes per token", header, rows),
-            Table(f"{title}, weighted", ("word", "count", *tokenizers), shown),
+            Table(title, ("word", "count", *tokenizers), shown),
         ],
         models=[*tokenizers],
         corpora=[*corpora],
@@ -16186,29 +16690,83 @@ def _read_sentences(file):
         return opened.read().removesuffix(b"\n").split(b"\n")
 
 
-def _compare_words(tokenizers, source, engine):
-    """Find words that models split differently, among the most frequent ones.
+def _corpus_sizes(tokenizers, corpora, source, engine):
+    """Encode each corpus, some files of a Source, by each model.
 
-    Returns a list of (word, count, [its pieces by each model]), and the share of all others.
+    Returns the tokens, the bytes, and the bytes that are in tokens: int64[3, models, corpora].
     """
-    counts = count(source, engine).words.to_counts()
-    in_order = sorted(sorted(counts), key=counts.get, reverse=True)
-    words = [*filter(bytes.strip, in_order)][:COMPARED_WORDS]
-    splits = []  # for each model, the pieces of each word
+    sizes = np.zeros((3, len(tokenizers), len(corpora)), i64)
+    for row, (name, tokenizer) in enumerate(tokenizers.items()):
+        for column, files in enumerate(corpora.values()):
+            text = tokenizer.source(files, "all", source.text_field)
+            text._share(source)
+            with stage("scan") as spent:
+                counted, _ = _count_corpus(text, engine, has_words=False)
+                spent.n_bytes = counted.n_bytes
+            encoded = _encode_counted(tokenizer, counted, files)
+            sizes[:, row, column] = encoded.n_tokens, encoded.n_bytes, encoded.n_kept
+        _, n_bytes, n_kept = sizes[:, row].sum(axis=1)
+        note_lost(name, n_bytes, n_kept)
+    return sizes
+
+
+def _compare_words(tokenizers, source, engine):
+    """Find words that models split differently.
+
+    Returns the number of words in the text; a list of (word, count, [its tokens by each model]) of
+    the most frequent different ones; and the share of all others, by counts.
+    """
+    counted = _in_order(count(source, engine).words)
+    texts = counted.texts
+    numbers = [w for w, text in enumerate(texts) if text.strip()]
+    words = [texts[w] for w in numbers]
+    counts = counted.counts[numbers]
+    first, *others = (_sizes_of_pieces(tokenizer, words) for tokenizer in tokenizers)
+    differs = np.zeros(len(words), bool)
+    for other in others:
+        differs |= _differ(first, other)
+    share = 1 - counts[differs].sum() / max(counts.sum(), 1)
+    different = sorted(np.flatnonzero(differs).tolist(), key=lambda w: (-counts[w], words[w]))
+    listed = [words[w] for w in different[:LISTED_WORDS]]
+    splits = []  # for each model, the tokens of each word
     for tokenizer in tokenizers:
-        ids_of_words = tokenizer.encode_batch(words, "none")
-        splits.append([_pieces(tokenizer, ids) for ids in ids_of_words])
-    differences = []
-    for word, *pieces in zip(words, *splits, strict=True):
-        if len({tuple(map(len, tokens)) for tokens in pieces}) > 1:
-            differences.append((word, counts[word], pieces))
-    n_different = sum(n for _, n, _ in differences)
-    return differences, 1 - n_different / max(sum(map(counts.get, words)), 1)
+        ids_of_words = tokenizer.encode_batch(listed, "none")
+        splits.append([[*filter(None, decode_each(tokenizer, ids))] for ids in ids_of_words])
+    of_listed = counts[different[:LISTED_WORDS]].tolist()
+    pieces_of_words = map(list, zip(*splits, strict=True))
+    differences = [*zip(listed, of_listed, pieces_of_words, strict=True)]
+    return int(counts.sum()), differences, float(share)
 
 
-def _pieces(tokenizer, ids):
-    """Decode the ids of a word one by one, without white space at their ends."""
-    return [*filter(None, map(bytes.strip, decode_each(tokenizer, ids)))]
+def _sizes_of_pieces(tokenizer, words):
+    """Encode words; returns the sizes of their tokens without white space at the ends.
+
+    Tokens of white space alone are left out. Also returns the number of sizes of each word.
+    """
+    ids, offsets = tokenizer.encode_batch_to_numpy(words, "none")
+    n_tokens = np.diff(offsets)
+    as_first, as_later = (
+        np.array([len((decoded.get(k) or b"").strip()) for k in range(tokenizer.vocab_size)])
+        for decoded in tokenizer._decoded
+    )
+    sizes = as_later[ids]
+    firsts = offsets[:-1][n_tokens > 0]
+    sizes[firsts] = as_first[ids[firsts]]
+    word_of = np.repeat(np.arange(len(words)), n_tokens)[sizes > 0]
+    return sizes[sizes > 0], np.bincount(word_of, minlength=len(words))
+
+
+def _differ(split, other):
+    """Whether each word has other pieces in another model; see `_sizes_of_pieces`."""
+    sizes, n_pieces = split
+    other_sizes, n_other_pieces = other
+    differs = n_pieces != n_other_pieces
+    is_other_size = (
+        sizes[np.repeat(~differs, n_pieces)] != other_sizes[np.repeat(~differs, n_other_pieces)]
+    )
+    alike = np.flatnonzero(~differs)
+    differs[np.repeat(alike, n_pieces[alike])[is_other_size]] = True
+    return differs
 
 
 # view
@@ -16347,9 +16905,20 @@ def whole_number(text):
     return int(digits) * 1000 ** max(power, 0)
 
 
+def number_of_tokens(text):
+    """Read a whole number; a number after + stays text, since a model's size is added to it.
+
+    >>> number_of_tokens("10k"), number_of_tokens("+2k")
+    (10000, '+2000')
+    """
+    number = whole_number(text.removeprefix("+"))
+    return f"+{number}" if text.startswith("+") else number
+
+
 # the types of options that are not strings
 _TYPES = dict.fromkeys(["int", "Natural", "Positive"], whole_number)
 _TYPES |= dict.fromkeys(["float", "Share", "Sequence[float]"], float)
+_TYPES["int | str"] = number_of_tokens
 
 
 class _Parser(argparse.ArgumentParser):
@@ -16376,7 +16945,8 @@ def _add_argument(parser, parameter, text, is_option):
     is_needed = default is parameter.empty
     kind = getattr(parameter.annotation, "__name__", str(parameter.annotation)).partition(" ")[0]
     option = "--" + name.rstrip("_").replace("_", "-")
-    settings = {"help": text, "metavar": name.upper(), "type": _TYPES.get(kind, str)}
+    read = _TYPES.get(parameter.annotation) or _TYPES.get(kind, str)
+    settings = {"help": text, "metavar": name.upper(), "type": read}
     if kind == "bool":
         settings = {"help": text, "action": "store_true"}
     elif kind in _MANY and is_option:

@@ -4,11 +4,12 @@ set -euo pipefail
 
 usage() {
   cat <<'END'
-usage: ./profile.sh [--kernels | --lines] [train|encode|decode|inspect|compare] [CORPUS ...]
+usage: ./profile.sh [--kernels | --cold | --lines] [train|encode|decode|inspect|compare] [CORPUS ...]
 
   train ...    the command to look at (default: train). The others use the model that `train` makes of the corpus
   CORPUS       files, folders or globs (default: the sources of Python's standard library)
-  --kernels    only the two tables, without Scalene; kernels without a cache are compiled in this run
+  --kernels    only the two tables, without Scalene
+  --cold       the same, with a cache that is empty: all kernels are compiled in this run
   --lines      run the kernels as plain Python, on the first 200 kB, so that the lines inside them are seen
 
 It prints seconds, MB/s and share of each stage, run with one worker and kernels that are compiled; and for each
@@ -23,11 +24,12 @@ An installed bpe_numba has another cache: the first run here compiles the kernel
 END
 }
 
-lines='' only_kernels='' command=train
+lines='' only_kernels='' cold='' command=train
 while [[ $# -gt 0 ]]; do
   case $1 in
     -h | --help) usage; exit ;;
     --kernels) only_kernels=1 ;;
+    --cold) only_kernels=1 cold=1 ;;
     --lines) lines=1 ;;
     train | encode | decode | inspect | compare) command=$1; shift; break ;;
     -*) usage >&2; exit 2 ;;
@@ -157,7 +159,9 @@ def type_of_timed(timed, context):
     return numba.typeof(timed.kernel)
 
 
-def timed_njit(**options):
+def timed_njit(*functions, **options):
+    if functions:  # of Numba itself
+        return njit(*functions, **options)
     return lambda function: TimedKernel(njit(**options)(function))
 
 
@@ -215,10 +219,11 @@ declare -n chosen=$command
 echo "Making what $command needs, and compiling this copy of bpe_numba.py if it has not run yet ..."
 [[ $command == train ]] || run "${train[@]}"
 [[ $command != decode ]] || run "${encode[@]}"
-[[ $lines || $only_kernels ]] || run "${chosen[@]}"
+[[ $lines || $cold ]] || run "${chosen[@]}"
 echo
 [[ ! $lines ]] || echo "These are shares of plain Python: a compiled kernel may take 100 times less. Compare lines within a kernel."
 echo "=== bpe_numba.py ${chosen[*]}"
+[[ ! $cold ]] || export NUMBA_CACHE_DIR=${record%/*}
 run_timed "${chosen[@]}"
 grep -A 999 -E '^[0-9.]+ seconds$' profile/log | tee profile/stages
 [[ ! $only_kernels ]] || exit 0

@@ -47,12 +47,14 @@ import shutil
 import signal
 import subprocess
 import sys
+import tarfile
 import threading
 import time
 import tomllib
 import tracemalloc
 import unicodedata
 import warnings
+import zipfile
 import zlib
 from collections import Counter, namedtuple
 from collections.abc import Callable, Collection
@@ -1164,6 +1166,37 @@ def test_kernels_that_cannot_be_kept_are_made_anew(tmp_path, monkeypatch, free, 
     assert [*bpe.COMPILED_ANEW] == ["_init_worker"] * (not is_kept)
 
 
+INTERRUPTING = """
+import os, signal, sys, llvmlite.binding, bpe_numba
+
+add = llvmlite.binding.ExecutionEngine.add_module
+n = 0
+
+def add_and_interrupt(engine, module):
+    global n
+    add(engine, module)
+    n += 1
+    os.kill(os.getpid(), signal.SIGINT)
+
+llvmlite.binding.ExecutionEngine.add_module = add_and_interrupt
+signal.signal(signal.SIGINT, signal.default_int_handler)
+interrupts = 0
+while True:
+    try:
+        words = bpe_numba.Words.from_counts({b"low": 5, b"lower": 2})
+        print(len(words.digest), n > 0, interrupts > 0)
+        break
+    except KeyboardInterrupt:
+        interrupts += 1
+assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+"""
+
+
+def test_an_interrupt_waits_until_a_kernel_is_loaded():
+    result = python("-c", INTERRUPTING)
+    assert result.stdout == b"64 True True\n", result.stderr
+
+
 @pytest.mark.parametrize("work", ["decode", "encode", "digest", "as_characters", "count"])
 def test_an_interrupt_is_an_interrupt(work, tokenizer, tmp_path):
     (tmp_path / "a.txt").write_text("some text, and more of it\n" * 1000)
@@ -2264,13 +2297,12 @@ def test_row_groups_of_parquet_are_blocks(tmp_path):
     for field, message in [
         ("text", "no column 'text' .*body, n"),
         ("n", "a.parquet, row 1: a text is str or bytes, not int"),
-        ("nulls", "a.parquet, row 6: a text is str or bytes, not NoneType"),
     ]:
         with refusal(message):
             counted([path], text_field=field, workers=2)
-    with note("row 10: ") as notes:
-        skipped = counted([path], text_field="nulls", skip_bad_lines=True, workers=2)
-    assert skipped == ({b"ab": 5}, 5) and len(notes) == 5
+    with note("left out, since they are null: 5 of .*a.parquet") as notes:
+        assert counted([path], text_field="nulls", workers=2) == ({b"ab": 5}, 5)
+    assert len(notes) == 1
 
 
 DOUBTFUL = [
@@ -2304,7 +2336,12 @@ def test_bad_lines_can_be_skipped_and_the_first_five_are_named(tmp_path, monkeyp
     options = {"skip_bad_lines": True, "workers": 1}
     with note("skipped") as notes:
         training = bpe.train(tmp_path, 257, **options)
-    messages = [str(note.message) for note in notes]
+
+    def messages_of(notes):
+        messages = [str(note.message) for note in notes]
+        return [message for message in messages if "left out" not in message]
+
+    messages = messages_of(notes)
     for part, message in zip([*places, "skipped in all: 80 lines of"], messages, strict=True):
         assert part in message
     assert training.counted.n_bad_lines == 83 and training.counted.words.to_counts() == {b"ab": 3}
@@ -2314,14 +2351,14 @@ def test_bad_lines_can_be_skipped_and_the_first_five_are_named(tmp_path, monkeyp
     with note("skipped") as of_counting:
         bpe.count_files(tmp_path, tmp_path / "w.npz", **options)
     for others in (of_encoding, of_counting):
-        assert [str(note.message) for note in others] == messages
+        assert messages_of(others) == messages
     assert bpe.train(tmp_path / "w.npz", 257, workers=1).counted.n_bad_lines == 83
     with refusal("a.jsonl, line 2: .*; with `skip_bad_lines`, train"):
         bpe.train(tmp_path, 257, workers=1)
 
 
 # Files of the texts "a b", "é", none and "c", with the place of the third.
-FIELD_LINES = '{"body": "a b", "text": "x"}\n{"body": "é"}\n\n{"body": null}\n{"body": "c"}\n'
+FIELD_LINES = '{"body": "a b", "text": "x"}\n{"body": "é"}\n\n{"body": 1}\n{"body": "c"}\n'
 FIELD_TABLE = '\ufeffid,body\n1,a b\n2,"é"\n3\n4,c\n'
 FIELDS = [("a.json", FIELD_LINES, "line 4"), ("a.txt", FIELD_LINES, "line 4")]
 FIELDS += [("a.csv", FIELD_TABLE, "row 3"), ("a.tsv", FIELD_TABLE.replace(",", "\t"), "row 3")]
@@ -2351,8 +2388,8 @@ def test_texts_come_one_by_one_or_in_batches_of_any_kind():
 
 def test_a_text_in_memory_that_is_none_is_named_or_skipped(monkeypatch):
     monkeypatch.setattr(bpe, "BLOCK_BYTES", 20)
-    texts = ["ab", *[["ab"] * 50] * 2, None, "ab", {"text": "ab"}]
-    with refusal("texts in memory, text 102: a text is str or bytes, not NoneType"):
+    texts = ["ab", *[["ab"] * 50] * 2, 7, "ab", {"text": "ab"}]
+    with refusal("texts in memory, text 102: a text is str or bytes, not int"):
         bpe.train(texts=texts, vocab_size=257)
     with note("text 104: .* not dict"):
         training = bpe.train(texts=texts, vocab_size=257, skip_bad_lines=True)
@@ -2426,6 +2463,157 @@ def test_a_connection_that_breaks_off_is_an_error(tmp_path, tokenizer, monkeypat
                 call(url)
         server.shutdown()
     assert sorted(os.listdir(tmp_path)) == ["o.npy", "o.npy.json"]
+
+
+def test_files_of_all_kinds_are_read_together_each_in_its_own_way(tmp_path):
+    parquet = pytest.importorskip("pyarrow.parquet")
+    table = sys.modules["pyarrow"].table({"body": ["ab", None, "ab"]})
+    parquet.write_table(table, tmp_path / "a.parquet")
+    (tmp_path / "b.jsonl.gz").write_bytes(gzip.compress(b'{"body": "ab"}\n{"body": null}\n'))
+    (tmp_path / "c.txt").write_text('ab\n{"body": "ab"}')
+    (tmp_path / "d.csv").write_text("id,body\n1,ab\n")
+    (tmp_path / "e.c").write_text("ab;\n")
+    (tmp_path / "f.json.xz").write_bytes(lzma.compress(b'{"body": "ab"}\n'))
+    (tmp_path / "g.dat").write_text('{"body": "ab"}\n')  # its first line has the field
+    files = sorted(tmp_path.iterdir())
+    with note("left out, since they are null: 1 of .*a.parquet, 1 of .*b.jsonl.gz") as notes:
+        words, n_documents = counted(files, text_field="body", pattern=r"\w+")
+    assert len(notes) == 1 and words[b"ab"] == 9 and words[b"body"] == 1 and n_documents == 8
+
+
+def test_a_folder_names_the_files_that_it_leaves_out(tmp_path):
+    for name in ("a.txt", "b.csv", "c.c", "d.json", "e.csv", "vocab.txt", ".f", "README"):
+        (tmp_path / name).write_text("ab")
+    with note(r"^6 files left out: \.csv \.c \.json README vocab\.txt; ") as notes:
+        assert counted([tmp_path, tmp_path / "b.csv"])[1] == 2
+    assert len([n for n in notes if "left out" in str(n.message)]) == 1
+    with note("^9 files left out: .*…; "):
+        for k in range(9):
+            (tmp_path / f"g.{k}").write_text("ab")
+        (tmp_path / "a.txt").rename(tmp_path / "h.txt")
+        for name in ("b.csv", "c.c", "d.json", "e.csv", "vocab.txt", "README"):
+            (tmp_path / name).unlink()
+        assert bpe.find_files(tmp_path) == [tmp_path / "h.txt"]
+
+
+LFS_POINTER = b"version https://git-lfs.github.com/spec/v1\noid sha256:1234\nsize 5\n"
+PAGE = b"\n<!DOCTYPE html>\n<html><body>404</body></html>\n"
+NO_TEXT = [
+    *[(name, LFS_POINTER, "a Git LFS pointer.*git lfs pull") for name in ("a.txt", "a.parquet")],
+    *[(name, PAGE, "an HTML page") for name in ("a.parquet", "a.txt.gz", "a.jsonl")],
+    ("a.parquet", b"text", "not a Parquet file, which begins with PAR1"),
+    ("a.parquet", b"", "not a Parquet file"),
+    ("a.jsonl", b"text\n" * 9999, "no line at its beginning is a JSON object"),
+    ("a.jsonl", b"text", "no line at its beginning is a JSON object"),
+    ("a.json", b'[{"text": "a"},\n {"text": "b"}]', "an array has to become such lines"),
+    ("a.csv", b"text,text\na,b\n", "a.csv: several columns have the name 'text'"),
+    ("a.csv", b"id,body\na,b\n", "a.csv: no column 'text' .*id, body"),
+    ("a.c", b"int a;", "`text_field` is 'text', and no file has fields"),
+]
+
+
+@pytest.mark.parametrize("name, data, problem", NO_TEXT)
+def test_a_file_that_is_not_what_its_name_says_is_refused_at_once(tmp_path, name, data, problem):
+    (tmp_path / name).write_bytes(data)
+    source = bpe.Source([tmp_path / name], text_field="text", skip_bad_lines=True)
+    with refusal(problem):
+        source.check()
+    if name == "a.jsonl":
+        (tmp_path / "b").mkdir()
+        os.mkfifo(tmp_path / "b" / name)
+        with within(60), ThreadPoolExecutor(1) as pool:
+            pool.submit((tmp_path / "b" / name).write_bytes, data)
+            with refusal(problem):
+                counted([tmp_path / "b" / name], skip_bad_lines=True)
+
+
+def test_lines_of_json_after_bad_ones_are_read(tmp_path):
+    (tmp_path / "a.jsonl").write_bytes(b"no json\n" * 9999 + b'{"text": "ab"}')
+    (tmp_path / "b.jsonl").write_bytes(b'{"text": "' + b"ab" * 9999 + b'"}')
+    (tmp_path / "c.jsonl").write_bytes(b"\n")
+    with note("skipped in all: 9,999 lines"):
+        assert counted(tmp_path, skip_bad_lines=True)[1] == 2
+
+
+TABLES = [
+    ("1,one\n2,a, b\n3,two\n", "row 2: line 3 of the file has 3 columns, the header 2 columns"),
+    ("1,one\n2\n\n3,two\n", "row 2: line 3 of the file has 1 column, the header 2 columns"),
+    ('1,one\n3,two\n4,"three\n5,four\n', "row 3: line 4 of the file opens a quote that is never"),
+]
+
+
+@pytest.mark.parametrize("rows, problem", TABLES)
+def test_a_row_that_is_not_whole_is_named(tmp_path, rows, problem):
+    (tmp_path / "a.csv").write_text("id,text\n" + rows)
+    with refusal(f"a.csv, {problem}"):
+        counted([tmp_path / "a.csv"], text_field="text")
+    with note(f"skipped: .*a.csv, {problem}"):
+        skipped = counted([tmp_path / "a.csv"], text_field="text", skip_bad_lines=True)
+    assert skipped == ({b"one": 1, b"two": 1}, 2)
+
+
+@pytest.mark.parametrize("pack", [lzma.compress, bz2.compress])
+def test_packed_streams_are_read_to_the_end_or_refused(tmp_path, pack):
+    path = tmp_path / "a.txt"
+    path.write_bytes(pack(b"ab ") + bytes(8) + pack(b"ab " * 10**6) + bytes(4))
+    assert counted([path], pattern=r"\w+")[0][b"ab"] == 10**6 + 1
+    damaged = bytearray(pack(b"cd " * 999))
+    damaged[20:30] = bytes(10)
+    for end in (damaged, b"more", pack(b"cd")[:-5]):
+        path.write_bytes(pack(b"ab ") + end)
+        with refusal("a.txt: not a whole (xz|bzip2) file"):
+            counted([path])
+
+
+class ZstandardObject:
+    """A stream of the package zstandard, as far as it is used: of a byte for its size, and text."""
+
+    eof = False
+    unused_data = b""
+
+    def decompress(self, data):
+        n = 5 + data[4]
+        self.eof = True
+        self.unused_data = data[n:]
+        return data[5:n]
+
+
+def test_zstandard_is_read_by_either_package(tmp_path, monkeypatch):
+    asked = []
+
+    def decompressor(**options):
+        asked.append(options)
+        return SimpleNamespace(decompressobj=ZstandardObject)
+
+    library = SimpleNamespace(ZstdDecompressor=decompressor)
+    for name in ("compression.zstd", "backports.zstd"):
+        monkeypatch.setitem(sys.modules, name, None)
+    monkeypatch.setitem(sys.modules, "zstandard", library)
+    (tmp_path / "a.txt").write_bytes(b"\x28\xb5\x2f\xfd\3one" + b"\x28\xb5\x2f\xfd\4 two")
+    assert counted([tmp_path / "a.txt"]) == ({b"one": 1, b" two": 1}, 1)
+    assert asked[0] == {"max_window_size": 2**31}
+
+
+def test_archives_are_read_by_chained_urls(tmp_path):
+    pytest.importorskip("fsspec")
+    for name, text in [("a.jsonl", '{"text": "one two"}\n'), ("b.txt", "three")]:
+        (tmp_path / name).write_text(text)
+    with zipfile.ZipFile(tmp_path / "z.zip", "w") as archive:
+        for name in ("a.jsonl", "b.txt"):
+            archive.write(tmp_path / name, name)
+    with tarfile.open(tmp_path / "z.tar", "w") as archive:
+        for name in ("a.jsonl", "b.txt"):
+            archive.add(tmp_path / name, name)
+    for kind in ("zip", "tar"):
+        container = f"file://{tmp_path}/z.{kind}"
+        assert counted([f"{kind}://a.jsonl::{container}"])[0] == {b"one": 1, b" two": 1}
+        assert counted([f"{kind}://*::{container}"]) == ({b"one": 1, b" two": 1, b"three": 1}, 2)
+
+
+def test_the_end_of_a_url_is_no_part_of_the_name(monkeypatch):
+    for url in ("https://x.org/a.jsonl.gz?download=true", "zip://a.jsonl::https://x.org/b.zip?c#d"):
+        assert bpe._suffix(url) == ".jsonl"
+    assert bpe._suffix("simplecache::s3://x/a.b/c.JSONL#e") == ".jsonl"
 
 
 def test_models_and_hidden_files_in_a_folder_are_no_text(trained, tmp_path, monkeypatch):
@@ -2545,7 +2733,7 @@ def test_words_of_characters_are_what_python_decodes(counts, coverage, step):
     decoded = [(as_text(spaced[word]), n) for word, n in counts.items()]
     totals = tally((char, n) for text, n in decoded for char in regex.findall(r"\P{Cs}", text))
     before = 0
-    frequent = set()
+    frequent = {step.replacement} if step else set()
     for letter in sorted(+totals, key=lambda letter: (-totals[letter], letter)):
         if before < coverage * totals.total() or regex.match(r"[\x00-\x7f\s]", letter):
             frequent.add(letter)
@@ -2590,6 +2778,54 @@ def test_words_that_occur_once_have_their_weight_together(weight):
     words = bpe.Words.from_counts(dict.fromkeys(map(str, range(10_000)), 1))
     n = words.weighted(np.float64(weight)).counts.sum()
     assert n == pytest.approx(10_000 * weight, rel=0.05)
+
+
+# Texts of words that are rounded to 0, or dropped, with a character that no other word has.
+RARE_TEXTS = [b"ab " * 99 + b"\xc3\xa9t\xc3\xa9 ", b"cd " * 9 + "中文 naïve ".encode()]
+
+
+@pytest.mark.parametrize("family", ["bpe", "unigram", "wordpiece"])
+@pytest.mark.parametrize("options", [{"weights": [0.05, 0.05]}, {"max_words": 2}, {"balance": 0.5}])
+def test_an_alphabet_is_that_of_the_whole_text(tmp_path, family, options):
+    paths = tmp_path / "a.txt", tmp_path / "b.txt"
+    for path, text in zip(paths, RARE_TEXTS, strict=True):
+        path.write_bytes(text)
+    letters = {"model": family, "alphabet": "characters", "pattern": "gpt2", "coverage": 1}
+    training = bpe.train(paths, 60, workers=1, **letters, **options)
+    assert {"é", "中", "文", "ï", "v"} <= {
+        token.decode() for token in training.tokenizer.vocab.values()
+    }
+    options = {"coverage": 0.9} | options
+    few = bpe.train(paths, 60, workers=1, **letters | options).tokenizer
+    assert "文".encode() not in few.vocab.values()
+
+
+def test_an_alphabet_does_not_depend_on_dropped_words(tmp_path):
+    (tmp_path / "a.txt").write_bytes(b"".join(RARE_TEXTS))
+    whole = bpe.count(tmp_path).words.as_characters().alphabet
+    source = bpe.Source(tmp_path, block_bytes=5)
+    counted = bpe.count(source, max_words=2)
+    assert len(counted.words.counts) < 3
+    assert counted.words.as_characters(None, counted.other_characters).alphabet == whole
+    bpe.count_files(tmp_path, tmp_path / "w.npz", max_words=2)
+    assert bpe.load_counts(tmp_path / "w.npz")[0].other_characters
+
+
+def test_figures_are_those_of_the_text_and_weighted_ones_say_so(tmp_path):
+    paths = tmp_path / "a.txt", tmp_path / "b.txt"
+    paths[0].write_text("ab " * 800)
+    paths[1].write_text("cd " * 100)
+    training = bpe.train(paths, 258, weights=[3, 0.5], workers=1)
+    rows = {name.split(",")[0]: (name, value) for name, value in training.summary().rows}
+    assert rows["read"] == ("read", "2,700 bytes in 2 documents")
+    assert [name for name, _ in rows.values() if "weighted" in name] == [
+        "pretokens, weighted",
+        "bytes/token, weighted",
+        "lost, weighted",
+    ]
+    assert rows["pretokens"][1].startswith("2,45") and training.lost == 0
+    plain = bpe.train(paths, 258, workers=1)
+    assert not any("weighted" in name for name, _ in plain.summary().rows)
 
 
 @pytest.mark.parametrize("weight", [-1, math.nan, math.inf, 1e300, 2**63])
@@ -6980,7 +7216,8 @@ def test_languages_have_the_shares_that_are_asked_for(weights, library, tmp_path
     wanted = np.multiply(sizes, by_hand)
     assert after == pytest.approx(wanted / wanted.sum(), abs=0.02)
     rows = training.summary().rows
-    assert ("lost", "0 bytes") in rows and [name for name, _ in rows].count("share") == 2
+    assert ("lost, weighted", "0 bytes") in rows
+    assert [name for name, _ in rows].count("share") == 2
     line = "".join(f" --weight {weight}" for weight in weights) or " --balance 0.3"
     command(f"train a b --vocab-size 500 --out m{line}", cwd=tmp_path)
     assert bpe.Tokenizer.load(tmp_path / "m").digest == training.tokenizer.digest
@@ -6988,6 +7225,57 @@ def test_languages_have_the_shares_that_are_asked_for(weights, library, tmp_path
     for path, file in zip(paths, words, strict=True):
         bpe.count_files(path, file, workers=1)
     assert bpe.train(words, **options).record == training.record
+
+
+def notes_of(call):
+    """What a call warns of."""
+    with warnings.catch_warnings(record=True) as notes:
+        warnings.simplefilter("always")
+        call()
+    return [str(note.message) for note in notes]
+
+
+@pytest.mark.parametrize("options", [{"alphabet": "characters"}, {"model": "unigram"}])
+def test_a_mark_is_a_token_even_if_no_counted_word_has_a_space(options):
+    tokenizer = bpe.train(counts={b"low": 5, b"lower": 2}, vocab_size=20, **options).tokenizer
+    assert tokenizer.decode(tokenizer.encode("low lower")) == "low lower"
+
+
+def test_counted_words_that_no_text_gives_get_a_note(library):
+    def notes(counts, **options):
+        return notes_of(lambda: bpe.train(counts=counts, vocab_size=400, workers=1, **options))
+
+    assert "no counted word begins with a space" in notes({b"low": 5, b"lower": 2})[0]
+    for options in ({"model": "wordpiece"}, {"pattern": "whitespace-split"}):
+        assert not any("counted" in text for text in notes({b"low": 5, b"lower": 2}, **options))
+    assert not any("counted" in text for text in notes({"▁low": 5}, pattern="spaces"))
+    (text,) = [text for text in notes({b"low": 5, b" New York": 2}) if "counted" in text]
+    assert text.startswith("1 of 2 counted words, such as ␣New␣York, are cut by the pattern")
+    for pattern in ("gpt2", "o200k", "bert", "spaces"):
+        counts = bpe.count(library[:3], pattern=pattern).words.to_counts()
+        assert not any("counted" in text for text in notes(counts, pattern=pattern))
+
+
+def test_a_size_after_plus_is_added_to_that_of_the_model(command, tmp_path):
+    first = bpe.train(counts={b"low": 5, b" lower": 2}, vocab_size=258)
+    text = " newest" * 9
+    longer = bpe.train(texts=[text], vocab_size="+3", from_=first).tokenizer
+    assert len(longer) == 261
+    first.save(tmp_path / "first")
+    (tmp_path / "a.txt").write_text(text)
+    command("train a.txt --from first --vocab-size +3 --out more", cwd=tmp_path)
+    assert bpe.Tokenizer.load(tmp_path / "more").digest == longer.digest
+    for size, options in [("+3", {}), ("400", {"from_": first}), ("+", {"from_": first})]:
+        with refusal(rf"`vocab_size` is '{re.escape(size)}': a number of tokens, or with `from_`"):
+            bpe.train(texts=[text], vocab_size=size, **options)
+
+
+def test_a_unigram_without_room_for_its_new_letters_is_refused(library):
+    old = bpe.train(library[:1], 300, model="unigram", workers=1)
+    text = " ".join(map(chr, range(0x4E00, 0x4E08))) * 2
+    with within(60), refusal("the alphabet has 8 symbols, but the vocabulary has room for 3"):
+        bpe.train(texts=[text], vocab_size="+3", from_=old, coverage=1)
+    assert len(bpe.train(texts=[text], vocab_size="+8", from_=old, coverage=1).tokenizer) == 308
 
 
 def test_bad_options_are_refused_before_texts_are_read(command, tmp_path, monkeypatch):
@@ -7492,6 +7780,7 @@ def test_a_profile_names_the_kernels_of_each_stage(tmp_path):
     stages, kernels = done.stdout.split("\nKernels that Python calls")
     *rows, (*_, of_python, _) = rows_of(kernels)
     assert ("compile", "_count_text") in {(stage, kernel) for stage, kernel, *_ in rows}
+    assert {float(row[3]) for row in rows} == {0.0}  # nothing was compiled
     total = float(of_python) + sum(float(cell) for row in rows for cell in row[3:6])
     assert total == pytest.approx(sum(float(row[1]) for row in rows_of(stages)), rel=0.2)
 
@@ -7907,7 +8196,7 @@ def test_models_are_compared(some_prose, tmp_path):
     n_tokens = [[len(model.encode(text)) for text in texts] for model in (tokenizer, cl100k)]
     assert report.n_tokens.tolist() == n_tokens
     for word, _, (left, right) in report.differences:
-        assert b"".join(left) == b"".join(right) == word.strip() and left != right
+        assert b"".join(left) == b"".join(right) == word and left != right
     counts = [n for _, n, _ in report.differences]
     assert counts == sorted(counts, reverse=True)
 
@@ -7934,6 +8223,42 @@ def test_words_split_alike_are_those_cut_at_the_same_places_of_the_text(library,
         for order in (names, names[::-1]):
             report = bpe.compare({name: models[name] for name in order}, {"a": tmp_path / "a.txt"})
             assert 0 < report.same < 1 and report.same == pytest.approx(n_alike / len(words))
+
+
+def test_all_words_are_compared_and_every_token_is_shown(tmp_path, monkeypatch):
+    monkeypatch.setattr(bpe, "LISTED_WORDS", 5)
+    plain = bpe.Tokenizer(BYTE_VOCAB, [])
+    merging = bpe.Tokenizer(BYTE_VOCAB | {256: b"zz"}, [(b"z", b"z")])
+    words = [f"w{k}" + "zz" * (k % 4 == 0) for k in range(40)]
+    (tmp_path / "a.txt").write_text(" ".join(words))
+    report = bpe.compare({"a": plain, "b": merging}, tmp_path / "a.txt")
+    assert report.same == pytest.approx(0.75) and len(report.differences) == 5
+    assert "Words split alike by all: 75.0 % of 40 words" in str(report)
+    assert "the fewest" not in str(report)  # of one corpus
+    assert "| ␣w12zz | 1 | ␣|w|1|2|z|z | ␣|w|1|2|zz" in re.sub(" +", " ", str(report)).replace(
+        "\\", ""
+    )
+
+
+def test_fertility_of_a_text_without_spaces_is_marked(tmp_path):
+    for name, text in [
+        ("zh", "这是一个没有空格的句子，还有一个。" * 9),
+        ("en", "one two three " * 9),
+    ]:
+        (tmp_path / name).write_text(text)
+        rows = bpe.inspect_model(bpe.Tokenizer(BYTE_VOCAB, []), tmp_path / name).tables[-1].rows
+        assert ("fertility (few spaces)" in dict(rows)) == (name == "zh")
+
+
+def test_each_of_several_inputs_is_read_twice_in_all(tmp_path, monkeypatch):
+    read = []
+    texts_of = bpe.Source.texts
+    monkeypatch.setattr(bpe.Source, "texts", lambda *a: read.append(a[1].path) or texts_of(*a))
+    paths = [tmp_path / "a.txt", tmp_path / "b.txt"]
+    for path in paths:
+        path.write_text("one two")
+    bpe.inspect_model(bpe.Tokenizer(BYTE_VOCAB, []), paths, workers=1)
+    assert Counter(read) == dict.fromkeys(paths, 2)  # for pretokens, and for words
 
 
 @pytest.mark.parametrize("pattern", ["gpt2", "whitespace-split"])
@@ -8819,7 +9144,7 @@ REFUSED_COMMANDS = [
     ("train text.txt --chat-template chatm", ["chatm: No such file"]),
     ("train text.txt --model unigram --vocab-size 2 --out no", ["--vocab-size must be larger by "]),
     ("train text.txt --vocb-size 3", ["did you mean --vocab-size?", "train --help"]),
-    ("train text.txt --vocab-size 1kk", ["invalid whole_number value: '1kk'"]),
+    ("train text.txt --vocab-size 1kk", ["invalid number_of_tokens value: '1kk'"]),
     ("train long.txt --pattern none --out new", ["long.txt", "place where it can be cut"]),
     ("train long.txt.gz --pattern none --out new", ["long.txt.gz", "place where it can be cut"]),
     ("encode folder text.txt", ["folder", "no tokenizer.json"]),
