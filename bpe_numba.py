@@ -936,7 +936,7 @@ class _Parameters:
         return taken, dict(itertools.starmap(self.take_option, options.items()))
 
     def are_sure(self, arguments, options):
-        """Whether the classes of all arguments tell that they fit: a look of 0.2 µs."""
+        """Whether the classes of all arguments tell that they fit."""
         for value, classes in zip(arguments, self.sure_positional, strict=False):
             if classes is not None and type(value) not in classes:
                 return False
@@ -1207,8 +1207,11 @@ def atomic_write_all(folder, files):
     """Write files that belong together, {name: content}; see `written_together`."""
     with written_together():
         for name, content in files.items():
+            if isinstance(content, str):
+                with naming_file(folder / name, "half a surrogate pair, which is no text"):
+                    content = content.encode()
             with atomic_write(folder / name) as file:
-                file.write(content.encode() if isinstance(content, str) else content)
+                file.write(content)
 
 
 @dataclasses.dataclass
@@ -10895,12 +10898,16 @@ def _read_beside(path):
 
 
 def _to_json(data, indent=2):
-    """Write the JSON of a file; a value that is not JSON, such as an object, becomes a string."""
+    """Write the JSON of a file; a value that is not JSON, such as an object, becomes a string.
+
+    Half a surrogate pair, which no file can hold, stays the escape that it was.
+    """
 
     def plain(value):
         return value.tolist() if hasattr(value, "tolist") else repr(value)
 
-    return json.dumps(data, ensure_ascii=False, indent=indent, default=plain) + "\n"
+    written = json.dumps(data, ensure_ascii=False, indent=indent, default=plain)
+    return written.encode("utf-8", "backslashreplace").decode() + "\n"
 
 
 _TRY_TRANSFORMERS = (
@@ -14270,9 +14277,10 @@ def _array_writer(path, dtype):
 
 def _check_outputs(outputs, inputs):
     """Raise InputError if a file would be both read and written, or written twice."""
-    taken = {path.resolve() for path in inputs if not _is_stream(path)}  # a pipe may be both
+    # unlike `Path.resolve`, this takes a loop of links, which fails where the file is opened
+    taken = {os.path.realpath(path) for path in inputs if not _is_stream(path)}  # not of a pipe
     for path in outputs:
-        name = path.resolve()
+        name = os.path.realpath(path)
         require(
             name not in taken, f"{path}: is an input, or would be written twice; choose another"
         )

@@ -5604,6 +5604,18 @@ def test_tokenizers_of_other_libraries_are_loaded(tokenizer):
         bpe.Tokenizer.load(tiktoken_encoding(ranks, r"\w+"))
 
 
+def test_half_a_surrogate_pair_in_a_kept_field_is_written_again(tmp_path):
+    bpe.Tokenizer({0: b"a"}, [], alphabet="characters").save(tmp_path / "a")
+    settings = tmp_path / "a" / "tokenizer_config.json"
+    settings.write_text('{"one": "\\ud800 a", "\\udcff": ["é"]}')
+    bpe.Tokenizer.load(tmp_path / "a").save(tmp_path / "b")
+    written = json.loads((tmp_path / "b" / settings.name).read_text())
+    assert written["one"] == "\ud800 a" and written["\udcff"] == ["é"]
+    settings.write_text('{"chat_template": "\\ud800 a"}')  # which has a file of its own
+    with refusal("half a surrogate pair"):
+        bpe.Tokenizer.load(tmp_path / "a").save(tmp_path / "c")
+
+
 # ─── Kinds ────────────────────────────────────────────────────────────────────────────────────────
 
 
@@ -6915,6 +6927,16 @@ def test_ids_do_not_depend_on_workers_and_blocks(workers, corpus, tokenizer, tmp
 ENDED = ["a b<|end|>c d<s>", "<s>a b<|end|><s><|end|>b", "", "<|end|>a", " ", "c d e <|end|> f "]
 # Blocks without ids; the rest of the last but one and the last are one task.
 ENDED += [" " * 9 + "a", " " * 99, "a<|end|>" + " " * 9 + "b", "a b<|end|>" + " " * 1600, "c"]
+
+
+def test_a_loop_of_links_is_named(tokenizer, tmp_path):
+    (tmp_path / "a").symlink_to(tmp_path / "b")
+    (tmp_path / "b").symlink_to(tmp_path / "a")
+    (tmp_path / "a.txt").write_text("a")
+    with pytest.raises(OSError, match="links"):
+        bpe.encode_files(tokenizer, tmp_path / "a.txt", tmp_path / "a" / "a.npy", workers=1)
+    with pytest.raises((OSError, bpe.InputError), match=str(tmp_path / "a")):
+        bpe.decode_file(tokenizer, tmp_path / "a", tmp_path / "b.txt")
 
 
 @pytest.mark.parametrize("append", [None, "<|end|>"])
