@@ -4330,13 +4330,20 @@ def famous(name, texts):
     return huggingface_tokenizer(trained.model, special, **parts)
 
 
-def trained_there(folder, prose, **options):
-    """A model trained by the `sentencepiece` package, and its file."""
-    (folder / "prose.txt").write_text("\n".join(prose))
+@functools.cache
+def trained_model(prose, options):
+    """The content of a model that the `sentencepiece` package has trained; options are JSON."""
+    out = io.BytesIO()
     common = {"vocab_size": 600, "hard_vocab_limit": False, "minloglevel": 2}
-    common |= {"character_coverage": 0.999, "input": folder / "prose.txt"}
-    sentencepiece.SentencePieceTrainer.train(model_prefix=folder / "m", **common | options)
+    common |= {"character_coverage": 0.999, "sentence_iterator": iter(prose), "model_writer": out}
+    sentencepiece.SentencePieceTrainer.train(**common | json.loads(options))
+    return out.getvalue()
+
+
+def trained_there(folder, prose, **options):
+    """A model trained by the `sentencepiece` package, and its file; equal ones are trained once."""
     file = folder / "m.model"
+    file.write_bytes(trained_model(tuple(prose), json.dumps(options)))
     return sentencepiece.SentencePieceProcessor(model_file=str(file)), file
 
 
