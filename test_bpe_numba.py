@@ -3683,10 +3683,14 @@ def test_a_cache_that_grows_and_begins_anew_changes_no_ids(most, monkeypatch):
         ]
 
 
+names_of_few = st.lists(st.text("ab<é", min_size=2, max_size=12), max_size=12, unique=True)
+
+
 @examples(60)
-@given(st.sets(st.text("ab<é", min_size=2, max_size=12), max_size=12), st.text("ab<é", max_size=80))
+@given(names_of_few, st.text("ab<é", max_size=80))
+@example(["ab<", "ab"], "ab<ab")
 def test_special_tokens_are_found_as_regex_finds_them(special, text):
-    tokenizer = bpe.Tokenizer(BYTE_VOCAB, [], sorted(special))
+    tokenizer = bpe.Tokenizer(BYTE_VOCAB, [], special)
     parts = naive_parts(text, special)
     parts[::2] = map(str.encode, parts[::2])
     parts[1::2] = [[tokenizer.special_tokens[part]] for part in parts[1::2]]
