@@ -12181,7 +12181,9 @@ def _with_folder(model, file, config, flags, lists_added=True):
     listed = {}
     if lists_added:
         listed = {text: model.added_tokens.get(text, PLAIN_TOKEN) for text in model.special_tokens}
-    known = {*ids, *model.added_tokens}  # an extra token that was added before stays as it is
+    known = {*model.added_tokens}  # an extra token that was added before stays as it is
+    if has_own:
+        known.update(ids)
     roles = _roles(config)
     extra = config.get("extra_special_tokens") or []
     if isinstance(extra, dict):

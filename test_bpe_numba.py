@@ -5383,6 +5383,18 @@ def test_a_role_makes_an_added_token_special(roles, text, tokenizer, tmp_path):
     assert theirs.decode(ids, skip_special_tokens=True) == text
 
 
+@pytest.mark.parametrize("field", ["extra_special_tokens", "additional_special_tokens"])
+def test_an_extra_token_of_added_tokens_json_is_special(field, tmp_path):
+    ids = {name: id for id, name in enumerate([*map(in_chars, BYTES), END])}
+    config = {"tokenizer_class": "GPT2Tokenizer", field: ["ab"]}
+    files = {"vocab.json": ids, "added_tokens.json": {"ab": 257}, "tokenizer_config.json": config}
+    write_folder(tmp_path, files)
+    (tmp_path / "merges.txt").write_text("#version: 0.2\n")
+    theirs = transformers.AutoTokenizer.from_pretrained(tmp_path)
+    assert theirs.decode([99, 257], skip_special_tokens=True) == "c"
+    assert bpe.Tokenizer.load(tmp_path).decode([99, 257], skip_special_tokens=True) == "c"
+
+
 flags_there = st.fixed_dictionaries(
     dict.fromkeys(("special", "lstrip", "normalized"), st.booleans())
 )
