@@ -10713,6 +10713,13 @@ def _decode_byte(token, is_first):
     return bytes([int(match[1], 16)]).decode("utf-8", "surrogateescape")
 
 
+def _decode_names(token, is_first, **_):
+    """Read a token whose characters all name bytes; others stay as they are."""
+    if not _BYTE_NAMES.issuperset(token):
+        return token
+    return _read_names([token])[0].decode("utf-8", "surrogateescape")
+
+
 def _decode_tokens(decode, tokens, is_first, **fields):
     """Call a function of a token for several."""
     return [decode(token, is_first, **fields) for token in tokens]
@@ -10723,6 +10730,7 @@ def _decode_tokens(decode, tokens, is_first, **fields):
 _TOKEN_DECODERS = {
     "BPEDecoder": lambda text, is_first, suffix: text.replace(suffix, " "),
     "ByteFallback": _decode_byte,
+    "ByteLevel": _decode_names,
     "Fuse": lambda text, is_first: text,
     "Metaspace": _decode_metaspace,
     "Replace": lambda text, _, pattern, content: text.replace(pattern["String"], content),
@@ -10774,7 +10782,7 @@ def decoded_tokens(vocab, decoder):
         as_first = _call_step("decoder", _DECODERS, step, as_first, True)
         if not are_joined or step["type"] == "Replace":
             as_later = _call_step("decoder", _DECODERS, step, as_later, False)
-        are_joined |= step["type"] in ("ByteFallback", "Fuse")
+        are_joined |= step["type"] in ("ByteFallback", "ByteLevel", "Fuse")
     return [
         {
             key: text.encode("utf-8", "surrogateescape")
@@ -11158,31 +11166,13 @@ def _names_text(name):
     return False
 
 
-def _read_clip(names, merges):
-    """Make the model of CLIP's vocabulary and merges, in which words end in </w>."""
-    expression = (
-        r"<\|startoftext\|>|<\|endoftext\|>"
-        r"|'s|'t|'re|'ve|'m|'ll|'d|[\p{L}]+|[\p{N}]|[^\s\p{L}\p{N}]+"
-    )
-    first, last = ((text, names[text]) for text in ("<|startoftext|>", "<|endoftext|>"))
-    blank = {"type": "Replace", "pattern": {"Regex": r"\s+"}, "content": " "}
-    return _gpt2_model(
-        names,
-        merges,
-        None,
-        [Split(expression, "removed", invert=True), "gpt2"],
-        "</w>",
-        normalizer=[{"type": "NFC"}, blank, {"type": "Lowercase"}],
-        post_processor={"type": "RobertaProcessing", "sep": last, "cls": first},
-    )
-
-
-def read_gpt2(vocab_path, merges_path, special_tokens, pattern, threshold=0):
+def read_gpt2(vocab_path, merges_path, special_tokens, pattern, threshold=0, config=None):
     """Read the two files of GPT-2, CLIP or subword-nmt.
 
     By default the special tokens are the names that no merge makes. Exceptions are single bytes,
     and names such as Ġhi, which stand for other text.
     """
+    config = {} if config is None else config
     text = _read_text(merges_path).rstrip("\r\n ")
     vocabulary = _read_text(vocab_path)
     where = f"{vocab_path}, {merges_path.name}"
@@ -11191,8 +11181,10 @@ def read_gpt2(vocab_path, merges_path, special_tokens, pattern, threshold=0):
             return read_codes(text, vocabulary, threshold)
         names = read_json(vocabulary.encode(), vocab_path)
         lines = re.sub(r"\A#version.*\s*", "", text).splitlines()
-        if "a</w>" in names:
-            return _read_clip(names, lines)
+        if "a</w>" in names and "tokenizer_class" not in config:
+            config |= CLASSES["CLIPTokenizer"].roles | {"tokenizer_class": "CLIPTokenizer"} | config
+        if class_for(config, *_CUTS_OF_PAIRS) and special_tokens is None:
+            return _read_by_class(config, {"vocab": names, "merges": lines})
         model = _gpt2_model(names, lines, special_tokens, pattern)
     if special_tokens is None and len(model.special_tokens) > len(names) // 8:
         note(f"{where}: no merge makes many of the names: do these files belong together?")
@@ -11208,7 +11200,9 @@ def _read_gpt2_pair(data, file, config, special_tokens=None, pattern=None):
         start = file.name.removesuffix(vocab).removesuffix(merges)
         files = [file.with_name(start + vocab), file.with_name(start + merges)]
         if file in files and all(map(Path.is_file, files)):
-            return read_gpt2(*files, special_tokens, pattern or cut)
+            given = special_tokens, pattern
+            options = {} if any(given) else {"config": config}
+            return read_gpt2(*files, special_tokens, pattern or cut, **options)
     if re.match(rb"(?s)#version: 0\.2.*</w>", data):
         return read_codes(data.decode().rstrip("\r\n "))
     raise InputError(
@@ -11405,8 +11399,9 @@ def read_bpe(data, added, alphabet):
     suffix = data.get("end_of_word_suffix") or ""
     looks_up = bool(data.get("ignore_merges"))
     byte_fallback = bool(data.get("byte_fallback")) and not of_bytes
-    for feature in ("dropout", "continuing_subword_prefix"):
-        _refuse(data.get(feature), f"a BPE with {feature}")
+    _refuse(data.get("continuing_subword_prefix"), "a BPE with continuing_subword_prefix")
+    if data.get("dropout"):
+        note(f"dropout {data['dropout']} of the model: `encode` leaves out no merge; see `sample`")
     _refuse(
         suffix and (looks_up or byte_fallback),
         "a BPE with end_of_word_suffix and with ignore_merges or byte_fallback",
@@ -11575,21 +11570,31 @@ def template_processing(template, special_tokens, begins_both=False):
         f"not {template!r}: in a shell, single quotes keep the $A",
     )
 
-    def pieces(names, type_id):
-        return [{"SpecialToken": {"id": name, "type_id": type_id}} for name in names.split()]
+    single = [*((name, 0) for name in before.split()), ("$A", 0)]
+    second = [*((name, 1) for name in (before * begins_both).split()), ("$B", 1)]
+    ends = after.split()
+    single += [(name, 0) for name in ends]
+    second += [(name, 1) for name in ends]
+    return _processor(single, single + second, special_tokens)
 
-    single = [*pieces(before, 0), {"Sequence": {"id": "A", "type_id": 0}}, *pieces(after, 0)]
+
+def _processor(single, pair, special_tokens):
+    """Make the post_processor of two templates: names of tokens, $A and $B, with types."""
+
+    def pieces(template):
+        for name, type_id in template:
+            if name in ("$A", "$B"):
+                yield {"Sequence": {"id": name[1], "type_id": type_id}}
+            else:
+                yield {"SpecialToken": {"id": name, "type_id": type_id}}
+
+    names = dict.fromkeys(name for name, _ in single + pair if name not in ("$A", "$B"))
     return {
         "type": "TemplateProcessing",
-        "single": single,
-        "pair": [
-            *single,
-            *pieces(before * begins_both, 1),
-            {"Sequence": {"id": "B", "type_id": 1}},
-            *pieces(after, 1),
-        ],
+        "single": [*pieces(single)],
+        "pair": [*pieces(pair)],
         "special_tokens": {
-            name: {"id": name, "ids": [special_tokens[name]], "tokens": [name]} for name in tokens
+            name: {"id": name, "ids": [special_tokens[name]], "tokens": [name]} for name in names
         },
     }
 
@@ -11649,6 +11654,12 @@ def write_huggingface(model):
         )
     config = {"tokenizer_class": "PreTrainedTokenizerFast", "clean_up_tokenization_spaces": False}
     config |= model.config
+    name = _class_name(config)
+    row = CLASSES.get(name)
+    if name in _OWN_CLASSES and not (row and _is_of_class(row, model)):
+        # AutoTokenizer takes the steps of the tokenizer.json for this class alone
+        facts = row.facts if row else {}
+        config = dict(facts) | config | {"tokenizer_class": "PreTrainedTokenizerFast"}
     template = config.get("chat_template")
     return {
         "tokenizer.json": _to_json(_to_tokenizer_json(model)),
@@ -11873,15 +11884,10 @@ def read_huggingface(content):
 def _read_decoder(part, alphabet):
     """Check a decoder, which is ByteLevel for tokens of bytes alone, and put it into a list."""
     steps = _flattened(part or [], "decoders")
-    for step in steps:
-        of_bytes = step["type"] == "ByteLevel"
+    for step in steps if alphabet == "bytes" else ():
         require(
-            alphabet == "bytes" or not of_bytes,
-            "a decoder ByteLevel goes with a pre_tokenizer ByteLevel, and this file has none",
-        )
-        require(
-            alphabet != "bytes" or of_bytes,
-            f"a pre_tokenizer ByteLevel goes with a decoder ByteLevel, not {step!r:.100}",
+            step["type"] == "ByteLevel",
+            f"a pre_tokenizer ByteLevel goes with a decoder ByteLevel, not with {step!r:.100}",
         )
     if alphabet != "bytes":
         decoded_tokens({}, steps)  # raises InputError for unsupported steps
@@ -11939,8 +11945,8 @@ def _sentencepiece_decoder(proto):
     return list(filter(None, steps))
 
 
-def read_sentencepiece(data, *_):
-    """Read a SentencePiece model, Unigram or BPE.
+def read_sentencepiece(data, _=None, config=MappingProxyType({})):
+    """Read a SentencePiece model, Unigram or BPE; or its pieces as the class of `config` does.
 
     The user-defined symbols of a BPE become special tokens, which are found in normalized text
     before anything else. In a Unigram they are ordinary tokens, which their scores find.
@@ -11948,6 +11954,9 @@ def read_sentencepiece(data, *_):
     proto = _parse_sentencepiece(data)
     trainer = proto.trainer_spec
     kind = _SENTENCEPIECE_KINDS[trainer.model_type]
+    row = CLASSES.get(_class_name(config))
+    if row and row.pieces:
+        return _read_pieces(proto, row, config)
     names = [piece.piece for piece in proto.pieces]
     scores = np.array([piece.score for piece in proto.pieces], np.float32)
     ids = defaultdict(dict)  # type of pieces -> piece -> id
@@ -11955,7 +11964,7 @@ def read_sentencepiece(data, *_):
         ids[piece.type][piece.piece] = token_id
     special_tokens = ids[_UNKNOWN] | ids[_CONTROL]
     config = {}
-    for role in ROLES:
+    for role in () if row else ROLES:
         # For bos_token, it is bos_id, which is -1 if the model has no such token.
         token_id = getattr(trainer, role.replace("_token", "_id"))
         if token_id in special_tokens.values():
@@ -12056,51 +12065,697 @@ def _parse_sentencepiece(data):
     return proto
 
 
-# BERT's vocab.txt: a token on each line
+# Classes of transformers. A folder's vocabulary lacks the steps around it, and the class that reads
+# it in transformers makes them: tokenizer_config.json names the class, or config.json does by the
+# type of its model. A row of CLASSES says what a class makes. It becomes the content of a
+# tokenizer.json, which `read_huggingface` reads:
+#
+#     vocab.txt, "BertTokenizer"   ->   {"model": …, "normalizer": …, "pre_tokenizer": …}
 
-# Fields of tokenizer_config.json -> fields of the normalizer.
+# The class of each type of model, by transformers 5: `name:` begins the types of a class. Backend
+# takes a tokenizer.json as it is.
+_MODEL_TYPES = """
+Albert: albert yoso Backend: EvollaModel aria beam bigbird_pegasus canary cohere_asr ernie4_5
+ernie4_5_moe flex_olmo fuyu glm glm4 glm4_moe glm4_moe_lite glm4v glm4v_moe glm_image glmasr
+got_ocr2 gpt_bigcode gradium_phonon_tts granite granitemoe granitemoehybrid granitemoeshared
+hyperclovax internlm3 iquestcoder jamba kimi_k25 kimi_linear kosmos-2 llava llava_next
+mimo_v2_flash minicpm3 minicpm_ocr minicpmv4_6 minicpmv4_7 minimax_m2 ministral ministral3 mistral
+mistral3 mistral_large4 mixtral modernbert modernbert-decoder molmo2 nemo_speechlm nemotron
+nystromformer olmo2 olmo3 olmo_hybrid omniasr paddleocr_vl pegasus_x persimmon phi3 phimoe
+pix2struct pixtral pocket_tts smolvlm stablelm umt5 vipllava voxtral voxtral_realtime
+xlm-roberta-xl Bart: florence2 Barthez: Bartpho: Bert: align bark bert blip bros chinese_clip
+convbert distilbert electra ernie flava git grounding-dino layoutlm megatron-bert mm-grounding-dino
+nomic_bert squeezebert tvp vilt visual_bert BertGeneration: bert-generation BertJapanese: Bertweet:
+BigBird: big_bird BioGpt: biogpt Blenderbot: blenderbot BlenderbotSmall: blenderbot-small ByT5:
+CLIP: aimv2 clip clipseg groupvit omdet-turbo oneformer owlv2 owlvit sam3 sam3_video xclip CTRL:
+ctrl Camembert: camembert Canine: canine Clvp: clvp CodeLlama: Cohere: aya_vision cohere cohere2
+Cpm: CpmAnt: cpmant DPRQuestionEncoder: dpr Deberta: deberta DebertaV2: deberta-v2 Dia: dia Esm:
+esm Esmc: esmc esmfold2 FNet: fnet FSMT: fsmt Flaubert: flaubert Funnel: funnel GPT2: blip-2
+codegen dbrx emu3 gpt2 gpt_neo gptj hyperclovax_vision_v2 instructblip instructblipvideo jais2 opt
+phi starcoder2 GPTNeoX: falcon_mamba gpt_neox mamba mamba2 mpt olmo olmoe rwkv xlstm
+GPTNeoXJapanese: gpt_neox_japanese GPTSw3: gpt-sw3 Gemma: diffusion_gemma gemma gemma2 gemma3
+gemma3_text gemma3n gemma3n_text recurrent_gemma shieldgemma2 t5gemma zaya Herbert: LED: led Lasr:
+lasr_ctc lasr_encoder LayoutLMv2: layoutlmv2 LayoutLMv3: layoutlmv3 LayoutXLM: layoutxlm Llama:
+idefics idefics2 Luke: luke Lxmert: lxmert M2M100: m2m_100 MBart: mbart MBart50: MLuke: MPNet:
+mpnet Marian: marian MarkupLM: markuplm Mgpstr: mgp-str MobileBert: mobilebert Mvp: mvp MyT5: Nllb:
+nllb-moe Nougat: nougat pp_formulanet OpenAIGPT: openai-gpt PLBart: plbart Parakeet:
+granite_speech5_ctc nemotron3_5_asr nemotron_asr_streaming omniasr_ctc parakeet_ctc parakeet_rnnt
+parakeet_tdt Pegasus: pegasus Perceiver: perceiver Phobert: ProphetNet: prophetnet Qwen2:
+audioflamingo3 colqwen2 cosmos3_omni dots3_note fun_asr_nano hunyuan_vl internvl lighton_ocr
+moss_transcribe_diarize ovis2 qianfan_ocr qwen2 qwen2_5_omni qwen2_5_vl qwen2_audio qwen2_moe
+qwen2_vl qwen3 qwen3_asr qwen3_moe qwen3_next qwen3_omni_moe qwen3_vl qwen3_vl_moe vibevoice
+Qwen3_5: qwen3_5 qwen3_5_moe qwen3_5_moe_text qwen3_5_text qwen4_exp Rag: rag Reformer: reformer
+RemBert: rembert RoCBert: roc_bert RoFormer: roformer Roberta: bart bridgetower clap data2vec-text
+ibert lilt longformer mra roberta roberta-prelayernorm SeamlessM4T: seamless_m4t seamless_m4t_v2
+Siglip: siglip Siglip2: siglip2 Speech2Text: speech_to_text SpeechT5: speecht5 Splinter: splinter
+T5: mt5 musicgen musicgen_melody switch_transformers t5 Tapas: tapas Tipsv2: tipsv2 Udop: udop
+VideoPrism: videoprism Vits: vits Wav2Vec2CTC: data2vec-audio hubert unispeech unispeech-sat
+wav2vec2 wav2vec2-bert wav2vec2-conformer Wav2Vec2PhonemeCTC: Whisper: whisper XGLM: xglm XLM: xlm
+XLMRoberta: gte jina_embeddings_v3 metaclip_2 trocr xlm-roberta xmod XLNet: xlnet
+"""
+
+
+def _classes_by_type():
+    """Read _MODEL_TYPES: type of a model -> name of its class."""
+    names = {}
+    for word in _MODEL_TYPES.split():
+        if word.endswith(":"):
+            own = "PreTrainedTokenizerFast" if word == "Backend:" else f"{word[:-1]}Tokenizer"
+        else:
+            names[word] = own
+    return names
+
+
+_CLASS_BY_TYPE = _classes_by_type()
+# With these types, the class that a tokenizer_config.json names is known to be wrong.
+_CORRECTED_TYPES = {
+    "hyperclovax_vision_v2", "qwen2", "qwen3_5", "qwen3_5_moe", "qwen3_5_moe_text", "qwen4_exp",
+    "siglip2",
+}  # fmt: skip
+_PLAIN_CLASSES = (
+    "PreTrainedTokenizerFast",
+    "PreTrainedTokenizer",
+    "PythonBackend",
+    "TokenizersBackend",
+    "BloomTokenizer",
+    "ParakeetTokenizer",
+)
+
+
+class TokenizerClass(NamedTuple):
+    """What a class of transformers makes around a vocabulary, by the settings of a folder.
+
+    In templates and `pieces`, the name of a role stands for its token, and src_lang for that
+    setting; other words stand for themselves. A number after a colon is the type of a token.
+    """
+
+    roles: dict  # the tokens of roles that a folder does not name
+    cuts: str  # names the pre_tokenizer and the decoder, see `_class_cuts`
+    normalizer: str = ""  # names of steps, see `_class_normalizer`
+    template: str = ""  # around one text; if empty, add_bos_token and add_eos_token make it
+    pair: str = ""  # around two texts
+    settings: dict = MappingProxyType({})  # those that differ from _CLASS_SETTINGS
+    model: dict = MappingProxyType({})  # fields of the "model" object
+    pieces: str = ""  # the tokens by their ids; 3: are those of a .model from 3 on
+    extra: Collection[str] = ()  # further special tokens
+    mask: AddedToken = PLAIN_TOKEN  # how the mask token is found
+    facts: dict = MappingProxyType({})  # what a tokenizer_config.json without the class must say
+    knows_unknown: bool = False  # a BPE has the unknown token of the roles
+    keeps_steps: bool = False  # the steps of a tokenizer.json stay
+
+
+_CLASS_SETTINGS = {
+    "add_prefix_space": False,
+    "do_lower_case": True,
+    "keep_accents": False,
+    "legacy": True,
+    "split_by_punct": False,
+    "src_lang": "en_XX",
+    "strip_accents": None,
+    "tokenize_chinese_chars": True,
+}
+
+
+def _roles_of(text):
+    """Read "unk=<unk> eos=</s>": role -> text."""
+    pairs = (word.split("=", 1) for word in text.split())
+    return {f"{role}_token": token for role, token in pairs}
+
+
+_ENDS = _roles_of("bos=<|endoftext|> eos=<|endoftext|> unk=<|endoftext|>")
+_ROLES_OF_QWEN = _ENDS | {"bos_token": None, "pad_token": "<|endoftext|>"}
+BERT_ROLES = _roles_of("pad=[PAD] unk=[UNK] cls=[CLS] sep=[SEP] mask=[MASK]")
+_ROLES_OF_ROBERTA = _roles_of("bos=<s> eos=</s> unk=<unk> sep=</s> pad=<pad> cls=<s> mask=<mask>")
+_ROLES_OF_ALBERT = BERT_ROLES | _roles_of("bos=[CLS] eos=[SEP] unk=<unk> pad=<pad>")
+_ROLES_OF_XLNET = _roles_of("bos=<s> eos=</s> unk=<unk> sep=<sep> pad=<pad> cls=<cls> mask=<mask>")
+_ROLES_OF_T5 = _roles_of("eos=</s> unk=<unk> pad=<pad>")
+_ROLES_OF_LLAMA = _roles_of("bos=<s> eos=</s> unk=<unk>")
+_ROLES_OF_GEMMA = _roles_of("bos=<bos> eos=<eos> unk=<unk> pad=<pad> mask=<mask>")
+_ROLES_OF_COHERE = _roles_of(
+    "bos=<BOS_TOKEN> eos=<|END_OF_TURN_TOKEN|> unk=<UNK> sep=<SEP> pad=<PAD> cls=<CLS> "
+    "mask=<MASK_TOKEN>"
+)
+_BERT_TEMPLATES = "cls $A sep", "cls $A sep $B:1 sep:1"
+_ROBERTA_TEMPLATES = "cls $A sep", "cls $A sep sep $B sep"
+_AFTER_SPACE = AddedToken(lstrip=True, normalized=True)
+_EXTRA_IDS = [f"<extra_id_{number}>" for number in range(100)]
+_MBART_CODES = (
+    "ar_AR cs_CZ de_DE en_XX es_XX et_EE fi_FI fr_XX gu_IN hi_IN it_IT ja_XX kk_KZ ko_KR lt_LT "
+    "lv_LV my_MM ne_NP nl_XX ro_RO ru_RU si_LK tr_TR vi_VN zh_CN"
+)
+_MBART50_CODES = (
+    f"{_MBART_CODES} af_ZA az_AZ bn_IN fa_IR he_IL hr_HR id_ID ka_GE km_KH mk_MK ml_IN mn_MN mr_IN "
+    "pl_PL ps_AF pt_XX sv_SE sw_KE ta_IN te_IN th_TH tl_XX uk_UA ur_PK xh_ZA gl_ES sl_SI"
+)
+_PREFIXED = {"add_prefix_space": True}
+_PREFIXED_CASED = _PREFIXED | {"do_lower_case": False}
+_TYPED = {"model_input_names": ["input_ids", "token_type_ids", "attention_mask"]}
+_LEFT_SIDE = {"padding_side": "left"}
+_OF_WORDS = {"end_of_word_suffix": "</w>"}
+_OF_BYTES_TOO = {"fuse_unk": True, "byte_fallback": True}
+
+_GPT2 = TokenizerClass(_ENDS, "bytes")
+_ROBERTA = TokenizerClass(_ROLES_OF_ROBERTA, "bytes", "", *_ROBERTA_TEMPLATES)
+_BERT_CLASS = TokenizerClass(BERT_ROLES, "bert", "bert", *_BERT_TEMPLATES, facts=_TYPED)
+_DPR = _BERT_CLASS._replace(normalizer="uncased")
+_ALBERT = TokenizerClass(
+    _ROLES_OF_ALBERT,
+    "words",
+    "quotes accents lower precompiled",
+    *_BERT_TEMPLATES,
+    _PREFIXED,
+    {"unk_id": 1},
+    "0:",
+)
+_T5 = TokenizerClass(
+    _ROLES_OF_T5,
+    "words",
+    "precompiled",
+    "$A </s>",
+    "$A </s> $B </s>",
+    _PREFIXED,
+    {"unk_id": 2},
+    " ".join(["0:", *reversed(_EXTRA_IDS)]),
+    _EXTRA_IDS,
+)
+_XLM_ROBERTA = TokenizerClass(
+    _ROLES_OF_ROBERTA,
+    "words",
+    "precompiled",
+    "bos $A eos",
+    "bos $A eos eos $B eos",
+    _PREFIXED,
+    {"unk_id": 3},
+    "bos pad eos unk 3: mask",
+)
+_LLAMA = TokenizerClass(
+    _ROLES_OF_LLAMA,
+    "llama",
+    settings=_PREFIXED | {"legacy": False},
+    model=_OF_BYTES_TOO,
+    facts=_LEFT_SIDE,
+)
+_GEMMA = TokenizerClass(
+    _ROLES_OF_GEMMA, "gemma", "to-marks", model=_OF_BYTES_TOO, facts=_LEFT_SIDE, knows_unknown=True
+)
+CLASSES = {
+    "AlbertTokenizer": _ALBERT,
+    "BartTokenizer": _ROBERTA,
+    "BarthezTokenizer": TokenizerClass(
+        _ROLES_OF_ROBERTA,
+        "marks",
+        "blanks nfc strip-right",
+        settings=_PREFIXED,
+        model={"unk_id": 3},
+        pieces="0:",
+        mask=_AFTER_SPACE,
+    ),
+    "BertTokenizer": _BERT_CLASS,
+    "BigBirdTokenizer": TokenizerClass(
+        BERT_ROLES | _roles_of("bos=<s> eos=</s> unk=<unk> pad=<pad>"),
+        "marks",
+        "marked-spaces",
+        *_BERT_TEMPLATES,
+        _PREFIXED,
+        pieces="0:",
+        mask=_AFTER_SPACE,
+    ),
+    "BlenderbotTokenizer": TokenizerClass(
+        _ROLES_OF_ROBERTA, "bytes", settings=_PREFIXED, mask=AddedToken(lstrip=True)
+    ),
+    "CLIPTokenizer": TokenizerClass(
+        _ENDS | _roles_of("bos=<|startoftext|> pad=<|endoftext|>"),
+        "clip",
+        "nfc blank lowercase",
+        "bos $A eos",
+        "bos $A eos eos $B eos",
+        model=_OF_WORDS,
+        knows_unknown=True,
+    ),
+    "CamembertTokenizer": _XLM_ROBERTA._replace(
+        model={},
+        pieces="<s>NOTUSED pad </s>NOTUSED unk <unk>NOTUSED 1: mask",
+        mask=AddedToken(lstrip=True),
+    ),
+    "CodeGenTokenizer": _GPT2,
+    "CodeLlamaTokenizer": _LLAMA._replace(
+        roles=_ROLES_OF_LLAMA
+        | _roles_of("prefix=▁<PRE> middle=▁<MID> suffix=▁<SUF> eot=▁<EOT> fill=<FILL_ME>"),
+        settings=_LLAMA.settings | {"add_bos_token": True},
+        knows_unknown=True,
+    ),
+    "CohereTokenizer": TokenizerClass(_ROLES_OF_COHERE, "digits", "nfc", facts=_LEFT_SIDE),
+    "ConvBertTokenizer": _BERT_CLASS._replace(keeps_steps=True),
+    "DPRContextEncoderTokenizer": _DPR,
+    "DPRQuestionEncoderTokenizer": _DPR,
+    "DPRReaderTokenizer": _DPR,
+    "DebertaTokenizer": TokenizerClass(
+        BERT_ROLES | _roles_of("bos=[CLS] eos=[SEP]"),
+        "bytes",
+        "",
+        *_ROBERTA_TEMPLATES,
+        facts=_TYPED,
+    ),
+    "DebertaV2Tokenizer": TokenizerClass(
+        _ROLES_OF_ALBERT | _roles_of("unk=[UNK] pad=[PAD]"),
+        "deberta",
+        "lower blanks nfc strip-right",
+        *_BERT_TEMPLATES,
+        _PREFIXED_CASED,
+        pieces="0:",
+        facts=_TYPED,
+    ),
+    "DistilBertTokenizer": _BERT_CLASS._replace(facts={}),
+    "ElectraTokenizer": _BERT_CLASS,
+    "FNetTokenizer": TokenizerClass(
+        _ROLES_OF_ALBERT,
+        "words",
+        facts={"model_input_names": ["input_ids", "token_type_ids"]},
+        keeps_steps=True,
+    ),
+    "FunnelTokenizer": _BERT_CLASS._replace(
+        roles=_ROLES_OF_XLNET, template="cls:2 $A sep", pair="cls:2 $A sep $B:1 sep:1"
+    ),
+    "GPT2Tokenizer": _GPT2,
+    "GPTNeoXTokenizer": TokenizerClass(
+        _ENDS | {"pad_token": "<|padding|>"}, "bytes", "nfc", "$A", "$A $B:1"
+    ),
+    "GemmaTokenizer": _GEMMA,
+    "HerbertTokenizer": TokenizerClass(
+        _roles_of("unk=<unk> sep=</s> pad=<pad> cls=<s> mask=<mask>"),
+        "suffix",
+        "herbert",
+        "cls $A sep",
+        "cls $A sep $B sep",
+        model=_OF_WORDS,
+        knows_unknown=True,
+    ),
+    "LEDTokenizer": _ROBERTA,
+    "LasrTokenizer": _T5._replace(model={"unk_id": 3}, pieces="0:"),
+    "LayoutLMTokenizer": _BERT_CLASS,
+    "LlamaTokenizer": _LLAMA,
+    "LongformerTokenizer": _ROBERTA,
+    "LukeTokenizer": _ROBERTA._replace(
+        roles=_ROLES_OF_ROBERTA
+        | _roles_of(
+            "entity_1=<ent> entity_2=<ent2> entity_unk=[UNK] entity_pad=[PAD] entity_mask=[MASK] "
+            "entity_mask2=[MASK2]"
+        )
+    ),
+    "LxmertTokenizer": _BERT_CLASS,
+    "MBartTokenizer": _XLM_ROBERTA._replace(
+        normalizer="",
+        template="$A eos src_lang",
+        pair="$A $B eos src_lang",
+        pieces=f"bos pad eos unk 3: {_MBART_CODES} mask",
+        extra=_MBART_CODES.split(),
+        mask=_AFTER_SPACE,
+    ),
+    "MBart50Tokenizer": TokenizerClass(
+        _roles_of("eos=</s> unk=<unk> sep=</s> pad=<pad> cls=<s> mask=<mask>"),
+        "marks",
+        "precompiled one-space",
+        "src_lang $A eos",
+        "src_lang $A $B eos",
+        _PREFIXED,
+        {"unk_id": 3},
+        f"cls pad eos unk 3: {_MBART50_CODES} mask",
+        _MBART50_CODES.split(),
+        _AFTER_SPACE,
+    ),
+    "MPNetTokenizer": TokenizerClass(
+        _ROLES_OF_ROBERTA | {"unk_token": "[UNK]"},
+        "bert",
+        "bert",
+        *_ROBERTA_TEMPLATES,
+        mask=_AFTER_SPACE,
+    ),
+    "MobileBertTokenizer": _BERT_CLASS,
+    "MvpTokenizer": _ROBERTA,
+    "NllbTokenizer": TokenizerClass(
+        _ROLES_OF_ROBERTA,
+        "marks",
+        "precompiled one-space",
+        "src_lang $A eos",
+        "src_lang $A $B eos",
+        _PREFIXED | {"src_lang": "eng_Latn"},
+        {"type": "BPE", "fuse_unk": True},
+        mask=_AFTER_SPACE,
+        knows_unknown=True,
+    ),
+    "OpenAIGPTTokenizer": TokenizerClass(
+        {"unk_token": "<unk>"}, "suffix", "uncased", model=_OF_WORDS, knows_unknown=True
+    ),
+    "PegasusTokenizer": TokenizerClass(
+        _ROLES_OF_T5 | {"mask_token": "<mask_2>"},
+        "marks",
+        "precompiled one-space",
+        "$A eos",
+        "$A $B eos",
+        _PREFIXED,
+        extra=["<mask_1>", *(f"<unk_{number}>" for number in range(2, 103))],
+    ),
+    "Phi3Tokenizer": _LLAMA,
+    "Qwen2Tokenizer": TokenizerClass(_ROLES_OF_QWEN, "qwen2", "nfc"),
+    "Qwen3_5Tokenizer": TokenizerClass(_ROLES_OF_QWEN, "qwen3.5", "nfc"),
+    "ReformerTokenizer": TokenizerClass(
+        _roles_of("eos=</s> unk=<unk>"),
+        "marks",
+        "precompiled one-space",
+        settings=_PREFIXED,
+        model={"type": "BPE", "fuse_unk": True},
+        knows_unknown=True,
+    ),
+    "RemBertTokenizer": _ALBERT._replace(
+        cuts="marks",
+        normalizer="quotes one-space accents lower precompiled",
+        settings=_PREFIXED_CASED | {"keep_accents": True},
+        model={"unk_id": 2},
+        pieces="",
+    ),
+    "RobertaTokenizer": _ROBERTA,
+    "Siglip2Tokenizer": _GEMMA._replace(normalizer="lowercase to-marks"),
+    "SplinterTokenizer": _BERT_CLASS._replace(
+        roles=BERT_ROLES | {"question_token": "[QUESTION]"},
+        pair="cls $A question . sep $B:1 sep:1",
+        facts={},
+    ),
+    "SqueezeBertTokenizer": _BERT_CLASS,
+    "T5Tokenizer": _T5,
+    "UdopTokenizer": _T5._replace(
+        roles=_ROLES_OF_T5 | {"sep_token": "</s>"}, normalizer="", model={}, pieces="0:", extra=()
+    ),
+    "VideoPrismTokenizer": _T5._replace(template="", pair=""),
+    "WhisperTokenizer": _GPT2._replace(
+        template="<|startoftranscript|> <|notimestamps|> $A eos",
+        pair="<|startoftranscript|> <|notimestamps|> $A $B:1 eos:1",
+    ),
+    "XGLMTokenizer": TokenizerClass(
+        _roles_of("bos=<s> eos=</s> unk=<unk> sep=</s> pad=<pad> cls=<s>"),
+        "marks",
+        "precompiled one-space",
+        "eos $A",
+        "eos $A eos eos $B",
+        _PREFIXED,
+        {"unk_id": 3},
+        "0:",
+        [f"<madeupword{number}>" for number in range(7)],
+    ),
+    "XLMRobertaTokenizer": _XLM_ROBERTA,
+    "XLNetTokenizer": TokenizerClass(
+        _ROLES_OF_XLNET,
+        "words",
+        "quotes accents lower precompiled",
+        "$A sep cls:2",
+        "$A sep $B:1 sep:1 cls:2",
+        _PREFIXED_CASED,
+        {},
+        "0:",
+        ("<eop>", "<eod>"),
+        _AFTER_SPACE,
+        _LEFT_SIDE,
+    ),
+}
+_CLIP = Split(
+    r"<\|startoftext\|>|<\|endoftext\|>"
+    r"|'s|'t|'re|'ve|'m|'ll|'d|[\p{L}]+|[\p{N}]|[^\s\p{L}\p{N}]+",
+    "removed",
+    invert=True,
+)
+_QWEN3_5 = (
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?[\p{L}\p{M}]+|\p{N}"
+    r"| ?[^\s\p{L}\p{M}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
+_LLAMA_DECODER = [
+    _MARKS_TO_SPACES,
+    {"type": "ByteFallback"},
+    {"type": "Fuse"},
+    {"type": "Strip", "content": " ", "start": 1, "stop": 0},
+]
+# fields of a BertNormalizer -> settings
 _BERT_FIELDS = {
-    "do_lower_case": "lowercase",
+    "lowercase": "do_lower_case",
     "strip_accents": "strip_accents",
-    "tokenize_chinese_chars": "handle_chinese_chars",
+    "handle_chinese_chars": "tokenize_chinese_chars",
 }
-BERT_ROLES = {
-    "pad_token": "[PAD]",
-    "unk_token": "[UNK]",
-    "cls_token": "[CLS]",
-    "sep_token": "[SEP]",
-    "mask_token": "[MASK]",
-}
+# `_read_marian` does what MarianTokenizer does.
+_OWN_CLASSES = {f"{name}Tokenizer" for name in re.findall(r"(\w+):", _MODEL_TYPES)} | {*CLASSES}
+_OWN_CLASSES -= {*_PLAIN_CLASSES, "BackendTokenizer", "MarianTokenizer"}
+_CUTS_OF_PAIRS = ("bytes", "clip", "digits", "qwen2", "qwen3.5", "suffix")  # of vocab.json
+_CLASS_KINDS = dict.fromkeys(("words", "marks", "deberta"), "Unigram") | {"bert": "WordPiece"}
+
+
+def _class_name(config):
+    """Return the name of the class that a config names, as transformers 5 has it."""
+    name = config.get("tokenizer_class")
+    if not isinstance(name, str):
+        return ""
+    return name if name in _PLAIN_CLASSES else name.removesuffix("Fast")
+
+
+def class_for(config, *cuts):
+    """Return the row of the class that `config` names, if it cuts in one of these ways, or None."""
+    row = CLASSES.get(_class_name(config))
+    return row if row and row.cuts in cuts else None
+
+
+def _name_class(file, config):
+    """Put the class by which AutoTokenizer reads the folder of a file into `config`."""
+    about = {}
+    with contextlib.suppress(InputError):  # it may belong to another program
+        about = _read_beside(file.with_name("config.json"))
+    model_type = about.get("model_type")
+    own = _CLASS_BY_TYPE.get(model_type) if isinstance(model_type, str) else None
+    given = config.get("tokenizer_class") or about.get("tokenizer_class")
+    is_wrong = own in _PLAIN_CLASSES or model_type in _CORRECTED_TYPES
+    name = own if own and is_wrong else given or own
+    if name or model_type:
+        config["tokenizer_class"] = name or "PreTrainedTokenizerFast"
+
+
+def names_class(file):
+    """Check whether a file beside that of a model names a class, so that AutoTokenizer reads it."""
+    config = {}
+    _name_class(file, config)
+    return bool(config) or file.with_name("tokenizer_config.json").is_file()
+
+
+def _settings_of(row, config):
+    """Return the settings of a class, which are those of a folder where it has them."""
+    given = {name: value for name, value in config.items() if value is not None}
+    return _CLASS_SETTINGS | row.settings | given
+
+
+def _class_normalizer(row, settings, charsmap):
+    """List the steps of the normalizer of a class."""
+    lowercase = {"type": "Lowercase"}
+    bert = _BERT | {field: settings[name] for field, name in _BERT_FIELDS.items()}
+    accents = [{"type": "NFKD"}, {"type": "StripAccents"}]
+    precompiled = {"type": "Precompiled", "precompiled_charsmap": charsmap}
+    steps = {
+        "accents": [] if settings["keep_accents"] else accents,
+        "bert": [bert],
+        "blank": [_replace_step(r"\s+", " ")],
+        "blanks": [_replace_step(r"\s{2,}|[\n\r\t]", " ")],
+        "herbert": [_BERT | {"lowercase": False, "strip_accents": False}],
+        "lower": [lowercase] if settings["do_lower_case"] else [],
+        "lowercase": [lowercase],
+        "marked-spaces": [
+            {"type": "Strip", "strip_left": False, "strip_right": False},
+            _replace_step(" {2,}", MARK),
+        ],
+        "nfc": [{"type": "NFC"}],
+        "one-space": [_SPACES_TO_ONE],
+        "precompiled": [precompiled] if charsmap else [],
+        "quotes": [
+            {"type": "Replace", "pattern": {"String": quotes}, "content": '"'}
+            for quotes in ("``", "''")
+        ],
+        "strip-right": [{"type": "Strip", "strip_left": False, "strip_right": True}],
+        "to-marks": [_SPACES_TO_MARKS],
+        "uncased": [_BERT | {"lowercase": True}],
+    }
+    return [step for name in row.normalizer.split() for step in steps[name]]
+
+
+def _replace_step(expression, content):
+    """Make the step of a normalizer that replaces the matches of an expression."""
+    return {"type": "Replace", "pattern": {"Regex": expression}, "content": content}
+
+
+def _class_cuts(row, settings):
+    """List the pre-tokenizers and the decoders of a class."""
+    has_prefix = bool(settings["add_prefix_space"])
+    byte_level = _BYTE_LEVEL | {"add_prefix_space": has_prefix}
+    uncut = byte_level | {"use_regex": False}
+    later = "first" if row.cuts == "deberta" else "never"
+    marks = {
+        "type": "Metaspace",
+        "replacement": MARK,
+        "prepend_scheme": "always" if has_prefix else later,
+        "split": True,
+    }
+    bert = {"type": "BertPreTokenizer"}
+    match row.cuts:
+        case "bytes":
+            return [byte_level], [_BYTE_LEVEL]
+        case "digits":
+            return [_DIGITS | {"individual_digits": True}, byte_level], [_BYTE_LEVEL]
+        case "qwen2":
+            return [_pre_tokenizer(PATTERNS["qwen2"]), uncut], [_BYTE_LEVEL]
+        case "qwen3.5":
+            return [_pre_tokenizer(_QWEN3_5), uncut], [_BYTE_LEVEL]
+        case "clip":
+            return [_pre_tokenizer(_CLIP), _BYTE_LEVEL | {"add_prefix_space": False}], [_BYTE_LEVEL]
+        case "bert":
+            return [bert], [{"type": "WordPiece", "prefix": "##", "cleanup": True}]
+        case "suffix":
+            return [bert], [{"type": "BPEDecoder", "suffix": "</w>"}]
+        case "words":
+            return [{"type": "WhitespaceSplit"}, marks], [marks]
+        case "gemma":
+            split = _pre_tokenizer(Split(" ", "merged_with_previous"))
+            return [split | {"pattern": {"String": " "}}], _LLAMA_DECODER[:-1]
+        case "llama":
+            scheme = marks["prepend_scheme"]
+            if has_prefix and not settings["legacy"]:
+                scheme = "first"
+            uncut = marks | {"prepend_scheme": scheme, "split": False}
+            return [uncut], _LLAMA_DECODER[: None if has_prefix else -1]
+    if row.cuts == "deberta" and settings["split_by_punct"]:
+        return [{"type": "Punctuation", "behavior": "Isolated"}, marks], [marks]
+    return [marks], [marks]
+
+
+def _class_content(row, config, vocabulary, charsmap=""):
+    """Make the content of a tokenizer.json as a class does.
+
+    vocabulary  fields of the "model" object
+    charsmap    that of a Precompiled, in base64
+    """
+    settings = _settings_of(row, config)
+    cuts, decoders = _class_cuts(row, settings)
+    model_object = {"type": _CLASS_KINDS.get(row.cuts, "BPE")} | vocabulary | row.model
+    names = _token_names(model_object)
+    unknown = config.get("unk_token")
+    if model_object["type"] == "Unigram":
+        model_object.setdefault("unk_id", names.get(unknown))
+    elif row.knows_unknown or model_object["type"] == "WordPiece":
+        model_object["unk_token"] = unknown
+    return {
+        "normalizer": _in_sequence(_class_normalizer(row, settings, charsmap), "normalizers"),
+        "pre_tokenizer": _in_sequence(cuts, "pretokenizers"),
+        "decoder": _in_sequence(decoders, "decoders"),
+        "model": model_object,
+    }
+
+
+def _read_by_class(config, vocabulary, charsmap="", added=()):
+    """Read a vocabulary as the class that `config` names does.
+
+    added  further special tokens of the vocabulary, by their flags
+    """
+    row = CLASSES[_class_name(config)]
+    content = _class_content(row, config, vocabulary, charsmap)
+    names = _token_names(content["model"])
+    tokens = dict.fromkeys(_roles(config).values(), PLAIN_TOKEN) | dict(added)
+    content["added_tokens"] = [
+        {"id": names[text], "content": text} | dict(zip(_FLAGS, own, strict=False))
+        for text, own in tokens.items()
+        if text in names
+    ]
+    return read_huggingface(content)
+
+
+def _is_of_class(row, model):
+    """Check whether a class makes of the vocabulary of a model what the model has."""
+    if row.keeps_steps:
+        return not model.proto
+    steps = model.normalizer_steps
+    charsmaps = (step["precompiled_charsmap"] for step in steps if step["type"] == "Precompiled")
+    content = _class_content(row, model.config, {"vocab": {}}, next(charsmaps, ""))
+    theirs = content["model"]
+    fields = {
+        "byte_fallback": False,
+        "fuse_unk": theirs["type"] == "Unigram",
+        "ignore_merges": False,
+        "word_suffix": theirs.get("end_of_word_suffix", ""),
+    }
+    has_same_unknown = model.kind != "unigram" or model.unk_token == model.config.get("unk_token")
+    if "unk_id" in row.model:
+        unknown = (model.unk_token or "").encode()
+        has_same_unknown = model.ids.get(unknown) == row.model["unk_id"]
+    return (
+        theirs["type"].lower() == model.kind
+        and steps == _flattened(content["normalizer"] or [], "normalizers")
+        and Pattern(content["pre_tokenizer"]).steps == Pattern(model.pattern).steps
+        and all(getattr(model, name) == theirs.get(name, fields[name]) for name in fields)
+        and (
+            model.kind != "wordpiece" or (model.subword_prefix, model.max_word_chars) == ("##", 100)
+        )
+        and has_same_unknown
+    )
+
+
+def _pieces_of_class(row, config, pieces):
+    """List the names and scores of a .model in the order of the ids that a class gives them."""
+    listed = []
+    for word in row.pieces.split():
+        if word.endswith(":"):
+            listed += pieces[int(word[:-1]) :]
+        else:
+            listed.append((config.get(f"{word}_token") or word, 0.0))
+    return listed
+
+
+def _read_pieces(proto, row, config):
+    """Read the pieces of a .model as a class does, which numbers them in its own way."""
+    pieces = [(piece.piece, piece.score) for piece in proto.pieces]
+    fields = {"vocab": _pieces_of_class(row, config, pieces)}
+    if config.get("unk_token") not in _token_names(fields):
+        fields["unk_id"] = proto.trainer_spec.unk_id
+    charsmap = base64.b64encode(proto.normalizer_spec.precompiled_charsmap).decode()
+    symbols = AddedToken(special=False)
+    flags = {_CONTROL: PLAIN_TOKEN, _USER_DEFINED: symbols}
+    added = {piece.piece: flags[piece.type] for piece in proto.pieces if piece.type in flags}
+    return _read_by_class(config, fields, charsmap, added)
+
+
+def _class_processor(row, model):
+    """Make the post_processor of a class, or None if a token of its template is missing."""
+    settings = _settings_of(row, model.config)
+
+    def pieces(template):
+        for word in template.split():
+            name, _, number = word.partition(":")
+            named = settings.get(f"{name}_token") or settings.get(name)
+            yield named if isinstance(named, str) else name, int(number or 0)
+
+    templates = [[*pieces(template)] for template in (row.template, row.pair)]
+    names = {name for name, _ in itertools.chain(*templates)} - {"$A", "$B"}
+    ids = {name: model.special_tokens.get(name, model.ids.get(name.encode())) for name in names}
+    return None if None in ids.values() else _processor(*templates, ids)
+
+
+# BERT's vocab.txt: a token on each line
 
 
 def read_bert(data, file, config):
-    """Read the vocabulary of a BERT, and give `config` the roles of its special tokens.
+    """Read the vocabulary of a BERT, or of another class with such a file.
 
-    `config`, as from `_read_config`, tells whether text is brought to lower case. Without this
-    setting it is, unless there is no tokenizer_config.json and a token without brackets has a
-    capital letter.
+    If nothing names a class, `config` gets the roles that the vocabulary has, and text is brought
+    to lower case, unless a token without brackets has a capital letter.
     """
     names = re.split(r"\r?\n", data.decode())
     ids = {name: token_id for token_id, name in enumerate(names) if name}
-    for role, text in BERT_ROLES.items():
-        if text in ids and not config.get(role):
-            config[role] = text
-    roles = _roles(config)
-    is_configured = _beside(file, "tokenizer_config.json").is_file()
-    plain = [name for name in ids if not re.fullmatch(r"\[.*\]|<.*>", name)]
-    is_lower = is_configured or plain == [*map(str.lower, plain)]
-    normalizer = NORMALIZERS["bert"] | {"lowercase": is_lower}
-    normalizer |= {field: config[name] for name, field in _BERT_FIELDS.items() if name in config}
-    content = {
-        "model": {"type": "WordPiece", "vocab": ids, "unk_token": roles.get("unk_token")},
-        "normalizer": normalizer,
-        "pre_tokenizer": {"type": "BertPreTokenizer"},
-        "decoder": {"type": "WordPiece", "prefix": "##", "cleanup": True},
-    }
-    sides = [roles.get("cls_token"), roles.get("sep_token")]
-    if ids.keys() >= {*sides}:
-        content["post_processor"] = template_processing("{} $A {}".format(*sides), ids)
-    return read_huggingface(content)
+    if not class_for(config, "bert"):
+        plain = [name for name in ids if not re.fullmatch(r"\[.*\]|<.*>", name)]
+        is_configured = _beside(file, "tokenizer_config.json").is_file()
+        is_lower = is_configured or plain == [*map(str.lower, plain)]
+        roles = {role: text for role, text in BERT_ROLES.items() if text in ids}
+        config |= roles | {"do_lower_case": is_lower} | config
+        config["tokenizer_class"] = "BertTokenizer"
+    return _read_by_class(config, {"vocab": ids})
 
 
 # Files beside a vocabulary, as transformers reads them. All settings are kept, and written again.
@@ -12223,14 +12878,48 @@ def _with_folder(model, file, config, flags, lists_added=True):
     return model
 
 
-def _add_sides(model):
-    """Make the post_processor that `add_bos_token` and `add_eos_token` ask for."""
-    roles = ("bos_token", "eos_token")
-    config = dict.fromkeys(roles, "<|endoftext|>") | model.config  # of GPT-2
-    sides = [(config.get(f"add_{role}") and config[role]) or "" for role in roles]
-    if any(sides):
+def _sides_of(model, post_processor):
+    """Return the ids that a post_processor puts around one text; None if it is not supported."""
+    model = copy.copy(model)
+    vars(model).pop("added_ids", None)
+    model.post_processor = post_processor
+    with contextlib.suppress(InputError):
+        return model.added_ids
+
+
+def _complete_config(row, config, flags, is_alone):
+    """Give settings the roles and further special tokens of a class.
+
+    is_alone  the vocabulary has no tokens with flags of their own, unlike a tokenizer.json
+    """
+    for role, text in row.roles.items():
+        config.setdefault(role, text)
+    mask = config.get("mask_token")
+    if mask and is_alone:
+        flags.setdefault(mask, row.mask)
+    names = ("extra_special_tokens", "additional_special_tokens")
+    if row.extra and not any(map(config.get, names)):
+        config["extra_special_tokens"] = [*row.extra]
+
+
+def _add_template(model, is_alone):
+    """Make the post_processor of a class, or of `add_bos_token` and `add_eos_token`.
+
+    is_alone  the vocabulary has no post_processor of its own, unlike a tokenizer.json
+    """
+    row = CLASSES.get(_class_name(model.config))
+    settings = _settings_of(row, model.config) if row else model.config
+    config = dict.fromkeys(("bos_token", "eos_token"), "<|endoftext|>") | settings  # of GPT-2
+    names = [role for role in ("bos_token", "eos_token") if config.get(f"add_{role}")]
+    sides = [(config[role] or "") if role in names else "" for role in ("bos_token", "eos_token")]
+    if row and row.template and not (is_alone and row.template == "$A"):
+        made = _class_processor(row, model)
+        if made and (is_alone or _sides_of(model, made) != _sides_of(model, model.post_processor)):
+            model.post_processor = made
+    elif is_alone and any(sides):
         template = "{} $A {}".format(*sides)
         model.post_processor = template_processing(template, model.special_tokens, True)
+    vars(model).pop("added_ids", None)  # those of another post_processor
 
 
 # A template in Jinja for a chat. It puts each message between <|im_start|> and <|im_end|>, lists
@@ -12370,6 +13059,18 @@ FORMATS = {
 WRITTEN_FORMATS = [name for name in FORMATS if FORMATS[name].write]
 
 
+def _note_class(model, file):
+    """Say that AutoTokenizer gives other ids for a folder, if its class makes steps of its own."""
+    name = _class_name(model.config)
+    row = CLASSES.get(name)
+    is_of_bytes = name == "LlamaTokenizer" and model.alphabet == "bytes"
+    if name in _OWN_CLASSES and not is_of_bytes and not (row and _is_of_class(row, model)):
+        note(
+            f"{file}: AutoTokenizer of transformers 5 gives other ids for some texts, by the class "
+            f"{name}; Tokenizer.load(AutoTokenizer.from_pretrained(folder)) has those"
+        )
+
+
 def find_model(name):
     """Find the file of a model by a path or, if there is none, by a name of Hugging Face's hub.
 
@@ -12383,7 +13084,13 @@ def find_model(name):
         return path
     if not path.is_dir():
         return _find_on_hub(str(name))
-    groups = [[form.file] for form in FORMATS.values()]
+    config = _read_beside(path / "tokenizer_config.json")
+    _name_class(path / "tokenizer.json", config)
+    row = CLASSES.get(_class_name(config))
+    first = []
+    if row:
+        first = ["*.model"] if row.pieces or row.cuts in ("llama", "gemma") else ["vocab.*"]
+    groups = [["tokenizer.json"], first, *([form.file] for form in FORMATS.values())]
     groups.append(["encoder.json", "*.tiktoken", "*tokenizer.json", "*.model", "*vocab.txt"])
     for patterns in groups:
         files = [file for pattern in patterns for file in path.glob(pattern)]
@@ -12408,10 +13115,14 @@ def load_model(path, **options):
         raise InputError(f"{file}: a file like {form.file} has its own: omit `{name}`")
     with naming_file(file):
         config, flags = _read_config(file)
+        _name_class(file, config)
+        row = CLASSES.get(_class_name(config))
+        if row and not options:
+            _complete_config(row, config, flags, form.file != "tokenizer.json")
         model = form.read(data, file, config, **options)
         model = _with_folder(model, file, config, flags, form.file == "tokenizer.json")
-        if form.file not in ("tokenizer.json", "vocab.txt"):  # in transformers, they have none
-            _add_sides(model)
+        _add_template(model, form.file != "tokenizer.json")
+    _note_class(model, file)
     names = [*_UNHEEDED][: None if form.read is read_sentencepiece else 1]
     unheeded = [name for name in names if config.get(name) is _UNHEEDED[name]]
     if unheeded:
@@ -13315,11 +14026,15 @@ class Tokenizer:
         origin = self._origin
         if hasattr(origin, "backend_tokenizer"):
             original = copy.deepcopy(origin)
-        elif (
-            getattr(origin, "name", None) in _HUB_FILES
-            and origin.with_name("tokenizer_config.json").is_file()
-        ):
+            # CLIPTokenizer changes a method of its backend, which is no longer so in a copy
+            getattr(original, "_wrap_decode_method_backend_tokenizer", do_nothing)()
+        elif getattr(origin, "name", None) in _HUB_FILES and names_class(origin):
             original = transformers.AutoTokenizer.from_pretrained(origin.parent)
+            require(
+                hasattr(original, "backend_tokenizer"),
+                f"{type(original).__name__} of transformers is not a fast tokenizer, so texts "
+                "cannot be encoded here: use AutoTokenizer.from_pretrained",
+            )
         else:
             original = transformers.PreTrainedTokenizerFast(
                 tokenizer_object=self.to_huggingface(), **self.config
@@ -13776,13 +14491,23 @@ class Tokenizer:
         return text
 
     @checks_itself
-    def decode(self, ids: Iterable[int], skip_special_tokens: bool = False) -> str:
-        """Decode some ids as text. Invalid UTF-8 becomes U+FFFD.
+    def decode(
+        self, ids: int | Iterable[int] | Sequence[Iterable[int]], skip_special_tokens: bool = False
+    ) -> str | list[str]:
+        """Decode some ids as text, or a single one. Invalid UTF-8 becomes U+FFFD.
+
+        Rows of ids become a list of texts, as in transformers 5.
 
         As in Hugging Face, a run of tokens like <0xE4> that is not UTF-8 gives one for each byte.
 
         skip_special_tokens  leave out the special tokens; in Hugging Face this is the default
         """
+        if isinstance(ids, numbers.Integral):
+            ids = [ids]
+        elif (
+            isinstance(ids, list | tuple) and ids and isinstance(ids[0], list | tuple | np.ndarray)
+        ):
+            return self.decode_batch(ids, skip_special_tokens)
         return DecodeStream(self, skip_special_tokens).push(ids, is_last=True)
 
     def stream(self, skip_special_tokens: bool = False) -> DecodeStream:
@@ -13981,7 +14706,8 @@ class _FastTexts(_Swapped):
     def _current(self):
         """Make a Tokenizer of the library's tokenizer as it is now, or take it from before.
 
-        Returns None if this module cannot read it, or if it gives tokens a type other than 0.
+        Returns None if this module cannot read it, if it gives tokens a type other than 0, or if it
+        leaves out merges at random.
         """
         if self._written is None or _references(self) > _OWN_REFERENCES:
             self._written = hash(self._tokenizer.to_str())
@@ -13992,7 +14718,8 @@ class _FastTexts(_Swapped):
             self._state = state
             self._ours = None
             one = super()._encode_plus("a", return_token_type_ids=True)
-            if not any(one["token_type_ids"]):
+            has_dropout = getattr(backend.model, "dropout", None)
+            if not any(one["token_type_ids"]) and not has_dropout:
                 # a note on a setting of the library is for `load`
                 with warnings.catch_warnings(action="ignore"), contextlib.suppress(InputError):
                     self._ours = Tokenizer.from_model(_model_of(backend))
@@ -14016,6 +14743,8 @@ class _FastTexts(_Swapped):
             return False
         chosen = options.get("return_token_type_ids"), options.get("return_attention_mask")
         if chosen != (None, None) or self.pad_token_type_id:
+            return False
+        if not isinstance(options.get("max_length"), int | None):
             return False
         strategy = options.get("truncation_strategy", "do_not_truncate")
         cuts_the_end = self.truncation_side == "right" and strategy != "only_second"

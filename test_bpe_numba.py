@@ -86,6 +86,7 @@ from tokenizers import normalizers as N
 from tokenizers import pre_tokenizers as P
 from tokenizers import processors as A
 from tokenizers.pre_tokenizers import ByteLevel, Sequence, Split
+from transformers.models.auto import tokenization_auto as auto
 
 import bpe_numba as bpe
 
@@ -5552,6 +5553,199 @@ def test_a_folder_of_marian_has_the_ids_of_transformers(prose, tmp_path):
             bpe.train(texts=["a"], vocab_size=9999, from_=ours)
 
 
+LETTERS = "abehilotrxyzA12'`\"."
+
+
+def bytes_of_class(row):
+    """A vocab.json and merges.txt whose tokens are bytes, or characters of words."""
+    pairs = ["h i", "t h", "Ġ h", "th e", "Ġ a", "l l", "1 2"]
+    letters = [*bpe._BYTE_NAMES]
+    if row.model.get("end_of_word_suffix"):
+        pairs = ["h i</w>", "t h", "th e</w>", "a b"]
+        letters = [*(bpe._BYTE_NAMES if row.cuts == "clip" else LETTERS)]
+        letters += [letter + "</w>" for letter in letters]
+    roles = ["<s>", "<pad>", "</s>", "<|startoftranscript|>", "<|notimestamps|>"]
+    roles += filter(None, row.roles.values())
+    merged = [pair.replace(" ", "") for pair in pairs]
+    names = dict.fromkeys([*roles, *sorted(letters), *merged])
+    vocab = {name: id for id, name in enumerate(names)}
+    return {"vocab.json": vocab, "merges.txt": "\n".join(["#version: 0.2", *pairs, ""])}
+
+
+def lines_of_class(row):
+    """A vocab.txt."""
+    names = [*row.roles.values(), *LETTERS, *map("##{}".format, LETTERS), "hi", "the", "##re"]
+    return {"vocab.txt": "\n".join(dict.fromkeys(names))}
+
+
+def pieces_of_class(row, charsmap=b""):
+    """A .model in which the tokens of a class lie as it expects them."""
+    first = [("<unk>", 2), ("<s>", 3), ("</s>", 3)]
+    if row.roles.get("cls_token") == "[CLS]":
+        first = [("<pad>", 3), (row.roles["unk_token"], 2), ("[CLS]", 3), ("[SEP]", 3)]
+    elif "bos_token" not in row.roles and "cls_token" not in row.roles:
+        first = [("<pad>", 3), ("</s>", 3), ("<unk>", 2)]
+    names = ["▁", "▁hi", "▁the", "re", "▁a", "``", "▁▁", "é", "\u0301", *LETTERS]
+    pieces = [(name, kind, 0.0) for name, kind in first]
+    pieces += [(name, 1, -2 - k / 8) for k, name in enumerate(names)]
+    is_bpe = row.cuts in ("llama", "gemma") or row.model.get("type") == "BPE"
+    if is_bpe:
+        names = ["▁t", "▁th", "▁the", "▁h", "▁hi", "ab", "▁", *LETTERS]
+        pieces = [("<unk>", 2, 0.0), ("<s>", 3, 0.0), ("</s>", 3, 0.0)]
+        pieces += [(name, 6, 0.0) for name in FALLBACK]
+        pieces += [(name, 1, -float(k)) for k, name in enumerate(names)]
+    spec = {"precompiled_charsmap": charsmap, "add_dummy_prefix": True}
+    proto = model_proto(pieces, 2 if is_bpe else 1, **spec)
+    proto.trainer_spec.byte_fallback = is_bpe
+    names = [name for name, *_ in pieces]
+    proto.trainer_spec.unk_id = [kind for _, kind, _ in pieces].index(2)
+    for role in ("bos", "eos", "pad"):
+        name = row.roles.get(f"{role}_token")
+        place = names.index(name) if name in names else -1
+        setattr(proto.trainer_spec, f"{role}_id", place)
+    return proto.SerializeToString()
+
+
+@functools.lru_cache
+def charsmap_there():
+    proto = sentencepiece_model_pb2.ModelProto.FromString(normalizing_model("nmt_nfkc"))
+    return proto.normalizer_spec.precompiled_charsmap
+
+
+def write_for_class(folder, name):
+    """Write a small vocabulary that a class of transformers reads."""
+    row = bpe.CLASSES[name]
+    if row.pieces or row.cuts in ("words", "marks", "llama", "gemma"):
+        file = auto.tokenizer_class_from_name(name).vocab_files_names.get(
+            "vocab_file", "tokenizer.model"
+        )
+        folder.mkdir(exist_ok=True)
+        (folder / file).write_bytes(pieces_of_class(row, charsmap_there()))
+    else:
+        write_folder(folder, lines_of_class(row) if row.cuts == "bert" else bytes_of_class(row))
+    model_types = [kind for kind, own in bpe._CLASS_BY_TYPE.items() if own == name]
+    if model_types:
+        write_folder(folder, {"config.json": {"model_type": model_types[0]}})
+    else:
+        write_folder(folder, {"tokenizer_config.json": {"tokenizer_class": name}})
+
+
+CLASS_TEXTS = ["hi there", "  hi  the ", "Ünïcode É e\u0301 ﬁ 12 ½", "`` a '' ab", "", "a\n b\tc"]
+CLASS_TEXTS += ["x<mask> y [MASK] the", "<s> a</s>the", "hi<|endoftext|>the [SEP] the", "don't"]
+
+
+def roles_of(tokenizer):
+    names = transformers.PreTrainedTokenizerFast.SPECIAL_TOKENS_ATTRIBUTES
+    roles = {name: getattr(tokenizer, name, None) for name in names}
+    return {name: text for name, text in roles.items() if text}
+
+
+def assert_read_alike(folder):
+    """Ours and AutoTokenizer's are the same tokenizer, and so is a saved copy; returns notes."""
+    theirs = transformers.AutoTokenizer.from_pretrained(folder)
+    with warnings.catch_warnings(record=True, action="always") as notes:
+        ours = bpe.Tokenizer.load(folder)
+        ours.save(folder / "again")
+    saved = transformers.AutoTokenizer.from_pretrained(folder / "again")
+    for add in (False, True):
+        expected = [theirs.encode(text, add_special_tokens=add) for text in CLASS_TEXTS]
+        assert ours.encode_batch(CLASS_TEXTS, add_special_tokens=add) == expected
+        assert [saved.encode(text, add_special_tokens=add) for text in CLASS_TEXTS] == expected
+    assert dict(theirs("a", "hi")) == dict(saved("a", "hi"))
+    assert roles_of(theirs) == roles_of(saved)
+    assert roles_of(theirs).items() <= ours.config.items()
+    assert theirs.padding_side == saved.padding_side
+    return "\n".join(str(one.message) for one in notes)
+
+
+def test_types_of_models_have_the_classes_of_transformers():
+    there = {
+        kind: (name or "").removesuffix("Fast")
+        for kind, name in auto.TOKENIZER_MAPPING_NAMES.items()
+    }
+    plain = ("TokenizersBackend", "MistralCommonBackend", "")
+    for kind, name in bpe._CLASS_BY_TYPE.items():
+        own = there.get(kind, name)
+        assert name == ("PreTrainedTokenizerFast" if own in plain else own)
+    known = bpe._OWN_CLASSES | {*bpe._PLAIN_CLASSES, *plain, "MarianTokenizer"}
+    assert {*there.values()} <= known
+
+
+# UdopTokenizer takes words and boxes instead of texts.
+@pytest.mark.parametrize("name", sorted(bpe.CLASSES.keys() - {"UdopTokenizer"}))
+def test_a_folder_means_what_its_class_makes_of_it(name, tmp_path):
+    write_for_class(tmp_path, name)
+    is_model = bool([*tmp_path.glob("*.model")])
+    if is_model and not bpe.CLASSES[name].pieces:
+        with note(f"AutoTokenizer of transformers 5 gives other ids.*{name}"):
+            bpe.Tokenizer.load(tmp_path)
+    elif name != "Qwen3_5Tokenizer":  # it reads a tokenizer.json alone
+        assert "AutoTokenizer" not in assert_read_alike(tmp_path)
+    transformers.AutoTokenizer.from_pretrained(tmp_path).save_pretrained(tmp_path / "json")
+    assert "AutoTokenizer" not in assert_read_alike(tmp_path / "json")
+
+
+def test_a_class_that_changes_the_steps_of_a_file_gets_a_note_and_is_not_saved(tmp_path):
+    theirs = tokenizers.Tokenizer(tokenizers.models.BPE({"a": 0, "b": 1, "▁": 2}, []))
+    theirs.normalizer = N.Sequence([N.Prepend("▁"), N.Replace(" ", "▁")])
+    config = {"tokenizer_class": "LlamaTokenizer", "padding_side": "right"}
+    write_folder(tmp_path, {"tokenizer.json": theirs.to_str(), "tokenizer_config.json": config})
+    with note("tokenizer.json: AutoTokenizer of transformers 5 gives other ids.*LlamaTokenizer"):
+        ours = bpe.Tokenizer.load(tmp_path)
+    ours.save(tmp_path / "again")
+    saved = transformers.AutoTokenizer.from_pretrained(tmp_path / "again")
+    for text in ("a b", " a", "a<s>b"):
+        assert saved.encode(text) == ours.encode(text)
+    assert saved.padding_side == "right" and saved.bos_token == "<s>"
+
+
+def test_the_files_of_a_class_come_first(tmp_path):
+    write_for_class(tmp_path, "XLMRobertaTokenizer")
+    write_folder(tmp_path, bytes_of_class(bpe.CLASSES["GPT2Tokenizer"]))
+    assert "AutoTokenizer" not in assert_read_alike(tmp_path)
+    write_folder(tmp_path, {"config.json": {"model_type": "gpt2"}})
+    assert bpe.Tokenizer.load(tmp_path).model.alphabet == "bytes"
+
+
+def test_a_class_that_is_not_fast_has_no_swapped_tokenizer(tmp_path, prose):
+    _, file = trained_there(tmp_path, prose, model_type="unigram")
+    for name in ("source.spm", "target.spm"):
+        shutil.copy(file, tmp_path / name)
+    vocab = {"</s>": 0, "<unk>": 1, "▁the": 2, "<pad>": 3}
+    write_folder(tmp_path, {"vocab.json": vocab, "config.json": {"model_type": "marian"}})
+    write_folder(tmp_path, {"tokenizer_config.json": {"tokenizer_class": "MarianTokenizer"}})
+    ours = bpe.Tokenizer.load(tmp_path)
+    with refusal("MarianTokenizer of transformers is not a fast tokenizer"):
+        ours.as_hf()
+
+
+def test_a_clip_tokenizer_of_transformers_decodes_as_it_did(tmp_path):
+    write_for_class(tmp_path, "CLIPTokenizer")
+    theirs = transformers.AutoTokenizer.from_pretrained(tmp_path)
+    ours = bpe.Tokenizer.load(theirs).as_hf()
+    ids = theirs("hi the ab")["input_ids"]
+    assert ours("hi the ab")["input_ids"] == ids and ours.decode(ids) == theirs.decode(ids)
+
+
+def test_dropout_and_a_decoder_of_bytes_beside_characters_load():
+    theirs = tokenizers.Tokenizer(
+        tokenizers.models.BPE({"h": 0, "Ġ": 1, "i": 2, "hi": 3, "é": 4}, [("h", "i")])
+    )
+    theirs.decoder = D.ByteLevel()
+    content = json.loads(theirs.to_str())
+    content["model"]["dropout"] = 0.5
+    with note("dropout 0.5 of the model: `encode` leaves out no merge"):
+        ours = bpe.Tokenizer.from_str(json.dumps(content))
+    assert ours.encode("hiĠé") == theirs.encode("hiĠé").ids
+    for ids in ([3, 1, 4], [4], [1, 3]):
+        assert ours.decode(ids) == theirs.decode(ids)
+
+
+def test_one_id_and_rows_of_ids_are_decoded(tokenizer):
+    assert tokenizer.decode(97) == tokenizer.decode(np.int64(97)) == tokenizer.decode([97])
+    assert tokenizer.decode([[97, 98], [], [99]]) == tokenizer.decode_batch([[97, 98], [], [99]])
+
+
 class Hub(http.server.SimpleHTTPRequestHandler):
     """A hub of the files in a folder."""
 
@@ -6345,8 +6539,9 @@ def test_a_swapped_tokenizer_follows_its_backend_and_copies_of_it(tokenizer):
         other.add_tokens(["Hello"])
         assert_same_batch(theirs, other, texts)
     assert_same_batch(theirs, ours, texts)
-    with refusal("dropout"):
-        bpe.Tokenizer.load(huggingface_tokenizer(tokenizers.models.BPE(dropout=0.5))).as_hf()
+    dropping = huggingface_tokenizer(tokenizers.models.BPE({"a": 0}, [], dropout=0.5))
+    dropping = transformers.PreTrainedTokenizerFast(tokenizer_object=dropping)
+    assert bpe.Tokenizer.load(dropping).as_hf()._current() is None
 
 
 special_choices = st.just("all") | st.sets(st.sampled_from([END, "<s>", "a"]), max_size=2)
@@ -9119,7 +9314,6 @@ GPT2_WORDPIECE = {"type": "WordPiece", "vocab": {}, "continuing_subword_prefix":
 BAD_CHANGES = [
     ("bytes", {"model": 5}, "no model"),
     ("bytes", {"model": GPT2_WORDPIECE}, "the prefix of a WordPiece must be ASCII"),
-    ("bytes", {"model__dropout": 0.1}, "dropout"),
     ("bytes", {"model__vocab": {"a": True}, "added_tokens": []}, "b'a' has the id True"),
     ("bytes", {"model__vocab": {"a": 0, "b": 0}}, "several tokens have the id 0"),
     ("bytes", {"model__unk_token": []}, "wrong content: TypeError: .*list"),
