@@ -9004,9 +9004,11 @@ def test_the_page_on_evaluation_runs(library, tmp_path, monkeypatch):
         assert measures["STRR, lone words"] == lone.count(1) / len(lone)
     ours = names["tokenizers"]["bpe"]
     lines = text.splitlines()
-    assert names["costs"][0][1] == len(ours.encode(" ".join(lines)))
+    report = names["report"]
+    assert report.costs[0][1] == len(ours.encode(" ".join(lines)))
+    assert (tmp_path / "languages.tex").is_file()
     assert names["by_lines"]["tokens"] == sum(len(ours.encode(line)) for line in lines)
-    for costs, premiums, gini in zip(*map(names.get, ("costs", "premiums", "gini")), strict=True):
+    for costs, premiums, gini in zip(report.costs, report.premiums, report.gini, strict=True):
         assert premiums.tolist() == [cost / costs[0] for cost in costs]
         differences = [abs(x - y) for x in costs for y in costs]
         assert gini == pytest.approx(sum(differences) / (2 * len(costs) * sum(costs)))
