@@ -5014,7 +5014,27 @@ class Pretokenizer:
         """
         original = FlatText.join(texts, [BOUNDARY] * len(texts))
         original = _apply_passes(self._passes_to_normalizer, original, opening)
-        return _apply_passes(self._passes_from_normalizer, original, opening), original
+        return self.change_plain(original, opening), original
+
+    def change_plain(self, flat, opening=BOUNDARY):
+        """Change a flat text as `apply` does, if no special token of the given text is in it."""
+        return _apply_passes(self._passes_from_normalizer, flat, opening)
+
+    @functools.cached_property
+    def chunking(self):
+        """What `_encode_chunks` needs to cut a text into chunks; or None if that does not pay.
+
+        A chunk ends before a space where `_cut_arrays` lets a text be cut, so its ids depend on no
+        other chunk, unless a special token has both. Returns the table of all special tokens; the
+        characters that may end a chunk, bool[0x110000]; and the byte of one of them, to be put
+        before a chunk, so that no step takes the chunk for the start of a text.
+        """
+        if not self._passes_from_normalizer:
+            return None
+        *_, class_of, must_split, special = self._cutting
+        may_end = must_split[class_of, class_of[0x20]]
+        before = next(filter(may_end.__getitem__, b"a.0"), None)
+        return before and (special, may_end, before)
 
     @functools.cached_property
     def _cutting(self):
@@ -9475,12 +9495,14 @@ def _kernel_of_kind(name):
     """
 
     def find(tables):
-        kind = next(kind for kind in KINDS.values() if kind.tables_type is type(tables))
+        kinds = *KINDS.values(), _CHUNKS
+        kind = next(kind for kind in kinds if kind.tables_type is type(tables))
         return getattr(kind, name)
 
     @overload(find)
     def choose(tables):
-        kind = next(kind for kind in KINDS.values() if kind.tables_type.numba_type is type(tables))
+        kinds = *KINDS.values(), _CHUNKS
+        kind = next(kind for kind in kinds if kind.tables_type.numba_type is type(tables))
         chosen = getattr(kind, name)
         return lambda tables: chosen
 
@@ -9816,6 +9838,174 @@ def _encode_flat(workspace, address, n_raw, opening, at):
             workspace.n_encoded = 0
         at = _encode_words(workspace, text, scanned, meanings, at)
     return at
+
+
+# To normalize a text takes longer than to look up its words. So there is a second cache, of chunks.
+# A *chunk* is raw text up to a space before which the text may be cut, such as "Un", " café" and
+# " noir,": its ids depend on nothing else. A workspace of chunks is like another one, but `segment`
+# only notes which chunks are not in the cache. They are then encoded as texts of their own.
+
+MAX_CHUNK_BYTES = 256  # a longer chunk is hardly met again
+MAX_MISSED = 1 << 14  # chunks that are encoded together
+FEW_MISSED = 128  # chunks of shorter texts wait until they are so many
+SHORT_BYTES = 1 << 11
+CHUNKS = 1 << 10  # whose ends are found before they are looked up
+SPACE = 0x20
+
+
+@struct
+class _Chunks:
+    """The chunks of a text that are not in the cache."""
+
+    # int64[M, 2]  the number of chunks, in row 0; and where each begins and ends. If there are more
+    # than rows, or one is too long, the number is at least M
+    missed: np.ndarray
+
+
+@kernel
+def _note_chunk(text, start, size, tables, memory, ids, at):
+    """Note a chunk that is not in the cache, instead of writing its ids."""
+    missed = borrowed(tables.missed)
+    n = missed[0, 0] + 1
+    if size > MAX_CHUNK_BYTES:
+        n = len(missed)
+    if n < len(missed):
+        missed[n, 0] = start
+        missed[n, 1] = start + size
+    missed[0, 0] = n
+    return UNCACHED
+
+
+_CHUNKS = Kind(do_nothing, _Chunks, _note_chunk, do_nothing, do_nothing)
+
+
+@inline_kernel
+def _chunk_end(text, position, stop, may_end):
+    """Find where the chunk that begins at a position ends."""
+    is_end = False
+    start = position
+    while not is_end:
+        position += 1
+        while position < stop and text[position] != SPACE:
+            position += 1
+        last = i64(text[position - 1])
+        if last >= 0x80:
+            last = _character_before(text, start, position) >> 3
+        is_end = position >= stop or may_end[last]
+    return position
+
+
+@kernel
+def _encode_chunks(workspace, address, n, special, may_end):
+    """Write the ids of the n bytes of UTF-8 at an address, from the cache of chunks.
+
+    There must be room for two ids for each byte. Returns the number of ids, or -1 for a text that
+    has a special token, or begins with a space. The ids are right if no chunk was missed. The last
+    two arguments are those of Pretokenizer.chunking.
+    """
+    lanes = borrowed(workspace.lanes)
+    text = borrowed(workspace.text)
+    copy_memory(text.ctypes.data, address, n)
+    text = borrowed(_add_padding(text, n))
+    meanings = borrowed(workspace.meanings)
+    may_end = borrowed(may_end)
+    workspace.tables.missed[0, 0] = 0
+    if text[0] == SPACE or _next_special(text, ZERO, special) < n:
+        return -1
+    at = ZERO
+    position = ZERO
+    while position < n:
+        n_chunks = 0
+        lanes[0, FIRST] = position
+        while position < n and n_chunks < CHUNKS:
+            position = _chunk_end(text, position, n, may_end)
+            lanes[0, ENDS + n_chunks] = position
+            n_chunks += 1
+        lanes[0, N_ENDS] = n_chunks
+        workspace.n_encoded = 0
+        at = _encode_words(workspace, text, text, meanings, at)
+        while workspace.n_encoded < n_chunks:
+            _renew_cache(workspace)
+            at = _encode_words(workspace, text, text, meanings, at)
+    return at
+
+
+@inner_kernel
+def _store_chunk(chunks, start, stop, ids, first, last):
+    """Put the chunk text[start : stop], and its ids[first : last], into the cache.
+
+    At least three more ids must follow.
+    """
+    words = chunks.words
+    pool = chunks.pool
+    text = chunks.text
+    is_full = max(words.n_long_bytes, chunks.n_pooled) > len(pool) - MAX_CACHED_BYTES - 1
+    if is_full or 2 * words.n_words >= len(words.entries):
+        _renew_cache(chunks)
+    entries = words.entries
+    long_words = words.long_words
+    low, high = _word_key(text, start, u64(stop - start))
+    home = _home_slot(low, high, len(entries))
+    slot = _find_slot(entries, long_words, low, high, home, text, start)
+    if not entries[slot, 1] and last - first <= stop - start + 1:
+        n_long = words.n_long_bytes
+        words.n_words += 1
+        words.n_long_bytes = _store_key(entries, long_words, n_long, slot, low, high, text, start)
+        chunks.n_pooled = _store_ids(entries, slot, pool, chunks.n_pooled, last - first, ids, first)
+        _prepare_larger(words.n_words - 1, i64(slot), entries, chunks.larger)
+
+
+@kernel
+def _missed_texts(chunks, before):
+    """Make a flat text of the chunks that were missed: returns it, and the meanings of its ENDs.
+
+    Its first text is the byte `before` alone. It also begins the others, so that no step takes
+    them for the start of a text, except a chunk that begins with no space: a text begins there.
+    """
+    missed = borrowed(chunks.tables.missed)
+    text = borrowed(chunks.text)
+    n = missed[0, 0] + 1
+    size = PADDING
+    for k in range(1, n):
+        size += missed[k, 1] - missed[k, 0]
+    out = np.empty(size + 2 * n, u8)
+    at = ZERO
+    for k in range(n):
+        if not k or text[missed[k, 0]] == SPACE:
+            out[at] = before
+            at += 1
+        if k:
+            at = _copy_bytes(text, missed[k, 0], missed[k, 1], out, at)
+        out[at] = END
+        at += 1
+    return _add_padding(out, at), np.full(n, BOUNDARY)
+
+
+@kernel
+def _learn_chunks(chunks, workspace, text, meanings):
+    """Put the chunks that were missed, and their ids, into the cache of a workspace of chunks.
+
+    The other workspace encodes them: a flat text as from `_missed_texts`, for the last step of the
+    pattern. Returns 0, or -1 - start of a word that cannot be encoded.
+    """
+    own = workspace.text, workspace.meanings, workspace.ids, workspace.id_stops
+    ids = np.empty(len(text), u32)
+    missed = chunks.tables.missed
+    n_texts = missed[0, 0] + 1
+    stops = np.empty(n_texts, i64)
+    workspace.text = workspace.scanned = text
+    workspace.meanings = meanings
+    workspace.ids = ids
+    workspace.id_stops = stops
+    n = _encode_flat(workspace, 0, -1, BOUNDARY, 0)
+    workspace.text, workspace.meanings, workspace.ids, workspace.id_stops = own
+    workspace.scanned = workspace.text
+    if n < 0:
+        return n
+    for k in range(1, n_texts):
+        first = stops[k - 1] + stops[0] * (chunks.text[missed[k, 0]] == SPACE)
+        _store_chunk(chunks, missed[k, 0], missed[k, 1], ids, first, stops[k])
+    return ZERO
 
 
 @kernel
@@ -13441,28 +13631,13 @@ class _Encoder:
 
     def __init__(self, model, tables, pattern):
         self.model = model
-        n_entries = min(CACHE_ENTRIES, MAX_CACHE_ENTRIES)
-        pool = np.empty(max(16 * MAX_CACHE_ENTRIES, 1 << 16), u32)
         self._room = PART_BYTES
         text = np.empty(self._room + 2 * PADDING, u8)
         self._own_ids = np.empty(len(text), u32)
         self._own = text, text, np.array([BOUNDARY]), self._own_ids, np.empty(1, i64)
         self._special = _no_special()
-        self.workspace = _Workspace(
-            tables,
-            pattern.table,
-            *_new_scan(),
-            np.empty(4 * KEYS, u64),
-            KINDS[model.kind].memory(),
-            _new_word_table(n_entries, len(pool)),
-            _new_larger(n_entries, MAX_CACHE_ENTRIES),
-            pool,
-            *[0] * 4,  # nothing is encoded yet
-            n_entries,
-            MAX_CACHE_ENTRIES,
-            self._special,
-            *self._own,
-        )
+        memory = KINDS[model.kind].memory()
+        self.workspace = self._make_workspace(tables, pattern.table, memory, 16)
         self._size = ctypes.c_ssize_t()
         self._size_address = ctypes.addressof(self._size)
         self._encode_flat = entry_point(_encode_flat, self.workspace, 0, 0, BOUNDARY, 0)
@@ -13492,6 +13667,81 @@ class _Encoder:
             self._special = special
         n = self._encode_flat(self.workspace, address, n, BOUNDARY, 0)
         return convert(self._own_ids[:n]) if n >= 0 else None
+
+    def _make_workspace(self, tables, table, memory, ids_per_entry):
+        """Make a workspace with an empty cache, and with this encoder's arrays of text and ids."""
+        n_entries = min(CACHE_ENTRIES, MAX_CACHE_ENTRIES)
+        pool = np.empty(max(ids_per_entry * MAX_CACHE_ENTRIES, 1 << 16), u32)
+        return _Workspace(
+            tables,
+            table,
+            *_new_scan(),
+            np.empty(4 * KEYS, u64),
+            memory,
+            _new_word_table(n_entries, len(pool)),
+            _new_larger(n_entries, MAX_CACHE_ENTRIES),
+            pool,
+            *[0] * 4,  # nothing is encoded yet
+            n_entries,
+            MAX_CACHE_ENTRIES,
+            _no_special(),
+            *self._own,
+        )
+
+    @functools.cached_property
+    def _of_chunks(self):
+        """The workspace of chunks, its missed chunks, and the entries of two kernels."""
+        self._waiting = []  # missed chunks of short texts
+        missed = np.zeros((MAX_MISSED, 2), i64)
+        memory = np.empty(0, u64)
+        chunks = self._make_workspace(_Chunks(missed), Pattern("none").table, memory, 4)
+        text, *_ = self._own
+        encode = entry_point(_encode_chunks, chunks, 0, 0, _no_special(), np.empty(0, bool))
+        learn = entry_point(_learn_chunks, chunks, self.workspace, text, np.empty(0, i64))
+        return chunks, missed, encode, learn
+
+    def encode_chunks(self, text, pretokenizer, convert):
+        """Encode one str by its chunks; `convert` makes the result, as in `encode_one`.
+
+        Returns None if that is impossible, see `_encode_chunks`, or if a chunk cannot be cached.
+        """
+        special, may_end, before = pretokenizer.chunking
+        chunks, missed, encode_cached, learn = self._of_chunks
+        try:
+            address = _utf8_address(text, self._size_address)
+        except UnicodeEncodeError:
+            return None
+        n_bytes = self._size.value
+        if not 0 < n_bytes <= self._room // 2:
+            return None
+        arguments = chunks, address, n_bytes, special, may_end
+        n = encode_cached(*arguments)
+        n_missed = missed[0, 0]
+        if n >= 0 and 0 < n_missed < len(missed):
+            if n_bytes < SHORT_BYTES:
+                data = text.encode()
+                places = missed[1 : n_missed + 1].tolist()
+                self._waiting += [data[start:stop] for start, stop in places]
+                if len(self._waiting) < FEW_MISSED:
+                    return None
+                self._take_waiting(missed)
+            texts, meanings = _missed_texts(chunks, before)
+            flat = pretokenizer.change_plain(FlatText(texts, texts, meanings))
+            n = learn(chunks, self.workspace, flat.text, flat.meanings)
+            if n < 0:
+                raise _unknown_letter(self.model, flat, -1 - n)
+            n = encode_cached(*arguments)
+        return convert(self._own_ids[:n]) if n >= 0 and not missed[0, 0] else None
+
+    def _take_waiting(self, missed):
+        """Write the waiting chunks into the array of text, as if they had just been missed."""
+        chunks = self._waiting
+        self._waiting = []
+        ends = np.cumsum([0, *map(len, chunks)])
+        missed[0, 0] = len(chunks)
+        missed[1 : len(ends), 0] = ends[:-1]
+        missed[1 : len(ends), 1] = ends[1:]
+        self._own[0][: ends[-1]] = np.frombuffer(b"".join(chunks), u8)
 
     def encode(self, texts, pretokenizer, parts, sampling=None):
         """Encode texts, in parts from `Tokenizer._parts`; returns the ids and their offsets.
@@ -13720,6 +13970,10 @@ class Tokenizer:
             if added.normalized and not added.literal:  # such a token is found in normalized text
                 tokens[model.special_tokens[text]] = self._normalizer.normalize(text.encode())
         self._decoded = decoded_tokens(tokens, model.decoder_steps)
+        # whether the ids of a word depend on no word before it
+        self._caches_chunks = KINDS[model.kind].begin_text is begin_nothing or (
+            model.kind == "unigram" and not model.sums_through_text
+        )
         self._prepared = {}  # by special tokens
         if not is_checked:
             _ = self._tables  # raises InputError for a wrong model
@@ -14101,6 +14355,12 @@ class Tokenizer:
         """Encode a text in one call of a kernel, see _Encoder; None if that is impossible."""
         try:
             pretokenizer = self._prepare(allowed_special)
+            if self._caches_chunks and pretokenizer.chunking and isinstance(text, str):
+                encoder = self._take_encoder()
+                ids = encoder.encode_chunks(text, pretokenizer, convert)
+                self._idle.append(encoder)
+                if ids is not None:
+                    return ids
             data = pretokenizer.apply_to_text(text)
             ids = None
             if data is not None:

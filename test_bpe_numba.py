@@ -6187,6 +6187,75 @@ def test_ids_do_not_depend_on_threads_and_processes(tokenizer, some_texts, monke
         assert in_a_pool(pool, tokenizer.encode, some_texts) == expected
 
 
+CHUNK_RULES = [
+    "NFC",
+    "NFKC",
+    "NFD",
+    "Lowercase",
+    "StripAccents",
+    "Nmt",
+    "Prepend",
+    "Strip",
+    "blanks",
+]
+CHUNK_RULES += ["BERT", "joined", "spaces"]
+CHUNK_NORMALIZERS = {
+    **{name: types(name) for name in SIMPLE},
+    "Prepend": [PREPEND, replace(" ", "▁")],
+    "Strip": [strip(True, True)],
+    "blanks": [replace(r"\s+", " ", "Regex")],
+    "BERT": [bert()],
+    "joined": [replace("a b", "c")],
+    "spaces": [replace("b", " ")],
+}
+CHUNK_PATTERNS = ["gpt2", "none", "bert", "whitespace-split", (r"\w(?=\w)", r"\p{L}+")]
+CHUNK_PATTERNS += [(bpe.Metaspace("▁", scheme),) for scheme in ("first", "always", "never")]
+pieces = st.sampled_from([" ", " a", " b", " a b", "  ", "\n", "\u3000", "A", "b.", "é", "▁"])
+pieces |= st.sampled_from(["<s>", "<m>", " <s", "> ", "e\u0301", " \u0301", "a", "中", "\u200d"])
+chunked_texts = st.lists(pieces, max_size=12).map("".join) | odd_texts
+
+
+@functools.lru_cache
+def chunk_tokenizer(rule, pattern):
+    """A tokenizer whose chunks are encoded at once, and whose caches are soon full."""
+    merges = [(b" ", b"a"), (b" a", b"b"), (b"e", b"\xcc"), (b"\xe2", b"\x96")]
+    vocab = BYTE_VOCAB | dict(enumerate(map(b"".join, merges), 256))
+    flags = {"<m>": bpe.AddedToken(lstrip=True, rstrip=True)}
+    tokenizer = bpe.Tokenizer(vocab, merges, ["<s>", "<m>"], pattern,
+                              added_tokens=flags, normalizer=CHUNK_NORMALIZERS[rule])  # fmt: skip
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(bpe, "MAX_CACHE_ENTRIES", 16)
+        tokenizer.encode("a")
+    return tokenizer
+
+
+@examples(200)
+@given(st.sampled_from([*CHUNK_NORMALIZERS]), st.sampled_from(CHUNK_PATTERNS),
+       st.lists(chunked_texts, max_size=6), st.sampled_from(["all", "none"]))  # fmt: skip
+@example("NFC", "gpt2", ["a  a", "a e\u0301 \u0301", "b\n a"], "all")
+@example("Strip", (bpe.Metaspace("▁", "first"),), [" a", "a a", "<s> a", "a "], "all")
+@example("joined", "none", ["a b", "a a b"], "all")
+def test_a_text_has_the_ids_of_its_chunks(rule, pattern, texts, allowed):
+    tokenizer = chunk_tokenizer(rule, pattern)
+    expected = [tokenizer.encode_texts([text], allowed)[0].tolist() for text in texts]
+    for few, short in ((1, 1 << 11), (1 << 7, 0)):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(bpe, "FEW_MISSED", few)
+            patch.setattr(bpe, "SHORT_BYTES", short)
+            assert [tokenizer.encode(text, allowed) for text in texts * 2] == expected * 2
+
+
+def test_chunks_that_were_met_are_found_again():
+    tokenizer = bpe.Tokenizer(BYTE_VOCAB, [], ["<s>"], normalizer=types("Lowercase"))
+    texts = ["Un café noir, un thé", "café <s>", " un", "x" * 999]
+    texts += [f"{k} b{k}" for k in range(99)]
+    expected = [tokenizer.encode_texts([text])[0].tolist() for text in texts]
+    assert [tokenizer.encode(text) for text in texts * 3] == expected * 3
+    encoder = tokenizer._take_encoder()
+    again = [encoder.encode_chunks(text, tokenizer._prepare("all"), list) for text in texts]
+    assert again == [expected[0], None, None, None, *expected[4:]]
+
+
 def test_results_do_not_share_the_memory_of_a_thread():
     tokenizer = bpe.Tokenizer(BYTE_VOCAB, [], ["<s>"])
     tokenizer.encode("x")
