@@ -8690,7 +8690,7 @@ def build_vocabulary(learned, special_tokens, byte_tokens=()):
 #
 #     text      uint8[…], and PADDING; a word is text[start : start + size]
 #     tables    BpeTables, or those of another kind
-#     memory    uint64[MAX_LINEAR_MERGE], for one word
+#     memory    uint64[2 * MAX_BOUNDED_BYTES], for one word
 #     ids, at   uint32[…], the result, and the index where the next id goes. There is room for as
 #               many ids as the word has bytes
 #
@@ -8714,8 +8714,9 @@ def build_vocabulary(learned, special_tokens, byte_tokens=()):
 #             _begin_text         prepares a model whose words depend on those before them
 #             _segment            cuts a word that is not in the cache; it is `segment_bpe` or
 #                                 another kind's kernel
-#                 _letters_to_ids, then _merge_short or, for more than MAX_LINEAR_MERGE letters,
-#                 _merge_long
+#                 _merge_sure makes the sure merges of a long part; or _letters_to_ids
+#                 _merge_short makes the others; or _merge_long, if more than MAX_LINEAR_MERGE
+#                 letters are left
 #             _store_ids          writes its ids into the cache
 #         _renew_cache            makes a full cache larger, or empties it
 
@@ -8740,6 +8741,10 @@ DROPPED = -2
 ANY_PAIR = -1
 # the longest word that is merged by comparing all its pairs, in letters; a heap merges longer ones
 MAX_LINEAR_MERGE = 48
+# bytes of the parts of a word whose sure merges are made first; shorter ones have too few
+MIN_BOUNDED_BYTES = 24
+MAX_BOUNDED_BYTES = 1 << 10
+NO_BOUND = ID_MASK  # no merge has this rank
 CACHE_ENTRIES = 1 << 14  # entries of a new cache; a larger table than the words need is slower
 MAX_CACHE_ENTRIES = 1 << 20  # of the cache of each thread
 MAX_CACHED_BYTES = 1 << 12  # of a word; longer words take too much space
@@ -8776,6 +8781,9 @@ class BpeTables:
     parts: np.ndarray
     # uint64[65536], at a << 8 | b: the entry of the letters of two bytes, or LOOK_UP, or NO_TOKEN
     byte_pairs: np.ndarray
+    # uint32[65536] or empty, at a << 8 | b: the lowest rank of a merge of two tokens, of which one
+    # ends in the byte a and the other begins with b; or NO_BOUND
+    bounds: np.ndarray
 
 
 def make_token_bytes(vocab):
@@ -8890,9 +8898,13 @@ def _bpe_tables_and_merges(model, samples=False):
     whole = WordCounter()  # the words that are looked up
     parts = np.full((len(tokens.sizes) if model.kind == "trimmed" else 0, 2), -1)
     fields = _letter_fields(model)
+    is_of_bytes = not enters_all_pairs and len(model.letters) == 256
+    bounds = np.zeros(is_of_bytes << 16, u32)  # until they are filled, no merge is sure
     fields |= {"tokens": whole.table, "parts": parts, "byte_pairs": np.full(1 << 16, LOOK_UP)}
+    fields["bounds"] = bounds
     tables, pairs = _enter_merges(rows, enters_all_pairs, tokens, n_merges, fields)
-    if not enters_all_pairs and len(model.letters) == 256:
+    if is_of_bytes:
+        _fill_bounds(rows, pairs, tokens, bounds)
         text = np.frombuffer(b"\xff".join(model.ids), u8).astype(np.uint16)
         is_inside = np.bincount(text[:-1] << 8 | text[1:], minlength=1 << 16) > 0
         _fill_byte_pairs(is_inside, tables)
@@ -9087,14 +9099,98 @@ def _letters_to_ids(text, start, size, tables, ids, at):
 
 
 @inline_kernel
-def _merge_short(n, text, start, byte_pairs, merges, scratch, ids, at):
+def _keep_or_merge(rank, left, right, token_id, entry, n, was_sure, ids, at, bounds):
+    """Write the next id of `_merge_sure`: that of the merge, if it is sure; returns whether it is.
+
+    The id after a merge is a part of it, so the next one is written in its place.
+    """
+    is_sure = u64(rank < left) & u64(rank < right)
+    ids[at + n] = entry & ID_MASK if is_sure else token_id
+    bounds[n] = left
+    return n + ONE - was_sure, is_sure
+
+
+@inline_kernel
+def _merge_sure(text, start, size, tables, scratch, ids, at):
+    """Make the sure merges of a part of a word of bytes; returns the number of ids.
+
+    The bound between two symbols is the lowest rank of any merge that has them, or what becomes of
+    them, on its two sides: the bytes beside it tell the bound. A merge is sure if its rank is below
+    the bounds on both of its sides, since then it comes before all that could take one of its
+    symbols away. So all sure merges are made in one pass, again and again until there are none. For
+    example, with the ranks es 0, est 1, lo 2, low 3:
+
+        letters  l o w e s t       bounds  lo 2, ow 3, we -, es 0, st 1
+        sure     es: 0 < 1         ->      l o w es t
+        sure     est, lo           ->      lo w est
+        sure     low               ->      low est
+
+    No branch depends on the text but the ends of the loops. scratch[k] becomes the entry of the ids
+    k and k + 1, and bounds[k] is the bound before the id k.
+    """
+    byte_pairs = borrowed(tables.byte_pairs)
+    lowest_ranks = borrowed(tables.bounds)
+    letter_ids = borrowed(tables.letter_ids)
+    merges = borrowed(tables.merges)
+    bounds = scratch[MAX_BOUNDED_BYTES:]
+    first = u64(at)
+    last = u64(size - 1)
+    n = u64(0)
+    was_sure = u64(0)
+    left = NO_BOUND
+    letter = i64(text[start])
+    pair = letter << 8 | text[start + 1]
+    right = u64(lowest_ranks[pair]) if last else NO_BOUND
+    for k in range(last):
+        entry = byte_pairs[pair]
+        token_id = u64(letter_ids[letter])
+        letter = pair & 255
+        pair = letter << 8 | text[start + i64(k) + 2]
+        after = u64(lowest_ranks[pair]) if u64(k) + ONE < last else NO_BOUND
+        n, was_sure = _keep_or_merge(
+            entry >> ID_BITS, left, after, token_id, entry, n, was_sure, ids, first, bounds
+        )
+        left = right
+        right = after
+    ids[first + n] = letter_ids[letter]
+    bounds[n] = left
+    n += ONE - was_sure
+    before = n + ONE
+    while n > ONE and n < before:
+        bounds[n] = NO_BOUND
+        before = n
+        n = u64(0)
+        was_sure = u64(0)
+        token_id = u64(ids[first])
+        left = bounds[0]
+        right = bounds[1]
+        for k in range(before - ONE):
+            next_id = u64(ids[first + u64(k) + ONE])
+            after = bounds[u64(k) + u64(2)]
+            entry = _find_merge(token_id, next_id, merges)
+            scratch[u64(k)] = entry
+            n, was_sure = _keep_or_merge(
+                entry >> ID_BITS, left, after, token_id, entry, n, was_sure, ids, first, bounds
+            )
+            token_id = next_id
+            left = right
+            right = after
+        ids[first + n] = token_id
+        bounds[n] = left
+        n += ONE - was_sure
+    return i64(n)
+
+
+@inline_kernel
+def _merge_short(n, text, start, has_entries, byte_pairs, merges, scratch, ids, at):
     """Merge the pair of lowest rank, the leftmost of several, again and again.
 
         while pair := min(pairs that merge, by rank and position):
             join(pair)
 
     Returns the number of ids that are left. ids[at : at + n] are the ids of the letters; `merges`
-    and `byte_pairs` are those of BpeTables. scratch[k] is the entry of the ids k and k + 1. A merge
+    and `byte_pairs` are those of BpeTables. scratch[k] is the entry of the ids k and k + 1, already
+    at the beginning if it `has_entries`; otherwise the ids are of the bytes at text[start]. A merge
     leaves a gap at i; each round closes it, and finds the next pair on the way. That takes n²
     steps, but no more time than a heap for up to MAX_LINEAR_MERGE letters.
     """
@@ -9102,10 +9198,12 @@ def _merge_short(n, text, start, byte_pairs, merges, scratch, ids, at):
     last = u64(max(n - 1, 0))
     lowest = NO_RANK  # the lowest rank, and its position in the lower bits
     for k in range(last):
-        entry = byte_pairs[i64(text[start + k]) << 8 | text[start + k + 1]]
-        if entry == LOOK_UP:
-            entry = _find_merge(ids[first + u64(k)], ids[first + u64(k) + ONE], merges)
-        scratch[u64(k)] = entry
+        if not has_entries:
+            entry = byte_pairs[i64(text[start + k]) << 8 | text[start + k + 1]]
+            if entry == LOOK_UP:
+                entry = _find_merge(ids[first + u64(k)], ids[first + u64(k) + ONE], merges)
+            scratch[u64(k)] = entry
+        entry = scratch[u64(k)]
         lowest = min(lowest, entry & ~ID_MASK | u64(k))
     while lowest < NO_RANK:
         i = lowest & ID_MASK
@@ -9267,9 +9365,16 @@ def segment_bpe(text, start, size, tables, memory, ids, at):
         end += 1
         while end < stop and byte_pairs[i64(text[end - 1]) << 8 | text[end]] != NO_TOKEN:
             end += 1
-        n_part = _letters_to_ids(text, first, end - first, tables, ids, at + n)
+        size_part = end - first
+        is_long = MIN_BOUNDED_BYTES <= size_part < MAX_BOUNDED_BYTES and len(tables.bounds) > 0
+        if is_long:
+            n_part = _merge_sure(text, first, size_part, tables, memory, ids, at + n)
+        else:
+            n_part = _letters_to_ids(text, first, size_part, tables, ids, at + n)
         if n_part <= MAX_LINEAR_MERGE:
-            n_part = _merge_short(n_part, text, first, byte_pairs, merges, memory, ids, at + n)
+            n_part = _merge_short(
+                n_part, text, first, is_long, byte_pairs, merges, memory, ids, at + n
+            )
         else:
             n_part = _merge_long(n_part, tables, 0.0, memory, ids, at + n)
         n += n_part
@@ -9286,6 +9391,19 @@ def _fill_byte_pairs(is_inside, tables):
             entry = _find_merge(letter_ids[k >> 8], letter_ids[k & 255], tables.merges)
             entry = entry if entry < NO_RANK else NO_MERGE
         tables.byte_pairs[k] = entry
+
+
+@kernel
+def _fill_bounds(rows, pairs, tokens, bounds):
+    """Fill `BpeTables.bounds`; rows and pairs are those of `_fill_merges`."""
+    text, starts, sizes = tokens
+    bounds[:] = NO_BOUND
+    for m in range(len(rows)):
+        left = pairs[rows[m, 2], 0]
+        right = pairs[rows[m, 2], 1]
+        if left >= 0:
+            pair = i64(text[starts[left] + sizes[left] - 1]) << 8 | text[starts[right]]
+            bounds[pair] = min(i64(bounds[pair]), rows[m, 3])
 
 
 @kernel
@@ -9311,7 +9429,7 @@ def _fill_merges(rows, enters_all_pairs, tokens, tables):
     """
     text, starts, sizes = tokens
     ids = np.empty(len(text) + 2, u32)
-    memory = np.empty(MAX_LINEAR_MERGE, u64)
+    memory = np.empty(2 * MAX_BOUNDED_BYTES, u64)
     pairs = np.full((len(sizes), 2), -1)
     n = 0
     last = -1
@@ -9348,7 +9466,7 @@ def sample_bpe(text, start, size, tables, alpha, state, ids, at):
     `_random`.
     """
     if not alpha > 0.0:
-        return segment_bpe(text, start, size, tables, np.empty(MAX_LINEAR_MERGE, u64), ids, at)
+        return segment_bpe(text, start, size, tables, np.empty(2 * MAX_BOUNDED_BYTES, u64), ids, at)
     n = _letters_to_ids(text, start, size, tables, ids, at)
     if n > 0:
         n = _merge_long(n, tables, alpha, state, ids, at)
@@ -9462,7 +9580,7 @@ class Kind(NamedTuple):
     exact_pattern(model)
                        returns a pattern that cuts only where no token crosses the cut
     memory()           makes the argument `memory`, which each thread has; by default space for
-                       any use within one word, uint64[MAX_LINEAR_MERGE]
+                       any use within one word, uint64[2 * MAX_BOUNDED_BYTES]
     begin_text(text, start, is_new, tables, memory, ids, at)
                        a kernel for models whose words depend on those before them. It is called
                        where a text begins, and after a special token, at text[start] and ids[at].
@@ -9479,7 +9597,7 @@ class Kind(NamedTuple):
     read: Callable
     sample: Callable | None = None
     exact_pattern: Callable | None = None
-    memory: Callable = functools.partial(np.empty, MAX_LINEAR_MERGE, u64)
+    memory: Callable = functools.partial(np.empty, 2 * MAX_BOUNDED_BYTES, u64)
     begin_text: Callable = begin_nothing
 
 
