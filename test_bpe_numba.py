@@ -6223,6 +6223,7 @@ def chunk_tokenizer(rule, pattern):
     flags = {"<m>": bpe.AddedToken(lstrip=True, rstrip=True)}
     tokenizer = bpe.Tokenizer(vocab, merges, ["<s>", "<m>"], pattern,
                               added_tokens=flags, normalizer=CHUNK_NORMALIZERS[rule])  # fmt: skip
+    tokenizer._caches_chunks = True  # as a Unigram does
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(bpe, "MAX_CACHE_ENTRIES", 16)
         tokenizer.encode("a")
@@ -6247,6 +6248,7 @@ def test_a_text_has_the_ids_of_its_chunks(rule, pattern, texts, allowed):
 
 def test_chunks_that_were_met_are_found_again():
     tokenizer = bpe.Tokenizer(BYTE_VOCAB, [], ["<s>"], normalizer=types("Lowercase"))
+    tokenizer._caches_chunks = True  # as a Unigram does
     texts = ["Un café noir, un thé", "café <s>", " un", "x" * 999]
     texts += [f"{k} b{k}" for k in range(99)]
     expected = [tokenizer.encode_texts([text])[0].tolist() for text in texts]
