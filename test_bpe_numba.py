@@ -8250,6 +8250,14 @@ def test_commands_of_the_pages_exist():
             assert bpe._make_parser(name).parse_intermixed_args(options)
 
 
+def test_options_that_the_pages_name_exist():
+    known = "".join(bpe._make_parser(name).format_help() for name in bpe.COMMANDS)
+    known += (TOP / "profile.sh").read_text() + "--hypothesis-profile --hypothesis-seed"
+    for page in PAGES:
+        for option in re.findall(r"(?<![\w-])--[a-z][a-z-]+", (TOP / page).read_text()):
+            assert option in known, (page, option)
+
+
 def test_a_notebook_of_the_pages_blocks_shows_their_results(tmp_path):
     import nbclient
     import nbformat
