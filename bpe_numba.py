@@ -9958,10 +9958,11 @@ def _encode_flat(workspace, address, n_raw, opening, at):
     return at
 
 
-# To normalize a text takes longer than to look up its words. So a Unigram has a second cache, that of
-# chunks. A *chunk* is raw text up to a space before which the text may be cut, such as "Un", " café"
-# and " noir,": its ids depend on nothing else. A workspace of chunks is like another one, but
-# `segment` only notes which chunks are not in the cache. They are then encoded as texts of their own.
+# To normalize a text takes longer than to look up its words. So a Unigram has a second cache, that
+# of chunks. A *chunk* is raw text up to a space before which the text may be cut, such as "Un",
+# " café" and " noir,": its ids depend on nothing else. A workspace of chunks is like another one,
+# but `segment` only notes which chunks are not in the cache. They are then encoded as texts of
+# their own.
 
 MAX_CHUNK_BYTES = 256  # a longer chunk is hardly met again
 MAX_MISSED = 1 << 14  # chunks that are encoded together
@@ -14088,8 +14089,8 @@ class Tokenizer:
             if added.normalized and not added.literal:  # such a token is found in normalized text
                 tokens[model.special_tokens[text]] = self._normalizer.normalize(text.encode())
         self._decoded = decoded_tokens(tokens, model.decoder_steps)
-        # A chunk that is met for the first time costs more than it does without a cache, so that new
-        # text of other kinds took twice as long. A sum through the text allows no chunks.
+        # A chunk that is met for the first time costs more than it does without a cache, so that
+        # new text of other kinds took twice as long. A sum through the text allows no chunks.
         self._caches_chunks = model.kind == "unigram" and not model.sums_through_text
         self._prepared = {}  # by special tokens
         if not is_checked:

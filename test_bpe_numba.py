@@ -6742,10 +6742,10 @@ def precompiled():
 
 
 # The parts of a tokenizer.json: those of well-known models, single ones, and up to three in turn.
-odd_steps = [N.NFC(), N.NFD(), N.NFKC(), N.NFKD(), N.Nmt(), N.StripAccents(), N.Lowercase()]
-odd_steps += [N.Strip(), N.Strip(True, False), N.Prepend("▁"), N.BertNormalizer()]
-odd_steps += [N.Replace(" ", "▁"), N.Replace(Regex(" {2,}"), " "), N.Replace(Regex("[ab]9?"), "b")]
-odd_steps = st.sampled_from(odd_steps) | st.builds(precompiled)
+ODD_STEPS = [N.NFC(), N.NFD(), N.NFKC(), N.NFKD(), N.Nmt(), N.StripAccents(), N.Lowercase()]
+ODD_STEPS += [N.Strip(), N.Strip(True, False), N.Prepend("▁"), N.BertNormalizer()]
+ODD_STEPS += [N.Replace(" ", "▁"), N.Replace(Regex(" {2,}"), " "), N.Replace(Regex("[ab]9?"), "b")]
+odd_steps = st.sampled_from(ODD_STEPS) | st.builds(precompiled)
 some_steps = st.lists(odd_steps, min_size=2, max_size=3).map(N.Sequence)
 known_steps = [None, None, LLAMA_NORMALIZER, N.Sequence([N.NFD(), N.StripAccents()]), T5]
 steps_before = st.sampled_from(known_steps) | odd_steps | some_steps
@@ -6759,8 +6759,8 @@ odd_cuts |= behaviors.map(P.Punctuation)
 odd_cuts |= st.sampled_from([*CUTS, P.WhitespaceSplit(), P.Digits(False), P.BertPreTokenizer()])
 some_cuts = st.lists(odd_cuts, min_size=2, max_size=3).map(Sequence)
 byte_levels = st.builds(ByteLevel, st.booleans(), use_regex=st.booleans())
-some_bytes = st.tuples(odd_cuts, odd_cuts, byte_levels) | st.tuples(odd_cuts, byte_levels)
-some_bytes = some_bytes.map(list).map(Sequence)
+cuts_to_bytes = st.tuples(odd_cuts, odd_cuts, byte_levels) | st.tuples(odd_cuts, byte_levels)
+some_bytes = cuts_to_bytes.map(list).map(Sequence)
 BYTE_CUTS = [QWEN_CUT, DEEPSEEK_CUT, NO_CUT, DIGIT_CUT]
 BYTE_PARTS = {"pre_tokenizer": byte_levels | st.sampled_from(BYTE_CUTS) | some_bytes}
 BYTE_PARTS["decoder"] = st.just(D.ByteLevel())
@@ -6781,8 +6781,8 @@ odd_lists = st.lists(odd_parts.map("".join), min_size=1, max_size=2)
 odd_patterns = odd_lists.map("|".join).map(r"{}|[\s\S]".format)
 old_texts = st.text(st.sampled_from(OLD_CHARACTERS), max_size=20)
 # Sums of these are rounded.
-few_scores = [-1.1, -2.3, -0.7, -3.5, -10.37, 0.0, 1.5]
-few_scores = st.lists(st.sampled_from(few_scores), min_size=1, max_size=6)
+FEW_SCORES = [-1.1, -2.3, -0.7, -3.5, -10.37, 0.0, 1.5]
+few_scores = st.lists(st.sampled_from(FEW_SCORES), min_size=1, max_size=6)
 few_tokens_added = st.lists(st.sampled_from(ODD_TOKENS), max_size=4, unique=True)
 
 
