@@ -14089,8 +14089,8 @@ class Tokenizer:
             if added.normalized and not added.literal:  # such a token is found in normalized text
                 tokens[model.special_tokens[text]] = self._normalizer.normalize(text.encode())
         self._decoded = decoded_tokens(tokens, model.decoder_steps)
-        # A chunk that is met for the first time costs more than it does without a cache, so that
-        # new text of other kinds took twice as long. A sum through the text allows no chunks.
+        # A chunk that is met for the first time costs more than its words. So other kinds have no
+        # such cache: their new text would take twice as long. Sums through a text allow none.
         self._caches_chunks = model.kind == "unigram" and not model.sums_through_text
         self._prepared = {}  # by special tokens
         if not is_checked:
