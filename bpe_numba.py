@@ -410,7 +410,7 @@ def struct(fields: type) -> type:
     def new(*values):
         return Proxy(*values)
 
-    StructType.__name__ = type_name
+    StructType.__name__ = StructType.__qualname__ = type_name  # Numba knows the type by these
     setattr(sys.modules[module], type_name, StructType)
     functools.update_wrapper(Proxy, fields, updated=())
     structref.define_proxy(Proxy, StructType, list(fields.__annotations__))
@@ -13415,7 +13415,9 @@ def load_model(path, **options):
     options = {name: value for name, value in options.items() if value is not None}
     file = find_model(path)
     if not isinstance(file, Path):
-        return _model_of(file, **options)
+        for name in options:
+            raise InputError(f"a tokenizer of another library has its own: omit `{name}`")
+        return _model_of(file)
     data = _read_limited(file)
     form = next((form for form in FORMATS.values() if regex.match(form.sign, data)), None)
     require(_recognize(data, _POINTER) is None, f"{file}: {_POINTER_REMEDY}")
@@ -13478,6 +13480,21 @@ def _find_on_hub(name):
         ) from None
     with naming_file(name):
         return find_model(folder)
+
+
+class _OfLibrary(type):
+    """Recognizes objects by the names of their classes' packages, which may not be installed."""
+
+    def __instancecheck__(cls, value):
+        packages = {base.__module__.partition(".")[0] for base in type(value).__mro__}
+        return not packages.isdisjoint(("tokenizers", "transformers", "tiktoken"))
+
+
+class LibraryTokenizer(metaclass=_OfLibrary):
+    """A tokenizer of the packages tokenizers, transformers or tiktoken."""
+
+
+_NOUNS[LibraryTokenizer] = ("a tokenizer of another library", "tokenizers of other libraries")
 
 
 def _model_of(tokenizer):
@@ -14793,7 +14810,7 @@ class Tokenizer:
         return rows, np.diff(offsets)
 
     def encode_iterable(
-        self, iterable: Iterable[Text], allowed_special: Allowed = "all"
+        self, iterable: Iterable[Text] | str, allowed_special: Allowed = "all"
     ) -> Iterator[int]:
         """Encode a text that comes in chunks, such as a file, and yield the ids of the whole text.
 
@@ -16458,7 +16475,7 @@ class Training:
         return table
 
 
-AnyModel = Tokenizer | Training | Model | PathName  # the last is loaded
+AnyModel = Tokenizer | Training | Model | PathName | LibraryTokenizer  # the last two are loaded
 Models = AnyModel | Iterable[AnyModel] | Mapping[str, AnyModel]
 
 
