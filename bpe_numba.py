@@ -12126,6 +12126,35 @@ def _cuts_in_character(normalizer, parts):
     return len(flat.meanings) > len(texts)
 
 
+def _check_first_mark(normalizer, parts):
+    """Refuse a Metaspace "first" if it cannot tell which piece is the first of a text."""
+    movers = _CHANGING_THE_START & {step["type"] for step in _flattened(normalizer, "normalizers")}
+    marks = [k for k, part in enumerate(parts) if part.get("prepend_scheme") == "first"]
+    _refuse(marks and movers, f"a Metaspace with prepend_scheme first after {', '.join(movers)}")
+    if marks and marks[-1] > 0 and normalizer:
+        before = parts[: marks[-1]]
+        _refuse(
+            _cuts_in_character(normalizer, before),
+            f"a Metaspace with prepend_scheme first after {before!r:.200}, which cuts what the "
+            "normalizer makes of one character,",
+        )
+
+
+def _note_kept_parts(model):
+    """Note the parts of a tokenizer.json that are kept, but do not change what `encode` does."""
+    kept = [*model.batching]
+    added_ids = [True]  # a post_processor that `encode` would refuse is kept, too
+    with contextlib.suppress(InputError):
+        added_ids = model.added_ids
+    if any(added_ids):
+        kept.append("post_processor")
+    if kept:
+        note(
+            f"{' and '.join(kept)} of the model: `encode` follows its own options instead, "
+            "such as `add_special_tokens`"
+        )
+
+
 def read_huggingface(content):
     """Read a tokenizer.json; raises ValueError for features that would give other ids here."""
     model_object = content.get("model")
@@ -12138,16 +12167,7 @@ def read_huggingface(content):
     batching = {key: content[key] for key in _BATCHING if content.get(key)}
     normalizer = list(filter(None, [content.get("normalizer")]))
     parts = _flattened(content.get("pre_tokenizer") or [], "pretokenizers")
-    movers = _CHANGING_THE_START & {step["type"] for step in _flattened(normalizer, "normalizers")}
-    marks = [k for k, part in enumerate(parts) if part.get("prepend_scheme") == "first"]
-    _refuse(marks and movers, f"a Metaspace with prepend_scheme first after {', '.join(movers)}")
-    if marks and marks[-1] > 0 and normalizer:
-        before = parts[: marks[-1]]
-        _refuse(
-            _cuts_in_character(normalizer, before),
-            f"a Metaspace with prepend_scheme first after {before!r:.200}, which cuts what the "
-            "normalizer makes of one character,",
-        )
+    _check_first_mark(normalizer, parts)
     types = [part["type"] for part in parts]
     alphabet = "bytes" if "ByteLevel" in types else "characters"
     added = {token["content"]: token for token in content.get("added_tokens") or ()}
@@ -12176,17 +12196,7 @@ def read_huggingface(content):
         added_from=MAX_ID if has_gaps else n_names,
         extra=model_object.get("extra", {}),
     )
-    kept = [*batching]
-    added_ids = [True]  # a post_processor that `encode` would refuse is kept, too
-    with contextlib.suppress(InputError):
-        added_ids = model.added_ids
-    if any(added_ids):
-        kept.append("post_processor")
-    if kept:
-        note(
-            f"{' and '.join(kept)} of the model: `encode` follows its own options instead, "
-            "such as `add_special_tokens`"
-        )
+    _note_kept_parts(model)
     return model
 
 
@@ -12254,6 +12264,17 @@ def _sentencepiece_decoder(proto):
     return list(filter(None, steps))
 
 
+def _sentencepiece_roles(trainer, names, special_tokens):
+    """List the special tokens by their roles, as in a tokenizer_config.json."""
+    config = {}
+    for role in ROLES:
+        # For bos_token, it is bos_id, which is -1 if the model has no such token.
+        token_id = getattr(trainer, role.replace("_token", "_id"))
+        if token_id in special_tokens.values():
+            config[role] = names[token_id]
+    return config
+
+
 def read_sentencepiece(data, _=None, config=MappingProxyType({})):
     """Read a SentencePiece model, Unigram or BPE; or its pieces as the class of `config` does.
 
@@ -12272,12 +12293,7 @@ def read_sentencepiece(data, _=None, config=MappingProxyType({})):
     for token_id, piece in enumerate(proto.pieces):
         ids[piece.type][piece.piece] = token_id
     special_tokens = ids[_UNKNOWN] | ids[_CONTROL]
-    config = {}
-    for role in () if row else ROLES:
-        # For bos_token, it is bos_id, which is -1 if the model has no such token.
-        token_id = getattr(trainer, role.replace("_token", "_id"))
-        if token_id in special_tokens.values():
-            config[role] = names[token_id]
+    config = {} if row else _sentencepiece_roles(trainer, names, special_tokens)
     symbols = ids[_USER_DEFINED]
     added_tokens = {}
     if kind == "unigram":
