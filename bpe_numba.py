@@ -724,6 +724,7 @@ class Range(NamedTuple):
 Natural = Annotated[int, Range(0)]
 Positive = Annotated[int, Range(1)]
 Id = Annotated[int, Range(0, 2**32 - 1)]
+Order = Annotated[int, Range(1, 64)]  # of n-grams: longer ones only repeat the text
 Share = Annotated[float, Range(0, 1)]
 # The words for a type in a message, in the singular and in the plural. A string that may be a path
 # is one.
@@ -17179,7 +17180,7 @@ class NgramModel:
     [0.8094]
     """
 
-    def __init__(self, order: Positive, n_ids: Positive):
+    def __init__(self, order: Order, n_ids: Positive):
         self.order = order
         self.n_ids = n_ids
         contexts = np.zeros(order, _CONTEXT)
@@ -17250,7 +17251,7 @@ def bits_per_byte(
     model: AnyModel,
     train: Files | Iterable[Text],
     held_out: Files | Iterable[Text],
-    order: Positive = 3,
+    order: Order = 3,
     *,
     texts: bool = False,
     text_field: str | None = None,
@@ -17598,7 +17599,7 @@ def curve(
     *,
     corpus: Files | None = None,
     held_out: Files | None = None,
-    order: Positive = 3,
+    order: Order = 3,
     plot: PathName | None = None,
     text_field: str | None = None,
     workers: Positive | Executor | None = None,
@@ -17676,7 +17677,7 @@ def compare(
     *,
     parallel: Files = (),
     held_out: Files | None = None,
-    order: Positive = 3,
+    order: Order = 3,
     out: PathName | None = None,
     html: PathName | None = None,
     text_field: str | None = None,
@@ -18066,7 +18067,7 @@ def number_of_tokens(text):
 
 
 # the types of options that are not strings
-_TYPES = dict.fromkeys(["int", "Natural", "Positive"], whole_number)
+_TYPES = dict.fromkeys(["int", "Natural", "Positive", "Order"], whole_number)
 _TYPES |= dict.fromkeys(["float", "Share", "Sequence[float]"], float)
 _TYPES["int | str"] = number_of_tokens
 

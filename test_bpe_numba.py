@@ -9293,6 +9293,12 @@ def test_ngrams_fill_more_than_their_first_table():
     assert model.bits(ids[30_000:30_100], np.array([0, 100])) == pytest.approx(bits[1], rel=1e-9)
 
 
+@pytest.mark.parametrize("order", [0, 65, 10**12, 2**63])
+def test_an_order_of_ngrams_has_a_range(order):
+    with refusal("`order` is .*: it must be a whole number from 1 to 64"):
+        bpe.NgramModel(order, 5)
+
+
 @pytest.mark.parametrize("offsets", [[], [1, 0], [0, 9], [-1, 2]])
 def test_ngrams_refuse_offsets_that_are_none(offsets):
     with refusal("offsets ascend"):
