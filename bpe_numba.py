@@ -11413,7 +11413,28 @@ def _last_merges_by_rank(model):
     return [merge for merge in merges if merge in last], looks_up and whole_words
 
 
-# GPT-2's vocab.json and merges.txt
+# A vocabulary and its merges in two files: GPT-2's vocab.json and merges.txt; the same files for a
+# class of transformers, such as CLIP's; Marian's folder; and the codes of subword-nmt
+
+
+@dataclasses.dataclass
+class VocabFiles:
+    """The content of two such files, or of one of them, and all that is known beside it."""
+
+    path: Path  # of the vocabulary
+    where: str  # the names of the files, for messages
+    vocabulary: str  # vocab.json; or tokens and their counts, which may be empty
+    merges: str = ""  # merges.txt, or codes
+    source: bytes | None = None  # Marian's source.spm
+    config: dict = dataclasses.field(default_factory=dict)  # as from `_read_config`
+    special_tokens: SpecialTokens = None  # those that the caller names
+    pattern: object = "gpt2"
+    threshold: int = 0  # the least count of a token that is used
+
+    @functools.cached_property
+    def names(self):
+        """The object in vocab.json: name -> id."""
+        return read_json(self.vocabulary.encode(), self.path)
 
 
 def read_codes(codes, vocabulary="", threshold=0):
@@ -11450,16 +11471,18 @@ def read_codes(codes, vocabulary="", threshold=0):
     )
 
 
-def _gpt2_model(names, lines, special_tokens, pattern, suffix="", **fields):
-    """Make a model from GPT-2's vocabulary, name -> id, and lines of merges."""
+def _gpt2_model(names, lines, special_tokens, pattern):
+    """Make a model from GPT-2's vocabulary, name -> id, and lines of merges.
+
+    By default the special tokens are the names that no merge makes. Exceptions are single bytes,
+    and names such as Ġhi, which stand for other text.
+    """
     if special_tokens is None:
-        ends = {name + suffix for name in _BYTE_NAMES}
-        made = {line.replace(" ", "") for line in lines} | _BYTE_NAMES | ends | {""}
+        made = {line.replace(" ", "") for line in lines} | _BYTE_NAMES | {""}
         special_tokens = [name for name in names if name not in made and not _names_text(name)]
     is_table = isinstance(special_tokens, Mapping)
     texts = _check_texts(special_tokens)
-    data = {"vocab": names, "merges": lines, "end_of_word_suffix": suffix}
-    fields |= read_bpe(data, texts, "bytes")
+    fields = read_bpe({"vocab": names, "merges": lines}, texts, "bytes")
     if not is_table:
         # A name has its own id, even if another token has the bytes of this text.
         own = {text: names[text] for text in texts if text in names}
@@ -11476,62 +11499,71 @@ def _names_text(name):
     return False
 
 
-def read_gpt2(vocab_path, merges_path, special_tokens, pattern, threshold=0, config=None):
-    """Read the two files of GPT-2, CLIP or subword-nmt.
+def _lines_of_merges(files):
+    """List the lines of a merges.txt below its version."""
+    return re.sub(r"\A#version.*\s*", "", files.merges).splitlines()
 
-    By default the special tokens are the names that no merge makes. Exceptions are single bytes,
-    and names such as Ġhi, which stand for other text.
-    """
-    config = {} if config is None else config
-    text = _read_text(merges_path).rstrip("\r\n ")
-    vocabulary = _read_text(vocab_path)
-    where = f"{vocab_path}, {merges_path.name}"
-    with naming_file(where):
-        if not vocabulary.lstrip().startswith("{"):
-            return read_codes(text, vocabulary, threshold)
-        names = read_json(vocabulary.encode(), vocab_path)
-        lines = re.sub(r"\A#version.*\s*", "", text).splitlines()
-        if "a</w>" in names and "tokenizer_class" not in config:
-            config |= CLASSES["CLIPTokenizer"].roles | {"tokenizer_class": "CLIPTokenizer"} | config
-        if class_for(config, *_CUTS_OF_PAIRS) and special_tokens is None:
-            return _read_by_class(config, {"vocab": names, "merges": lines})
-        model = _gpt2_model(names, lines, special_tokens, pattern)
-    if special_tokens is None and len(model.special_tokens) > len(names) // 8:
-        note(f"{where}: no merge makes many of the names: do these files belong together?")
+
+def _read_gpt2_files(files):
+    """Read GPT-2's two files."""
+    model = _gpt2_model(files.names, _lines_of_merges(files), files.special_tokens, files.pattern)
+    if files.special_tokens is None and len(model.special_tokens) > len(files.names) // 8:
+        note(f"{files.where}: no merge makes many of the names: do these files belong together?")
     return model
 
 
-def _read_gpt2_pair(data, file, config, special_tokens=None, pattern=None):
-    """Read one of GPT-2's two files, and the other one in the same folder."""
-    if file.with_name("source.spm").is_file():
-        return _read_marian(file, config)
-    cut = _BYTE_LEVEL if config.get("add_prefix_space") else "gpt2"
-    for vocab, merges in (("vocab.json", "merges.txt"), ("encoder.json", "vocab.bpe")):
-        start = file.name.removesuffix(vocab).removesuffix(merges)
-        files = [file.with_name(start + vocab), file.with_name(start + merges)]
-        if file in files and all(map(Path.is_file, files)):
-            given = special_tokens, pattern
-            options = {} if any(given) else {"config": config}
-            return read_gpt2(*files, special_tokens, pattern or cut, **options)
-    if re.match(rb"(?s)#version: 0\.2.*</w>", data):
-        return read_codes(data.decode().rstrip("\r\n "))
-    raise InputError(
-        f"{file}: not a tokenizer.json, since it has no model; and if it is one of GPT-2's two "
-        "files, a vocabulary and merges with names that end in vocab.json and merges.txt, the "
-        f"other is missing{_TRY_TRANSFORMERS}"
-    )
+def _is_of_pair_class(files):
+    """Check whether a class of transformers makes the steps around the two files."""
+    return files.special_tokens is None and class_for(files.config, *_CUTS_OF_PAIRS)
 
 
-def _read_marian(file, config):
+def _read_by_pair_class(files):
+    """Read the two files as the class of `config` does."""
+    vocabulary = {"vocab": files.names, "merges": _lines_of_merges(files)}
+    return _read_by_class(files.config, vocabulary)
+
+
+def _is_clip(files):
+    """Check whether these are CLIP's two files, with nothing beside them that names a class."""
+    is_given = files.special_tokens is not None or "tokenizer_class" in files.config
+    return "a</w>" in files.names and not is_given
+
+
+def _read_clip(files):
+    """Read CLIP's two files; the config gets the roles of its class."""
+    roles = CLASSES["CLIPTokenizer"].roles | {"tokenizer_class": "CLIPTokenizer"}
+    files.config |= roles | files.config
+    return _read_by_pair_class(files)
+
+
+def _is_of_subword_nmt(files):
+    """Check whether the merges are codes, whose vocabulary is no JSON or missing."""
+    return not files.vocabulary.lstrip().startswith("{")
+
+
+def _read_subword_nmt(files):
+    """Read the codes of subword-nmt, and their vocabulary if there is one."""
+    return read_codes(files.merges, files.vocabulary, files.threshold)
+
+
+def _is_marian(files):
+    """Check whether these are the files of a folder of Marian."""
+    return files.source is not None
+
+
+def _read_marian(files):
     """Read Marian's folder: the pieces of source.spm have their ids in vocab.json.
 
     The pieces that are not there get further ids, and become unknown tokens. All other tokens are
     of the target language: only a run of characters that source.spm lacks may be one.
     """
-    source = read_sentencepiece(_read_limited(file.with_name("source.spm")))
-    is_other = source.kind != "unigram" or source.byte_fallback or config.get("separate_vocabs")
-    _refuse(is_other, "a folder of Marian with a BPE, byte_fallback or separate_vocabs")
-    names = read_json(_read_limited(file), file)
+    source = read_sentencepiece(files.source)
+    is_other = source.kind != "unigram" or source.byte_fallback
+    _refuse(
+        is_other or files.config.get("separate_vocabs"),
+        "a folder of Marian with a BPE, byte_fallback or separate_vocabs",
+    )
+    names = files.names
     special = [name for name in names if re.fullmatch("</s>|<unk>|<pad>|>>.*<<", name)]
     vocab = read_vocab(names)
     scores = {source.vocab[k]: source.scores[k] for k in source.ordinary}
@@ -11548,6 +11580,59 @@ def _read_marian(file, config):
         unused=[*others, *further],
         proto=b"",
     )
+
+
+# The files are in the first format that recognizes them.
+_VOCAB_FORMATS = (
+    (_is_marian, _read_marian),
+    (_is_of_subword_nmt, _read_subword_nmt),
+    (_is_clip, _read_clip),
+    (_is_of_pair_class, _read_by_pair_class),
+    (lambda _: True, _read_gpt2_files),
+)
+
+
+def read_vocab_files(files):
+    """Read VocabFiles of any format."""
+    with naming_file(files.where):
+        return next(read(files) for recognizes, read in _VOCAB_FORMATS if recognizes(files))
+
+
+def open_pair(vocab_path, merges_path, **known):
+    """Open a vocabulary and its merges; returns VocabFiles, to which `known` gives other fields."""
+    merges = _read_text(merges_path).rstrip("\r\n ")
+    where = f"{vocab_path}, {merges_path.name}"
+    return VocabFiles(vocab_path, where, _read_text(vocab_path), merges, **known)
+
+
+def _find_vocab_files(data, file, config, special_tokens, pattern):
+    """Open the files that belong to `file` in its folder; returns VocabFiles."""
+    source = file.with_name("source.spm")
+    if source.is_file():
+        return VocabFiles(
+            file, str(file), data.decode(), source=_read_limited(source), config=config
+        )
+    cut = _BYTE_LEVEL if config.get("add_prefix_space") else "gpt2"
+    known = {"special_tokens": special_tokens, "pattern": pattern or cut}
+    if not (special_tokens or pattern):
+        known["config"] = config
+    for vocab, merges in (("vocab.json", "merges.txt"), ("encoder.json", "vocab.bpe")):
+        start = file.name.removesuffix(vocab).removesuffix(merges)
+        pair = [file.with_name(start + vocab), file.with_name(start + merges)]
+        if file in pair and all(map(Path.is_file, pair)):
+            return open_pair(*pair, **known)
+    if re.match(rb"(?s)#version: 0\.2.*</w>", data):
+        return VocabFiles(file, str(file), "", data.decode().rstrip("\r\n "))
+    raise InputError(
+        f"{file}: not a tokenizer.json, since it has no model; and if it is one of GPT-2's two "
+        "files, a vocabulary and merges with names that end in vocab.json and merges.txt, the "
+        f"other is missing{_TRY_TRANSFORMERS}"
+    )
+
+
+def read_gpt2(data, file, config, special_tokens=None, pattern=None):
+    """Read one of GPT-2's two files, or of a similar format, and the others in its folder."""
+    return read_vocab_files(_find_vocab_files(data, file, config, special_tokens, pattern))
 
 
 @naming_file("GPT-2's files cannot hold this tokenizer")
@@ -13150,46 +13235,66 @@ def _read_config(file):
     return config, flags
 
 
+def _special_texts(config, known):
+    """List the special tokens with a role, as transformers adds them, and further ones.
+
+    Those of `known` were added before, and are left out of the further ones. A further one with a
+    name of its own gets a role in `config`.
+    """
+    roles = _roles(config)
+    further = config.get("extra_special_tokens") or []
+    if isinstance(further, dict):
+        roles |= further
+        further = []
+    config |= roles
+    further = further or config.get("additional_special_tokens") or []
+    with_role = [roles[role] for role in (*_ROLE_ORDER, *roles) if role in roles]
+    return with_role, [text for text in further if text not in known]
+
+
+def _flags_beside(listed, tokens, decoder, with_role):
+    """Return the flags of the tokens that a tokenizer.json lists, text -> AddedToken.
+
+    listed     those in the tokenizer.json
+    tokens     those of the settings beside it
+    decoder    the tokens of an added_tokens_decoder, or None
+    with_role  the tokens with a role
+    """
+    changed = {}
+    for text in listed.keys() & tokens:
+        own = listed[text]
+        new = tokens[text]
+        if decoder is None:  # a role only makes a token special
+            changed[text] = own._replace(special=own.special or text in with_role)
+        elif text in decoder:  # the decoder has the flags of its tokens; roles of others do nothing
+            changed[text] = new._replace(
+                special=own.special or new.special, normalized=decoder[text].normalized
+            )
+    return listed | changed
+
+
 def _with_folder(model, file, config, flags, lists_added=True):
     """Give a model the tokens and settings of `_read_config`; returns another model.
+
+    A token that the model lists gets other flags, and a token that it lacks is added.
 
     lists_added  whether the model is a tokenizer.json, which lists its added tokens
     """
     added = config.pop("added_tokens_decoder")
-    has_own = config.pop("has_added_tokens_decoder")
+    has_decoder = config.pop("has_added_tokens_decoder")
     ids = {added[key]: int(key) for key in sorted(added, key=int) if added[key]}
-    tokens = {text: flags[text] for text in ids}
-    listed = {}
-    if lists_added:
-        listed = {text: model.added_tokens.get(text, PLAIN_TOKEN) for text in model.special_tokens}
-    known = {*model.added_tokens}  # an extra token that was added before stays as it is
-    if has_own:
-        known.update(ids)
-    roles = _roles(config)
-    extra = config.get("extra_special_tokens") or []
-    if isinstance(extra, dict):
-        roles |= extra
-        extra = []
-    config |= roles
-    extra = extra or config.get("additional_special_tokens") or []
-    special = [roles[role] for role in (*_ROLE_ORDER, *roles) if role in roles]
-    for text in [*special, *(text for text in extra if text not in known)]:
+    beside = {text: flags[text] for text in ids}
+    decoder = beside if has_decoder else None
+    with_role, further = _special_texts(config, {*model.added_tokens, *(decoder or ())})
+    tokens = dict(beside)
+    for text in with_role + further:
         own = flags.get(text, PLAIN_TOKEN)
         tokens[text] = own._replace(special=True, normalized=text not in ids and own.normalized)
-    added_tokens = model.added_tokens | listed
-    for text in listed.keys() & tokens:
-        # An added_tokens_decoder replaces the flags of its tokens; without one, roles only make
-        # tokens special, and a role of a token that is not among its tokens does nothing.
-        own = listed[text]
-        new = tokens.pop(text)
-        if has_own and text in ids:
-            added_tokens[text] = new._replace(
-                special=own.special or new.special, normalized=flags[text].normalized
-            )
-        elif not has_own:
-            added_tokens[text] = own._replace(special=own.special or text in special)
-    if listed:
-        model = dataclasses.replace(model, added_tokens=added_tokens)
+    if lists_added:
+        listed = {text: model.added_tokens.get(text, PLAIN_TOKEN) for text in model.special_tokens}
+        listed = _flags_beside(listed, tokens, decoder, with_role)
+        tokens = {text: own for text, own in tokens.items() if text not in listed}
+        model = dataclasses.replace(model, added_tokens=model.added_tokens | listed)
     if "SentencePiece" in [step["type"] for step in model.normalizer]:
         # transformers finds them before SentencePiece sees the text
         tokens = {text: own._replace(normalized=False) for text, own in tokens.items()}
@@ -13362,11 +13467,7 @@ FORMATS = {
     ),
     "tekken": Format(read_tekken, None, "tekken.json", _TEKKEN),
     "gpt2": Format(
-        _read_gpt2_pair,
-        write_gpt2,
-        "vocab.json",
-        rb"#version|" + _VOCAB,
-        {"pattern", "special_tokens"},
+        read_gpt2, write_gpt2, "vocab.json", rb"#version|" + _VOCAB, {"pattern", "special_tokens"}
     ),
     "tiktoken": Format(
         read_tiktoken,
@@ -14305,8 +14406,13 @@ class Tokenizer:
         vocabulary of subword-nmt has a token and its count on each line, and its codes are the
         merges. Tokens with a smaller count than `threshold` fall into their parts.
         """
-        files = Path(vocab_filepath), Path(merges_filepath)
-        return cls.from_model(read_gpt2(*files, special_tokens, "gpt2", threshold))
+        files = open_pair(
+            Path(vocab_filepath),
+            Path(merges_filepath),
+            special_tokens=special_tokens,
+            threshold=threshold,
+        )
+        return cls.from_model(read_vocab_files(files))
 
     @classmethod
     @collecting_later()
