@@ -622,6 +622,8 @@ class InputError(ValueError):
     bpe_numba.InputError: the count of b'ab' is -1: it must be a whole number, 0 or more
     """
 
+    names_file = False  # the message begins with the name of a file
+
 
 def require(condition, message):
     """Raise InputError with this message unless the condition holds."""
@@ -659,14 +661,18 @@ def naming_file(where, problem="wrong content"):
     try:
         yield
     except InputError as error:
-        if str(where) in str(error):
+        if error.names_file or str(where) in str(error):
             raise
-        raise InputError(f"{where}: {error}") from None
+        named = InputError(f"{where}: {error}")
+        named.names_file = isinstance(where, Path)
+        raise named from None
     except Exception as error:
         if getattr(error, "filename", None):  # the error already names the file
             raise
         reason = f"{type(error).__name__}: {error}"
-        raise InputError(f"{where}: {problem}: {reason:.200}") from error
+        named = InputError(f"{where}: {problem}: {reason:.200}")
+        named.names_file = isinstance(where, Path)
+        raise named from error
 
 
 def require_known(what, name, names):
@@ -1029,6 +1035,7 @@ def public(function=None, /, *, former=MappingProxyType({}), owner=None):
                 del problem  # or the error would keep this frame, and so the arguments
 
     call.is_checked = True
+    call.former = former
     return call
 
 
@@ -11514,7 +11521,7 @@ def _read_gpt2_files(files):
 
 def _is_of_pair_class(files):
     """Check whether a class of transformers makes the steps around the two files."""
-    return files.special_tokens is None and class_for(files.config, *_CUTS_OF_PAIRS)
+    return files.special_tokens is None and _class_for(files.config, *_CUTS_OF_PAIRS)
 
 
 def _read_by_pair_class(files):
@@ -12040,13 +12047,18 @@ def add_special_tokens(model, tokens, own_ids=MappingProxyType({})):
     )
 
 
-def write_huggingface(model):
-    """Write the files of a tokenizer for transformers."""
+def note_differences(model):
+    """Say that a tokenizer.json of this model may give other ids."""
     if _differs_in_huggingface(model):
         note(
             "in a tokenizer.json some ids may differ: Hugging Face normalizes, adds scores, orders "
             "merges and finds symbols differently"
         )
+
+
+def write_huggingface(model):
+    """Write the files of a tokenizer for transformers."""
+    note_differences(model)
     config = {"tokenizer_class": "PreTrainedTokenizerFast", "clean_up_tokenization_spaces": False}
     config |= model.config
     name = _class_name(config)
@@ -12553,7 +12565,7 @@ _PLAIN_CLASSES = (
 )
 
 
-class TokenizerClass(NamedTuple):
+class _TokenizerClass(NamedTuple):
     """What a class of transformers makes around a vocabulary, by the settings of a folder.
 
     In templates and `pieces`, the name of a role stands for its token, and src_lang for that
@@ -12625,11 +12637,11 @@ _LEFT_SIDE = {"padding_side": "left"}
 _OF_WORDS = {"end_of_word_suffix": "</w>"}
 _OF_BYTES_TOO = {"fuse_unk": True, "byte_fallback": True}
 
-_GPT2 = TokenizerClass(_ENDS, "bytes")
-_ROBERTA = TokenizerClass(_ROLES_OF_ROBERTA, "bytes", "", *_ROBERTA_TEMPLATES)
-_BERT_CLASS = TokenizerClass(BERT_ROLES, "bert", "bert", *_BERT_TEMPLATES, facts=_TYPED)
+_GPT2 = _TokenizerClass(_ENDS, "bytes")
+_ROBERTA = _TokenizerClass(_ROLES_OF_ROBERTA, "bytes", "", *_ROBERTA_TEMPLATES)
+_BERT_CLASS = _TokenizerClass(BERT_ROLES, "bert", "bert", *_BERT_TEMPLATES, facts=_TYPED)
 _DPR = _BERT_CLASS._replace(normalizer="uncased")
-_ALBERT = TokenizerClass(
+_ALBERT = _TokenizerClass(
     _ROLES_OF_ALBERT,
     "words",
     "quotes accents lower precompiled",
@@ -12638,7 +12650,7 @@ _ALBERT = TokenizerClass(
     {"unk_id": 1},
     "0:",
 )
-_T5 = TokenizerClass(
+_T5 = _TokenizerClass(
     _ROLES_OF_T5,
     "words",
     "precompiled",
@@ -12649,7 +12661,7 @@ _T5 = TokenizerClass(
     " ".join(["0:", *reversed(_EXTRA_IDS)]),
     _EXTRA_IDS,
 )
-_XLM_ROBERTA = TokenizerClass(
+_XLM_ROBERTA = _TokenizerClass(
     _ROLES_OF_ROBERTA,
     "words",
     "precompiled",
@@ -12659,20 +12671,20 @@ _XLM_ROBERTA = TokenizerClass(
     {"unk_id": 3},
     "bos pad eos unk 3: mask",
 )
-_LLAMA = TokenizerClass(
+_LLAMA = _TokenizerClass(
     _ROLES_OF_LLAMA,
     "llama",
     settings=_PREFIXED | {"legacy": False},
     model=_OF_BYTES_TOO,
     facts=_LEFT_SIDE,
 )
-_GEMMA = TokenizerClass(
+_GEMMA = _TokenizerClass(
     _ROLES_OF_GEMMA, "gemma", "to-marks", model=_OF_BYTES_TOO, facts=_LEFT_SIDE, knows_unknown=True
 )
 CLASSES = {
     "AlbertTokenizer": _ALBERT,
     "BartTokenizer": _ROBERTA,
-    "BarthezTokenizer": TokenizerClass(
+    "BarthezTokenizer": _TokenizerClass(
         _ROLES_OF_ROBERTA,
         "marks",
         "blanks nfc strip-right",
@@ -12682,7 +12694,7 @@ CLASSES = {
         mask=_AFTER_SPACE,
     ),
     "BertTokenizer": _BERT_CLASS,
-    "BigBirdTokenizer": TokenizerClass(
+    "BigBirdTokenizer": _TokenizerClass(
         BERT_ROLES | _roles_of("bos=<s> eos=</s> unk=<unk> pad=<pad>"),
         "marks",
         "marked-spaces",
@@ -12691,10 +12703,10 @@ CLASSES = {
         pieces="0:",
         mask=_AFTER_SPACE,
     ),
-    "BlenderbotTokenizer": TokenizerClass(
+    "BlenderbotTokenizer": _TokenizerClass(
         _ROLES_OF_ROBERTA, "bytes", settings=_PREFIXED, mask=AddedToken(lstrip=True)
     ),
-    "CLIPTokenizer": TokenizerClass(
+    "CLIPTokenizer": _TokenizerClass(
         _ENDS | _roles_of("bos=<|startoftext|> pad=<|endoftext|>"),
         "clip",
         "nfc blank lowercase",
@@ -12715,19 +12727,19 @@ CLASSES = {
         settings=_LLAMA.settings | {"add_bos_token": True},
         knows_unknown=True,
     ),
-    "CohereTokenizer": TokenizerClass(_ROLES_OF_COHERE, "digits", "nfc", facts=_LEFT_SIDE),
+    "CohereTokenizer": _TokenizerClass(_ROLES_OF_COHERE, "digits", "nfc", facts=_LEFT_SIDE),
     "ConvBertTokenizer": _BERT_CLASS._replace(keeps_steps=True),
     "DPRContextEncoderTokenizer": _DPR,
     "DPRQuestionEncoderTokenizer": _DPR,
     "DPRReaderTokenizer": _DPR,
-    "DebertaTokenizer": TokenizerClass(
+    "DebertaTokenizer": _TokenizerClass(
         BERT_ROLES | _roles_of("bos=[CLS] eos=[SEP]"),
         "bytes",
         "",
         *_ROBERTA_TEMPLATES,
         facts=_TYPED,
     ),
-    "DebertaV2Tokenizer": TokenizerClass(
+    "DebertaV2Tokenizer": _TokenizerClass(
         _ROLES_OF_ALBERT | _roles_of("unk=[UNK] pad=[PAD]"),
         "deberta",
         "lower blanks nfc strip-right",
@@ -12738,7 +12750,7 @@ CLASSES = {
     ),
     "DistilBertTokenizer": _BERT_CLASS._replace(facts={}),
     "ElectraTokenizer": _BERT_CLASS,
-    "FNetTokenizer": TokenizerClass(
+    "FNetTokenizer": _TokenizerClass(
         _ROLES_OF_ALBERT,
         "words",
         facts={"model_input_names": ["input_ids", "token_type_ids"]},
@@ -12748,11 +12760,11 @@ CLASSES = {
         roles=_ROLES_OF_XLNET, template="cls:2 $A sep", pair="cls:2 $A sep $B:1 sep:1"
     ),
     "GPT2Tokenizer": _GPT2,
-    "GPTNeoXTokenizer": TokenizerClass(
+    "GPTNeoXTokenizer": _TokenizerClass(
         _ENDS | {"pad_token": "<|padding|>"}, "bytes", "nfc", "$A", "$A $B:1"
     ),
     "GemmaTokenizer": _GEMMA,
-    "HerbertTokenizer": TokenizerClass(
+    "HerbertTokenizer": _TokenizerClass(
         _roles_of("unk=<unk> sep=</s> pad=<pad> cls=<s> mask=<mask>"),
         "suffix",
         "herbert",
@@ -12782,7 +12794,7 @@ CLASSES = {
         extra=_MBART_CODES.split(),
         mask=_AFTER_SPACE,
     ),
-    "MBart50Tokenizer": TokenizerClass(
+    "MBart50Tokenizer": _TokenizerClass(
         _roles_of("eos=</s> unk=<unk> sep=</s> pad=<pad> cls=<s> mask=<mask>"),
         "marks",
         "precompiled one-space",
@@ -12794,7 +12806,7 @@ CLASSES = {
         _MBART50_CODES.split(),
         _AFTER_SPACE,
     ),
-    "MPNetTokenizer": TokenizerClass(
+    "MPNetTokenizer": _TokenizerClass(
         _ROLES_OF_ROBERTA | {"unk_token": "[UNK]"},
         "bert",
         "bert",
@@ -12803,7 +12815,7 @@ CLASSES = {
     ),
     "MobileBertTokenizer": _BERT_CLASS,
     "MvpTokenizer": _ROBERTA,
-    "NllbTokenizer": TokenizerClass(
+    "NllbTokenizer": _TokenizerClass(
         _ROLES_OF_ROBERTA,
         "marks",
         "precompiled one-space",
@@ -12814,10 +12826,10 @@ CLASSES = {
         mask=_AFTER_SPACE,
         knows_unknown=True,
     ),
-    "OpenAIGPTTokenizer": TokenizerClass(
+    "OpenAIGPTTokenizer": _TokenizerClass(
         {"unk_token": "<unk>"}, "suffix", "uncased", model=_OF_WORDS, knows_unknown=True
     ),
-    "PegasusTokenizer": TokenizerClass(
+    "PegasusTokenizer": _TokenizerClass(
         _ROLES_OF_T5 | {"mask_token": "<mask_2>"},
         "marks",
         "precompiled one-space",
@@ -12827,9 +12839,9 @@ CLASSES = {
         extra=["<mask_1>", *(f"<unk_{number}>" for number in range(2, 103))],
     ),
     "Phi3Tokenizer": _LLAMA,
-    "Qwen2Tokenizer": TokenizerClass(_ROLES_OF_QWEN, "qwen2", "nfc"),
-    "Qwen3_5Tokenizer": TokenizerClass(_ROLES_OF_QWEN, "qwen3.5", "nfc"),
-    "ReformerTokenizer": TokenizerClass(
+    "Qwen2Tokenizer": _TokenizerClass(_ROLES_OF_QWEN, "qwen2", "nfc"),
+    "Qwen3_5Tokenizer": _TokenizerClass(_ROLES_OF_QWEN, "qwen3.5", "nfc"),
+    "ReformerTokenizer": _TokenizerClass(
         _roles_of("eos=</s> unk=<unk>"),
         "marks",
         "precompiled one-space",
@@ -12861,7 +12873,7 @@ CLASSES = {
         template="<|startoftranscript|> <|notimestamps|> $A eos",
         pair="<|startoftranscript|> <|notimestamps|> $A $B:1 eos:1",
     ),
-    "XGLMTokenizer": TokenizerClass(
+    "XGLMTokenizer": _TokenizerClass(
         _roles_of("bos=<s> eos=</s> unk=<unk> sep=</s> pad=<pad> cls=<s>"),
         "marks",
         "precompiled one-space",
@@ -12873,7 +12885,7 @@ CLASSES = {
         [f"<madeupword{number}>" for number in range(7)],
     ),
     "XLMRobertaTokenizer": _XLM_ROBERTA,
-    "XLNetTokenizer": TokenizerClass(
+    "XLNetTokenizer": _TokenizerClass(
         _ROLES_OF_XLNET,
         "words",
         "quotes accents lower precompiled",
@@ -12924,7 +12936,7 @@ def _class_name(config):
     return name if name in _PLAIN_CLASSES else name.removesuffix("Fast")
 
 
-def class_for(config, *cuts):
+def _class_for(config, *cuts):
     """Return the row of the class that `config` names, if it cuts in one of these ways, or None."""
     row = CLASSES.get(_class_name(config))
     return row if row and row.cuts in cuts else None
@@ -12944,7 +12956,7 @@ def _name_class(file, config):
         config["tokenizer_class"] = name or "PreTrainedTokenizerFast"
 
 
-def names_class(file):
+def _names_class(file):
     """Check whether a file beside that of a model names a class, so that AutoTokenizer reads it."""
     config = {}
     _name_class(file, config)
@@ -13159,7 +13171,7 @@ def read_bert(data, file, config):
     """
     names = re.split(r"\r?\n", data.decode())
     ids = {name: token_id for token_id, name in enumerate(names) if name}
-    if not class_for(config, "bert"):
+    if not _class_for(config, "bert"):
         plain = [name for name in ids if not re.fullmatch(r"\[.*\]|<.*>", name)]
         is_configured = _beside(file, "tokenizer_config.json").is_file()
         is_lower = is_configured or plain == [*map(str.lower, plain)]
@@ -13486,11 +13498,23 @@ FORMATS = {
 WRITTEN_FORMATS = [name for name in FORMATS if FORMATS[name].write]
 
 
-def _note_class(model, file):
-    """Say that AutoTokenizer gives other ids for a folder, if its class makes steps of its own."""
+# transformers takes one of these files before those of a class, unless there is a tokenizer.json.
+_TAKEN_FIRST = ("tekken.json", "tokenizer.model", "tiktoken.model")
+
+
+def _note_class(model, file, form):
+    """Say that AutoTokenizer gives other ids for a folder, by its class or by another file."""
     name = _class_name(model.config)
     row = CLASSES.get(name)
-    is_of_bytes = name == "LlamaTokenizer" and model.alphabet == "bytes"
+    is_listed = form.file == "tokenizer.json"
+    others = [] if is_listed or not name else [file.with_name(other) for other in _TAKEN_FIRST]
+    for other in others:
+        if file.name not in _TAKEN_FIRST and other.is_file():
+            note(
+                f"{file}: AutoTokenizer of transformers 5 reads {other.name} instead: move it away"
+            )
+            return
+    is_of_bytes = name == "LlamaTokenizer" and model.alphabet == "bytes" and is_listed
     if name in _OWN_CLASSES and not is_of_bytes and not (row and _is_of_class(row, model)):
         note(
             f"{file}: AutoTokenizer of transformers 5 gives other ids for some texts, by the class "
@@ -13551,7 +13575,7 @@ def load_model(path, **options):
         model = form.read(data, file, config, **options)
         model = _with_folder(model, file, config, flags, form.file == "tokenizer.json")
         _add_template(model, form.file != "tokenizer.json")
-    _note_class(model, file)
+    _note_class(model, file, form)
     names = [*_UNHEEDED][: None if form.read is read_sentencepiece else 1]
     unheeded = [name for name in names if config.get(name) is _UNHEEDED[name]]
     if unheeded:
@@ -14367,7 +14391,7 @@ class Tokenizer:
     @functools.cached_property
     def _huggingface(self):
         """A `tokenizers.Tokenizer` of whole texts."""
-        theirs = self.to_huggingface()
+        theirs = self._as_huggingface()
         theirs.no_truncation()
         theirs.no_padding()
         return theirs
@@ -14473,12 +14497,18 @@ class Tokenizer:
 
     def to_str(self) -> str:
         """Write the content of a tokenizer.json."""
-        return write_huggingface(self.model)["tokenizer.json"]
+        note_differences(self.model)
+        return _to_json(_to_tokenizer_json(self.model))
 
     def to_huggingface(self):
         """Make a `tokenizers.Tokenizer` with the same ids; raises InputError if it has no such."""
+        note_differences(self.model)
+        return self._as_huggingface()
+
+    def _as_huggingface(self):
+        """Make a `tokenizers.Tokenizer`, without a note if some of its ids may differ."""
         library = import_optional("tokenizers")
-        written = self.to_str()
+        written = _to_json(_to_tokenizer_json(self.model))
         try:
             return library.Tokenizer.from_str(written)
         except Exception as error:  # it raises no other class
@@ -14540,7 +14570,7 @@ class Tokenizer:
             original = copy.deepcopy(origin)
             # CLIPTokenizer changes a method of its backend, which is no longer so in a copy
             getattr(original, "_wrap_decode_method_backend_tokenizer", do_nothing)()
-        elif getattr(origin, "name", None) in _HUB_FILES and names_class(origin):
+        elif getattr(origin, "name", None) in _HUB_FILES and _names_class(origin):
             original = transformers.AutoTokenizer.from_pretrained(origin.parent)
             require(
                 hasattr(original, "backend_tokenizer"),
@@ -15553,6 +15583,12 @@ def _end_documents(blocks, end_id):
         yield block._replace(ids=ids, ends=np.flatnonzero(ids == end_id) + 1)
 
 
+# What former parameters of commands became.
+_OF_CONVERT = dict.fromkeys(
+    ("encoding", "pattern"), "the command convert takes it, once, and so does Tokenizer.load"
+)
+
+
 @public(
     former={
         "tokenizer": "model",
@@ -15561,6 +15597,7 @@ def _end_documents(blocks, end_id):
         "prepend": "`add_special_tokens` begins each text as the template of the model says",
         "val_fraction": "`document_index` tells where documents begin, to divide them",
         "no_special": '`allowed_special` is "none"',
+        **_OF_CONVERT,
     }
 )
 def encode_files(
@@ -15719,7 +15756,7 @@ def _read_id_batches(path, dtype):
                 raise InputError(f"token ids must be whole numbers: {error}") from None
 
 
-@public(former={"tokenizer": "model"})
+@public(former={"tokenizer": "model", **_OF_CONVERT})
 def decode_file(
     model: AnyModel, tokens: PathName, out: PathName = "-", *, dtype: str | None = None
 ) -> None:
@@ -17521,8 +17558,7 @@ def find_glitches(model, n_tokens, frequencies):
         "tokenizer": "model",
         "executor": "workers",
         "engine": "pass `workers` and `progress`",
-        "encoding": "`Tokenizer.load` takes it",
-        "pattern": "`Tokenizer.load` takes it",
+        **_OF_CONVERT,
     }
 )
 def inspect_model(
@@ -17699,7 +17735,7 @@ class Curve(Report):
         return figure
 
 
-@public(former={"engine": "pass `workers`"})
+@public(former={"engine": "pass `workers`", **_OF_CONVERT})
 def curve(
     models: Models,
     *,
@@ -17775,7 +17811,12 @@ LISTED_WORDS = 10_000  # the most frequent ones of those that are split differen
 
 
 @public(
-    former={"tokenizers": "models", "corpora": "corpus", "engine": "pass `workers` and `progress`"}
+    former={
+        "tokenizers": "models",
+        "corpora": "corpus",
+        "engine": "pass `workers` and `progress`",
+        **_OF_CONVERT,
+    }
 )
 def compare(
     models: Models,
@@ -18076,7 +18117,7 @@ class View(SimpleNamespace):
         return "\n".join([shown, *(view._repr_html_() for view in self.beside)])
 
 
-@public(former={"tokenizer": "model"})
+@public(former={"tokenizer": "model", **_OF_CONVERT})
 def view(
     model: AnyModel, text: Text | None = None, *, beside: Models = (), html: PathName | None = None
 ) -> View:
@@ -18181,12 +18222,19 @@ _TYPES["int | str"] = number_of_tokens
 class _Parser(argparse.ArgumentParser):
     """A parser whose errors are one line."""
 
+    def named(self, message):
+        """Replace the names of parameters in a message by those of options."""
+        return re.sub(r"`(\w+)`", lambda name: self.flags.get(name[1], name[0]), message)
+
     def error(self, message):
-        """Exit with an error; for an unknown option it names the one that is most similar."""
+        """Exit with an error; for an unknown option it names its successor, or a similar one."""
         unknown = re.sub("unrecognized arguments: ([^ =]*).*", r"\1", message)
         options = [*self.flags.values(), "--quiet", "--timings", "--help"]
-        for similar in difflib.get_close_matches(unknown, options, 1, 0.75):
-            message += f"; did you mean {similar}?"
+        if successor := self.former.get(unknown):
+            message = f"{unknown} has gone: {self.named(successor)}"
+        else:
+            for similar in difflib.get_close_matches(unknown, options, 1, 0.75):
+                message += f"; did you mean {similar}?"
         self.exit(2, f"bpe_numba: {message}; see {self.prog} --help\n")
 
 
@@ -18242,6 +18290,8 @@ def _make_parser(name):
         argument_default=argparse.SUPPRESS,
         allow_abbrev=False,
     )
+    former = getattr(command, "former", {})
+    parser.former = {"--" + key.replace("_", "-"): former[key] for key in former}
     parser.flags = {}
     for function in functions:
         for key, parameter in inspect.signature(function).parameters.items():
@@ -18325,8 +18375,7 @@ def main(arguments=None):
 
     def say(message):
         """Print a message as one line, with the names of parameters replaced by options."""
-        line = " ".join(str(message).splitlines())
-        line = re.sub(r"`(\w+)`", lambda name: parser.flags.get(name[1], name[0]), line)
+        line = parser.named(" ".join(str(message).splitlines()))
         tqdm.write(f"bpe_numba: {line}", sys.stderr)  # keeps progress bars intact
 
     try:
