@@ -16169,9 +16169,11 @@ class Start(NamedTuple):
                 old["tie_break"] = "symbols"
         elif model.alphabet == "characters":
             words = words.as_characters(self.metaspace, **letters)
+            # Words that were dropped may have begun with these characters, or gone on with them.
+            both = {*letters.get("required_chars", ""), *letters.get("others", ())}
             unseen = np.bincount(words.symbols, minlength=len(words.alphabet)) == 0
-            more["required_chars"] = [words.alphabet[k].decode() for k in np.flatnonzero(unseen)]
-            more["required_chars"] += letters.get("required_chars", "")
+            both.update(words.alphabet[k].decode() for k in np.flatnonzero(unseen))
+            more["required_chars"] = sorted(both)
         return self.learn_symbols(words, n_symbols, options | old, **more)
 
     def build(self, learned):
@@ -16410,14 +16412,18 @@ def _words_to_go_on(model, words, others=MappingProxyType({}), coverage=1.0, req
     id_of = model.ordinary_ids
     prefix = model.subword_prefix.encode()
     letters = []
+    continuing = []  # letters of which a word may need the form with the prefix
     if model.alphabet == "characters":
         required = [*map(chr, model.letters), *required_chars]
         characters = words.as_characters(None, others, coverage=coverage, required_chars=required)
         letters = [letter for letter in characters.alphabet if letter not in id_of]
+        inside = np.unique(np.delete(characters.symbols, characters.offsets[:-1]))
+        continuing += [characters.alphabet[k] for k in inside]
     if model.kind == "unigram":
         scores = {token: float(model.scores[token_id]) for token, token_id in id_of.items()}
         return characters, len(scores), {"old_scores": scores}
-    new = [*dict.fromkeys([*letters, *map(prefix.__add__, letters)])]
+    continuing = map(prefix.__add__, letters + continuing)
+    new = [token for token in dict.fromkeys([*letters, *continuing]) if token not in id_of]
     words = words_of_model(model, words, new)
     more = {}
     if prefix:

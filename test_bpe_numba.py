@@ -2812,6 +2812,27 @@ def test_an_alphabet_does_not_depend_on_dropped_words(tmp_path):
     assert bpe.load_counts(tmp_path / "w.npz")[0].other_characters
 
 
+@pytest.mark.filterwarnings("ignore:the text gives", "ignore:training")
+@pytest.mark.parametrize("options", [{"weights": [1, 0.3]}, {"max_words": 3}], ids=str)
+def test_a_wordpiece_knows_the_letters_of_dropped_words_in_both_forms(options, tmp_path):
+    paths = tmp_path / "a.txt", tmp_path / "b.txt"
+    paths[0].write_text("low low lower xa xa xa\n" * 5)
+    paths[1].write_text("laxe\n")
+    given = {"model": "wordpiece", "coverage": 1, "special_tokens": ["[UNK]"], "workers": 1}
+    ours = bpe.train(paths, 60, **given, **options).tokenizer
+    assert b"".join(map(ours.id_to_token, ours.encode("laxe"))).replace(b"##", b"") == b"laxe"
+
+
+@pytest.mark.filterwarnings("ignore:the text gives", "ignore:training")
+def test_a_wordpiece_that_goes_on_gets_the_missing_forms_of_its_letters():
+    given = {"coverage": 1, "special_tokens": ["[UNK]"], "workers": 1}
+    first = bpe.train(texts=["xa la el e " * 5], vocab_size=30, model="wordpiece", **given)
+    assert first.tokenizer.token_to_id("##x") is None
+    more = bpe.train(texts=["laxe laxe la"], vocab_size=40, from_=first.tokenizer, workers=1)
+    ours = more.tokenizer
+    assert ours.token_to_id("##x") and ours.token_to_id("[UNK]") not in ours.encode("laxe axe")
+
+
 def test_figures_are_those_of_the_text_and_weighted_ones_say_so(tmp_path):
     paths = tmp_path / "a.txt", tmp_path / "b.txt"
     paths[0].write_text("ab " * 800)
