@@ -125,6 +125,7 @@ import re
 import reprlib
 import shlex
 import shutil
+import subprocess
 import sysconfig
 import tempfile
 import threading
@@ -1371,6 +1372,64 @@ class _CompilationNotice(event.Listener):
 
 COMPILATIONS = _CompilationNotice()
 event.register("numba:compile", COMPILATIONS)
+
+
+def end_with_input():
+    """Let this process end when its standard input does: a pipe from the one that started it."""
+
+    def wait():
+        os.read(0, 1)
+        os._exit(1)
+
+    threading.Thread(target=wait, daemon=True).start()
+
+
+class _SecondProcess(event.Listener):
+    """Starts a process when the first kernel begins to compile in this one."""
+
+    process = None
+
+    def __init__(self, code):
+        self.code = code  # "" when it has started
+
+    def on_start(self, started):
+        """Start the process; if that fails, this process does all the work itself."""
+        code, self.code = self.code, ""
+        if code:
+            nowhere = dict.fromkeys(("stdout", "stderr"), subprocess.DEVNULL)
+            with contextlib.suppress(OSError):
+                self.process = subprocess.Popen(
+                    [sys.executable, "-c", code], stdin=subprocess.PIPE, **nowhere
+                )
+
+    def on_end(self, ended):
+        """Do nothing: every listener has this method."""
+
+
+@contextlib.contextmanager
+def compiled_beside(call, n_workers):
+    """Compile other kernels in a second process, if a block compiles some.
+
+    The block should have no kernel in common with `call`, an expression of this module. At its end
+    it waits for the process, whose kernels are then on the disk. A thread would not help, since
+    Numba compiles one kernel at a time.
+    """
+    is_python = "python" in os.path.basename(sys.executable or "") and not hasattr(sys, "frozen")
+    n_workers = min(n_workers, numba.config.NUMBA_DEFAULT_NUM_THREADS)
+    if n_workers == 1 or COMPILED_ANEW or not is_python:
+        yield
+        return
+    load = f"import sys; sys.path[:] = {[*map(str, sys.path)]}; import {__name__} as module"
+    second = _SecondProcess(f"{load}; module.end_with_input(); module.{call}")
+    try:
+        with event.install_listener("numba:compile", second):
+            yield
+        if second.process:
+            second.process.wait()
+    finally:
+        if second.process:
+            second.process.kill()
+            second.process.communicate()
 
 
 def _do_tasks(connection):
@@ -10124,7 +10183,7 @@ def _learn_chunks(chunks, workspace, text, meanings):
     workspace.meanings = meanings
     workspace.ids = ids
     workspace.id_stops = stops
-    n = _encode_flat(workspace, 0, -1, BOUNDARY, 0)
+    n = _encode_flat(workspace, ZERO, i64(-1), i64(BOUNDARY), ZERO)
     workspace.text, workspace.meanings, workspace.ids, workspace.id_stops = own
     workspace.scanned = workspace.text
     if n < 0:
@@ -10840,8 +10899,9 @@ def _find_path(word, tables, total, alpha=1.0, state=None):
     while node < size:
         if in_single and abs(sums[node]) > MAX_SUM:
             # SentencePiece subtracts a far sum from all later sums, here from those reached so far.
-            reached = sums[node : node + tables.longest + 1]
-            reached[:] = (reached - sums[node]).astype(np.float32)
+            before = sums[node]
+            for k in range(node, min(node + tables.longest, size) + 1):
+                sums[k] = np.float32(sums[k] - before)
         following = node + 1  # the next character; an invalid byte is one
         if not tables.of_bytes:
             following = node + (_decode_character(word, node, size) & 7)
@@ -10965,7 +11025,7 @@ def segment_unigram(text, start, size, tables, memory, ids, at):
     word = text[start : start + size]
     total = 0.0
     if tables.through_text:
-        begin_unigram(text, start, False, tables, memory, ids, at)
+        begin_unigram(text, start, np.bool_(False), tables, memory, ids, at)
         total = memory.total
     path, memory.total, is_sure = _find_path(word, tables, total)
     n = _write_path(word, tables, path, ids, at)
@@ -16075,6 +16135,11 @@ COVERAGE = 0.9995  # the share of a text in characters that become tokens, as in
 BYTE_TOKENS = tuple(token.decode() for token in _FALLBACK_TOKENS)
 
 
+def learn_a_word(family):
+    """Compile the kernels of learning, or load them."""
+    FAMILIES[family].learn(Words.from_counts({b"aa": 1}), 257)
+
+
 @public
 class Start(NamedTuple):
     """A model before a training learns its tokens.
@@ -16142,7 +16207,8 @@ class Start(NamedTuple):
         """Compile the kernels of counting and, by a small training, of learning."""
         if source.files:
             _warn_of_source(source)
-        compile_counting(source)
+        with compiled_beside(f"learn_a_word({self.family!r})", workers):
+            compile_counting(source)
         word = Words.from_counts({b"aa": 1})  # bad options raise an error
         if self.model.alphabet == "characters":
             word.as_characters(self.metaspace, **letters)
@@ -17250,7 +17316,8 @@ def _count_ngrams(ids, offsets, ngrams):
     current = np.empty(order + 1, u32)
     keys = np.empty(order, u64)
     for document in range(len(offsets) - 1):
-        current[:] = np.arange(order + 1)
+        for k in range(order + 1):
+            current[k] = k
         for position in range(offsets[document], offsets[document + 1]):
             if room == 0:
                 room = ROOM
@@ -17288,7 +17355,8 @@ def _measure_bits(ids, offsets, n_ids, ngrams):
     current = np.empty(order + 1, u32)
     following = np.empty(order + 1, u32)
     for document in range(len(bits)):
-        current[:] = np.arange(order + 1)
+        for k in range(order + 1):
+            current[k] = k
         for position in range(offsets[document], offsets[document + 1]):
             p = 1 / n_ids
             following[:] = NO_CONTEXT
@@ -17304,7 +17372,8 @@ def _measure_bits(ids, offsets, n_ids, ngrams):
                 distinct = contexts[number].distinct
                 p = (count + distinct * p) / (contexts[number].count + distinct)
             following[0] = 0
-            current[:] = following
+            for k in range(order + 1):
+                current[k] = following[k]
             bits[document] -= np.log2(p)
     return bits
 

@@ -1142,6 +1142,74 @@ def test_compilation_is_announced_once(capsys, monkeypatch):
     assert "NUMBA_CACHE_DIR" in line and announced(within) == []
 
 
+@pytest.fixture
+def started(monkeypatch):
+    """The processes that `compiled_beside` starts, on two cores."""
+    processes = []
+    start = subprocess.Popen
+
+    def kept(*arguments, **options):
+        processes.append(start(*arguments, **options))
+        return processes[-1]
+
+    monkeypatch.setattr(subprocess, "Popen", kept)
+    monkeypatch.setattr(numba.config, "NUMBA_DEFAULT_NUM_THREADS", 2)
+    return processes
+
+
+def compile_one():
+    """Compile a kernel that the disk does not keep."""
+    assert numba.njit(lambda n: n + 1)(1) == 2
+
+
+@compiled
+def test_a_second_process_does_its_call_while_a_kernel_compiles(tmp_path, started):
+    with bpe.compiled_beside(f"Path({str(tmp_path / 'done')!r}).touch()", 2):
+        compile_one()
+        compile_one()
+    assert [process.returncode for process in started] == [0]
+    assert (tmp_path / "done").exists()
+
+
+def test_no_second_process_starts_without_need(monkeypatch, started):
+    monkeypatch.setattr(bpe, "COMPILED_ANEW", set())
+    with bpe.compiled_beside("fail()", 2):
+        pass  # nothing compiles
+    with bpe.compiled_beside("fail()", 1):
+        compile_one()
+    bpe.COMPILED_ANEW.add("count")
+    with bpe.compiled_beside("fail()", 2):
+        compile_one()
+    monkeypatch.setattr(bpe, "COMPILED_ANEW", set())
+    monkeypatch.setattr(sys, "executable", "")
+    with bpe.compiled_beside("fail()", 2):
+        compile_one()
+    assert not started
+
+
+@compiled
+def test_a_second_process_that_fails_changes_nothing(monkeypatch, started, capfd):
+    with bpe.compiled_beside("fail()", 2):
+        compile_one()
+    assert [process.returncode for process in started] == [1]
+    monkeypatch.setattr(subprocess, "Popen", mock.Mock(side_effect=OSError("no process")))
+    with bpe.compiled_beside("fail()", 2):
+        compile_one()
+    assert capfd.readouterr() == ("", "")
+
+
+@compiled
+def test_the_second_process_ends_with_the_first_one(started):
+    with within(20):
+        with pytest.raises(KeyboardInterrupt), bpe.compiled_beside("time.sleep(60)", 2):
+            compile_one()
+            raise KeyboardInterrupt
+        with bpe.compiled_beside("time.sleep(60)", 2):
+            compile_one()
+            started[1].stdin.close()  # as when this process is killed
+    assert [process.returncode for process in started] == [-signal.SIGKILL, 1]
+
+
 SAVED = "bpe_numba._init_worker-909.py311.nbi"
 DISKS = [(1 << 30, "", True), (1 << 20, "", False), (0, SAVED, True), (None, "", False)]
 
@@ -7973,6 +8041,22 @@ def test_a_wordpiece_encodes_the_words_that_it_was_trained_on():
 def test_the_bar_of_a_unigram_ends_full(capsys, library):
     bpe.train(library[:5], 400, model="unigram", progress=True)
     assert re.findall("prune: +([0-9]+)%", capsys.readouterr().err)[-1] == "100"
+
+
+def test_a_training_has_its_kernels_of_learning_compiled_beside(monkeypatch):
+    calls = []
+
+    def note_call(*arguments):
+        calls.append(arguments)
+        return contextlib.nullcontext()
+
+    monkeypatch.setattr(bpe, "compiled_beside", note_call)
+    training = bpe.train(texts=["ab ab"], vocab_size=257, workers=3)
+    ((call, n),) = calls
+    signatures = bpe._merge_until.signatures if bpe.COMPILES else None
+    eval(call, vars(bpe))  # an expression of the module
+    assert n == 3 and len(training.tokenizer) == 257
+    assert not bpe.COMPILES or bpe._merge_until.signatures == signatures
 
 
 # ─── Command line ─────────────────────────────────────────────────────────────────────────────────
