@@ -1843,6 +1843,16 @@ def _copy_bytes(source, start, stop, out, n):
     return n + stop - start
 
 
+@inline_kernel
+def _copy_word(source, start, stop, out, n):
+    """Copy as `_copy_bytes` does, up to 16 bytes without a branch; 16 bytes are always written."""
+    store_u64(out, n, load_u64(source, start))
+    store_u64(out, n + 8, load_u64(source, start + 8))
+    if stop > start + 16:
+        _copy_bytes(source, start + 16, stop, out, n + 16)
+    return n + stop - start
+
+
 # Tokens as a trie. Node 0 is the root. An edge is one number in a hash table with linear probing
 # that is at most half full; so a look-up touches one cache line. No edge leads to the root, and 0
 # is a free slot:
@@ -3472,15 +3482,19 @@ def _scan_batch(text, stop, table, lanes, marks):
     If the text is not UTF-8, the batch is scanned again in a copy with INVALID_BYTE, which is
     returned.
     """
+    table = borrowed(table)
+    lanes = borrowed(lanes)
+    marks = borrowed(marks)
     valid = False
     while not valid:
+        scanned = borrowed(text)
         lanes[0, FIRST] = _last_end(ZERO, lanes)
         lanes[0, N_ENDS] = 0
-        n_lanes = _share_lanes(text, stop, table, lanes)
+        n_lanes = _share_lanes(scanned, stop, table, lanes)
         valid = True
         # several lanes run together, and then each to its last byte
         for k in range(i64(n_lanes == 1), n_lanes + 1):
-            valid = valid and _run_lanes(max(k - 1, 0), k or n_lanes, text, table, lanes, marks)
+            valid = valid and _run_lanes(max(k - 1, 0), k or n_lanes, scanned, table, lanes, marks)
         if not valid:
             text = text.copy()
             _mark_invalid(text, lanes[0, FIRST], stop)
@@ -3545,22 +3559,48 @@ def _write_cuts(text, scanned, meanings, table, lanes, marks):
 
 
 @inline_kernel
-def _find_white_space(text, position, stop, class_of, dropped):
-    """Find white space, which is dropped; returns where it begins, or `stop`, and where it ends."""
-    following = position
+def _find_possible_spaces(text, start, stop):
+    """Mark those of the next 64 bytes, up to `stop`, which may begin white space: returns bits.
+
+    They are no printable characters of ASCII.
+    """
+    if start + 64 <= stop:
+        return ~bytes_from(text, start, u8(0x21)) | bytes_from(text, start, u8(0x80))
+    bits = u64(0)
+    for k in range(stop - start):
+        is_printable = 0x21 <= text[start + k] < 0x80
+        bits |= u64(not is_printable) << u64(k)
+    return bits
+
+
+@inline_kernel
+def _find_white_space(text, base, bits, stop, class_of, dropped):
+    """Find white space, which is dropped; returns where it begins, or `stop`, and where it ends.
+
+    bits  mark the bytes of text[base : base + 64] that are still to be looked at, as from
+          `_find_possible_spaces`. The new values of `base` and `bits` are returned as well
+    """
+    position = stop
+    following = stop + 1
     is_dropped = False
-    while following < stop and not is_dropped:
-        position = following
-        if position + 64 <= stop and text[position] < 0x80:  # ASCII before it is passed at once
-            plain = bytes_from(text, position, u8(0x21)) & ~bytes_from(text, position, u8(0x80))
-            position += i64(lowest_bit(~plain | u64(1 << 63)))
-        character = _decode_character(text, position, stop)
-        following = position + (character & 7)
-        is_dropped = dropped[class_of[character >> 3]]
+    while base < stop and not is_dropped:
+        while bits and not is_dropped:
+            position = base + i64(lowest_bit(bits))
+            bits &= bits - ONE
+            character = i64(text[position]) << 3 | 1
+            if character >= 0x80 << 3:
+                character = _decode_character(text, position, stop)
+                n_read = u64(position - base + (character & 7))
+                bits &= ALL_ONES << min(n_read, u64(63)) << u64(n_read > u64(63))
+            following = position + (character & 7)
+            is_dropped = dropped[class_of[character >> 3]]
+        if not is_dropped:
+            base += 64
+            bits = _find_possible_spaces(text, base, stop)
     if not is_dropped:
         position = stop
         following = stop + 1
-    return position, following
+    return position, following, base, bits
 
 
 @inner_kernel
@@ -3623,11 +3663,15 @@ def _write_spaces(text, scanned, meanings, mark, scheme, opening, table):
     The scheme of a Metaspace says which of them need a mark. If the table is that of a Split that
     drops white space, the text between white space needs one, too. Returns text and meanings.
     """
-    class_of = table.class_of
-    dropped = table.dropped
+    class_of = borrowed(table.class_of)
+    dropped = borrowed(table.dropped)
+    text = borrowed(text)
+    scanned = borrowed(scanned)
+    mark = borrowed(mark)
     size = len(mark) - PADDING
     drops = len(dropped) > 0
-    out = _on_huge_pages(np.empty((len(text) + len(meanings)) * (1 + size), u8))
+    result = _on_huge_pages(np.empty((len(text) + len(meanings)) * (1 + size), u8))
+    out = borrowed(result)
     n = ZERO
     start = ZERO
     meaning = opening
@@ -3635,17 +3679,22 @@ def _write_spaces(text, scanned, meanings, mark, scheme, opening, table):
         end = _find_byte(scanned, start, len(text), i64(END))
         needs_mark = meaning == BOUNDARY and scheme != NEVER
         needs_mark |= meaning == INSIDE and scheme == ALWAYS
+        base = start
+        bits = _find_possible_spaces(text, start, end)
         while start <= end:
             stop = end
             following = end + 1
             if drops:
-                stop, following = _find_white_space(text, start, end, class_of, dropped)
+                stop, following, base, bits = _find_white_space(
+                    text, base, bits, end, class_of, dropped
+                )
             elif mark[0] != 0x20:  # or a space stays
                 stop = _find_byte(text, start, end, i64(0x20))
                 following = stop + 1
-            if needs_mark and start < stop and not _equal(text, start, mark, 0, size):
+            has_mark = text[start] == mark[0] and _equal(text, start, mark, 0, size)
+            if needs_mark and start < stop and not has_mark:
                 n = _copy_bytes(mark, ZERO, size, out, n)
-            n = _copy_bytes(text, start, stop, out, n)
+            n = _copy_word(text, start, stop, out, n)
             needs_mark = drops
             if stop < end and not drops:
                 n = _copy_bytes(mark, ZERO, size, out, n)
@@ -3653,7 +3702,7 @@ def _write_spaces(text, scanned, meanings, mark, scheme, opening, table):
         out[n] = END
         n += 1
         meaning = min(meanings[m], INSIDE)
-    return _add_padding(out, n), meanings
+    return _add_padding(result, n), meanings
 
 
 # ─── Special tokens ───────────────────────────────────────────────────────────────────────────────
@@ -3920,9 +3969,12 @@ class _CharacterMap:
     # uint64[256]  the bytes that replace a byte, whatever is beside it, and size << 56; ALL_ONES:
     # a character that begins with this byte may have a replacement
     short_texts: np.ndarray
+    keeps_sizes: bool  # each printable character of ASCII becomes one byte
     texts: np.ndarray  # uint8[…]           replacements, end to end, and PADDING
     offsets: np.ndarray  # int64[R + 2]     replacement r is texts[offsets[r] : offsets[r + 1]]
     leads: np.ndarray  # bool[256]          whether a joined character may begin with this byte
+    plain_start: int  # no joined character begins with a byte from `plain_start` on, up to
+    plain_stop: int  # before `plain_stop`
     longest: int  # the most bytes that replace one byte of a text
 
 
@@ -3945,15 +3997,44 @@ def _character_map(changes, joined):
     entries[[*map(ord, joined)]] = JOINED
     leads = np.zeros(256, bool)
     leads[[char.encode(*as_utf8)[0] for char in joined]] = True
-    leads[INVALID_BYTE] = True  # so there is a first one
+    bounds = [-1, *np.flatnonzero(leads).tolist(), 0xFF]
+    gaps = [(after - before, before + 1, after) for before, after in itertools.pairwise(bounds)]
     return _CharacterMap(
         entries,
         short_texts,
+        all(len(short.get(byte, b"")) == 1 for byte in range(0x20, 0x7F)),
         _with_padding(b"".join(texts)),
         np.cumsum([0, 0, *sizes]),
         leads,
+        *max(gaps)[1:],
         max(sizes, default=1) + 1,
     )
+
+
+@inner_kernel
+def _next_joined(text, position, table):
+    """Find the first joined character at or after a position; returns its start, or the text's end.
+
+    `table` is a _CharacterMap.
+    """
+    entries = borrowed(table.entries)
+    leads = borrowed(table.leads)
+    first = u8(table.plain_start)
+    last = u8(table.plain_stop)
+    stop = len(text) - PADDING
+    while position < stop:
+        window_end = min(position + 64, stop)
+        if position + 64 <= stop:
+            others = ~bytes_from(text, position, first) | bytes_from(text, position, last)
+            position += i64(lowest_bit(others))
+        while position < window_end and not leads[text[position]]:
+            position += 1
+        if position < window_end:
+            character = _decode_character(text, position, stop)
+            if entries[character >> 3] == JOINED:
+                return position
+            position += character & 7
+    return stop
 
 
 @kernel
@@ -3966,22 +4047,12 @@ def _find_joined(text, table):
     """
     runs = np.empty((16, 2), i64)
     n = 0
-    entries = table.entries
-    leads = table.leads
-    position = ZERO
     stop = len(text) - PADDING
     last = i64(-1)  # where the last run ends
-    first_lead = u8(np.argmax(leads))
+    position = _next_joined(text, ZERO, table)
     while position < stop:
-        while position + 64 <= stop and not bytes_from(text, position, first_lead):
-            position += 64
-        while position < stop and not leads[text[position]]:
-            position += 1
-        character = _decode_character(text, position, stop)
         start = position
-        position += character & 7
-        if start >= stop or entries[character >> 3] != JOINED:
-            continue
+        position += _decode_character(text, position, stop) & 7
         if start > last:
             if text[start - 1] != END:
                 start -= _character_before(text, last, start) & 7
@@ -3993,6 +4064,7 @@ def _find_joined(text, table):
         if text[position] != END:
             last += _decode_character(text, position, stop) & 7
         runs[n - 1, 1] = last
+        position = _next_joined(text, position, table)
     runs[n] = stop
     n += 1
     joined = np.empty(len(text) + n, u8)
@@ -4002,6 +4074,31 @@ def _find_joined(text, table):
         joined[size] = END
         size += 1
     return runs[:n], joined[:size]
+
+
+@inline_kernel
+def _map_bytes(text, position, limit, short_texts, keeps_sizes, out, n):
+    """Map bytes up to one that is not in `short_texts`: returns its position, and where `out` ends.
+
+    If the table `keeps_sizes`, a byte that becomes several stops it, too: a branch that is
+    predicted takes less time than to wait for each size.
+    """
+    position = u64(position)
+    n = u64(n)
+    short = short_texts[text[position]]
+    if keeps_sizes:
+        while position < u64(limit) and short >> u64(56) == ONE:
+            out[n] = u8(short)
+            position += ONE
+            n += ONE
+            short = short_texts[text[position]]
+    else:
+        while position < u64(limit) and short != ALL_ONES:
+            store_u64(out, i64(n), short)
+            position += ONE
+            n += short >> u64(56)
+            short = short_texts[text[position]]
+    return i64(position), i64(n)
 
 
 MAPPED_BYTES = 1 << 12  # bytes that are mapped before there must be room for more replacements
@@ -4015,37 +4112,37 @@ def _map_characters(text, runs, changed, changed_ends, table):
     changed       uint8[…]: the texts that replace the runs, with END after each
     changed_ends  int64[…]: the positions of these ENDs; those of the padding may follow
     """
-    entries = table.entries
-    short_texts = table.short_texts
-    texts = table.texts
-    offsets = table.offsets
+    entries = borrowed(table.entries)
+    short_texts = borrowed(table.short_texts)
+    keeps_sizes = table.keeps_sizes
+    texts = borrowed(table.texts)
+    offsets = borrowed(table.offsets)
+    text = borrowed(text)
     # There is room for replacements of the last bytes; without it, `_reserve` would copy a text
     # that does not grow.
-    room = MAPPED_BYTES * table.longest + 4 * PADDING
-    out = _on_huge_pages(np.empty(len(text) + room, u8))
+    reserve = MAPPED_BYTES * table.longest + 4 * PADDING
+    out = _on_huge_pages(np.empty(len(text) + reserve, u8))
     n = position = written = ZERO
     for q in range(len(runs)):
         while position < runs[q, 0]:
             limit = min(runs[q, 0], position + MAPPED_BYTES)
             most = (limit - position) * table.longest
             out = _reserve(out, n + most + 2 * PADDING)
+            room = borrowed(out)
             if len(offsets) == 2:  # no character has a replacement
-                n = _copy_bytes(text, position, limit, out, n)
+                n = _copy_bytes(text, position, limit, room, n)
                 position = limit
             while position < limit:
-                short = short_texts[text[position]]
-                if short != ALL_ONES:
-                    store_u64(out, n, short)
-                    position = position + 1
-                    n += i64(short >> u64(56))
+                position, n = _map_bytes(text, position, limit, short_texts, keeps_sizes, room, n)
+                if position == limit:
                     continue
                 character = _decode_character(text, position, position + 4)
                 number = entries[character >> 3]
                 size = character & 7
                 if number:
-                    n = _copy_bytes(texts, offsets[number], offsets[number + 1], out, n)
+                    n = _copy_bytes(texts, offsets[number], offsets[number + 1], room, n)
                 else:
-                    n = _copy_bytes(text, position, position + size, out, n)
+                    n = _copy_bytes(text, position, position + size, room, n)
                 position += size
         end = changed_ends[q]
         out = _reserve(out, n + end - written + 2 * PADDING)
@@ -4053,6 +4150,23 @@ def _map_characters(text, runs, changed, changed_ends, table):
         written = end + 1
         position = runs[q, 1]
     return _add_padding(_reserve(out, n + PADDING), n)
+
+
+@inner_kernel
+def _map_unjoined(text, table):
+    """Map the characters of a text that has no joined one, as `_map_characters` does."""
+    runs = np.full((1, 2), len(text) - PADDING)  # an empty one
+    changed = np.full(1 + PADDING, u8(END))
+    return _map_characters(text, runs, changed, np.zeros(1, i64), table)
+
+
+@functools.cache
+def _no_map():
+    """Make the table that changes no character."""
+    return _character_map({}, ())
+
+
+MAX_CHANGED = 1 << 12  # characters of a text that Python changes; kernels take less time for more
 
 
 class _MapPass:
@@ -4093,7 +4207,7 @@ class _MapPass:
 
     def apply_to_text(self, text):
         """Change one text as `apply` does; None if characters may change with their neighbours."""
-        if self.hard and self.hard.search(text):
+        if len(text) > MAX_CHANGED or (self.hard and self.hard.search(text)):
             return None
         if len(self._of_str) > 1:
             return text.translate(self._of_str)
@@ -4558,8 +4672,8 @@ def _named_normalizer(normalizer):
 # A pass has
 #
 #     apply(flat, opening)    -> the next flat text; `opening` tells how the first text begins
-#     apply_to_text(text)     -> the same for one str, or None if Python cannot do it: for a short
-#                             text that takes less time than the call of a kernel
+#     apply_to_text(text)     -> the same for one str, or None if Python cannot do it, or would take
+#                             long; see also _TextPasses
 #     table                   the ScanTable that cuts text, or None
 #     changes                 without a table: the characters that it changes; see Normalizing
 #
@@ -4605,7 +4719,6 @@ def _no_special():
 
 # As in T5: each piece between white space gets a mark, and a pretoken begins at each mark.
 _WORD_STEPS = (Split(r"\s", "removed"), *_metaspace_steps(MARK))
-_WHITE_SPACE = regex.compile(r"\s+")
 
 
 class _SpacesPass(NamedTuple):
@@ -4619,23 +4732,20 @@ class _SpacesPass(NamedTuple):
     def changes(self):
         return {0x20: self.step.replacement}
 
-    def apply(self, flat, opening):
-        """Replace spaces, and put the mark before pretokens as the scheme says."""
+    def arguments(self, opening):
+        """List the last arguments of `_write_spaces`."""
         mark = _with_padding(self.step.replacement.encode())
         scheme = PREPEND_SCHEMES.index(self.step.prepend_scheme)
         if self.table:
             opening = INSIDE
-        table = self.table or Pattern("none").table
-        return flat.rewritten(_write_spaces, mark, scheme, opening, table)
+        return mark, scheme, opening, self.table or Pattern("none").table
+
+    def apply(self, flat, opening):
+        """Replace spaces, and put the mark before pretokens as the scheme says."""
+        return flat.rewritten(_write_spaces, *self.arguments(opening))
 
     def apply_to_text(self, text):
-        """Change one text."""
-        mark, scheme = self.step
-        if self.table:
-            words = _WHITE_SPACE.split(text)
-            return "".join([mark + word.removeprefix(mark) for word in words if word])
-        text = text.replace(" ", mark)
-        return mark + text.removeprefix(mark) if text and scheme != "never" else text
+        """Return None: a kernel does this."""
 
 
 class _CutPass(NamedTuple):
@@ -5012,10 +5122,65 @@ class Normalizer:
         return _cut_arrays([*self.passes, *pattern.passes])
 
 
-MAX_CHANGED = 1 << 12  # characters of a text that Python changes; kernels take less time for more
 MAX_PART_BYTES = 1 << 28  # text without a position where it can be cut
 WINDOW_BYTES = 1 << 16  # the first text that is searched for a cut
 PAIR_BYTES = 8  # two characters in UTF-8, which decide whether a pretoken ends between them
+
+
+@struct
+class _TextPasses:
+    """The passes that a kernel applies to one text, in this order; see `_change_text`."""
+
+    given_special: _SpecialTable  # special tokens of the given text
+    map: _CharacterMap
+    maps: bool  # whether it changes any character
+    special: _SpecialTable  # special tokens that are found after it
+    mark: np.ndarray  # uint8[…]  of a Metaspace, and PADDING; empty: there is none
+    scheme: int  # the other arguments of `_write_spaces`
+    opening: int
+    splits: ScanTable
+
+
+def _text_passes(passes):
+    """Take the last passes of a list from it, as far as a kernel can do them: makes a _TextPasses.
+
+    A kernel can do them all, unless there is one that needs Python, or two maps.
+    """
+
+    def take(kind):
+        return passes.pop() if passes and isinstance(passes[-1], kind) else None
+
+    spaces = take(_SpacesPass)
+    special = take(_SpecialPass)
+    mapping = take(_MapPass)
+    given = take(_SpecialPass) if mapping else None
+    no_spaces = np.empty(0, u8), 0, BOUNDARY, Pattern("none").table
+    return _TextPasses(
+        given.special if given else _no_special(),
+        mapping.map if mapping else _no_map(),
+        bool(mapping),
+        special.special if special else _no_special(),
+        *(spaces.arguments(BOUNDARY) if spaces else no_spaces),
+    )
+
+
+@inner_kernel
+def _change_text(text, meanings, passes):
+    """Apply passes to one flat text without invalid bytes: returns the next text and its meanings.
+
+    The text is empty if a character may change with its neighbours.
+    """
+    if passes.maps:
+        text, meanings = _cut_at_special(text, text, meanings, passes.given_special)
+        if _next_joined(text, ZERO, passes.map) < len(text) - PADDING:
+            return text[:0], meanings
+        text = _map_unjoined(text, passes.map)
+    text, meanings = _cut_at_special(text, text, meanings, passes.special)
+    if len(passes.mark):
+        text, meanings = _write_spaces(
+            text, text, meanings, passes.mark, passes.scheme, passes.opening, passes.splits
+        )
+    return text, meanings
 
 
 class Pretokenizer:
@@ -5049,22 +5214,17 @@ class Pretokenizer:
             after = []
         self._passes_to_normalizer = before
         self._passes_from_normalizer = [*normalizer.passes, *after, *pattern.passes[:-1]]
-        # `apply_to_text` leaves the last search for special tokens to the kernel that encodes
+        # `apply_to_text` leaves the last passes to the kernel that encodes
         self._passes_of_text = before + self._passes_from_normalizer
-        self.special_of_text = _no_special()
-        if self._passes_of_text and isinstance(self._passes_of_text[-1], _SpecialPass):
-            self.special_of_text = self._passes_of_text.pop().special
+        self.text_passes = _text_passes(self._passes_of_text)
 
     def apply_to_text(self, text):
-        """Change one text, str or bytes, as `apply` does, but leave tokens of `special_of_text`.
+        """Change one text, str or bytes, as `apply` does, but leave `text_passes` to a kernel.
 
-        Python changes a short str in less time than a call of a kernel takes. Returns None if it
-        cannot.
+        Returns None if Python cannot do that in little time.
         """
-        if not self._passes_of_text:
-            return text
-        if not isinstance(text, str) or len(text) > MAX_CHANGED:
-            return None
+        if not isinstance(text, str) and self._passes_from_normalizer:
+            return None  # an invalid byte may change
         for each in self._passes_of_text:
             text = each.apply_to_text(text)
             if text is None:
@@ -5081,27 +5241,7 @@ class Pretokenizer:
         """
         original = FlatText.join(texts, [BOUNDARY] * len(texts))
         original = _apply_passes(self._passes_to_normalizer, original, opening)
-        return self.change_plain(original, opening), original
-
-    def change_plain(self, flat, opening=BOUNDARY):
-        """Change a flat text as `apply` does, if no special token of the given text is in it."""
-        return _apply_passes(self._passes_from_normalizer, flat, opening)
-
-    @functools.cached_property
-    def chunking(self):
-        """What `_encode_chunks` needs to cut a text into chunks; or None if that does not pay.
-
-        A chunk ends before a space where `_cut_arrays` lets a text be cut, so its ids depend on no
-        other chunk, unless a special token has both. Returns the table of all special tokens; the
-        characters that may end a chunk, bool[0x110000]; and the byte of one of them, to be put
-        before a chunk, so that no step takes the chunk for the start of a text.
-        """
-        if not self._passes_from_normalizer:
-            return None
-        *_, class_of, must_split, special = self._cutting
-        may_end = must_split[class_of, class_of[0x20]]
-        before = next(filter(may_end.__getitem__, b"a.0"), None)
-        return before and (special, may_end, before)
+        return _apply_passes(self._passes_from_normalizer, original, opening), original
 
     @functools.cached_property
     def _cutting(self):
@@ -8763,7 +8903,7 @@ def build_vocabulary(learned, special_tokens, byte_tokens=()):
 #
 # A single text takes one call of a kernel, since a call takes longer than some words do. Python
 # passes the address of its UTF-8. The kernel copies it into the workspace, writes END after it, and
-# cuts out special tokens. With <eos> of id 7 and # for END:
+# applies the passes of _TextPasses. With <eos> of id 7 and # for END:
 #
 #     "lowest<eos>" at 0x7f…, 11 bytes   ->   lowest##   meanings 7, BOUNDARY   ->   259 257 7
 #
@@ -9680,14 +9820,12 @@ def _kernel_of_kind(name):
     """
 
     def find(tables):
-        kinds = *KINDS.values(), _CHUNKS
-        kind = next(kind for kind in kinds if kind.tables_type is type(tables))
+        kind = next(kind for kind in KINDS.values() if kind.tables_type is type(tables))
         return getattr(kind, name)
 
     @overload(find)
     def choose(tables):
-        kinds = *KINDS.values(), _CHUNKS
-        kind = next(kind for kind in kinds if kind.tables_type.numba_type is type(tables))
+        kind = next(kind for kind in KINDS.values() if kind.tables_type.numba_type is type(tables))
         chosen = getattr(kind, name)
         return lambda tables: chosen
 
@@ -9746,7 +9884,7 @@ class _Workspace:
     n_encoded: int  # words of the batch that are done, with the ENDs
     min_entries: int  # of the cache at first
     max_entries: int  # of the cache
-    special: _SpecialTable  # tokens that are cut out of a text that is not flat
+    passes: _TextPasses  # of a text that is not flat
     text: np.ndarray  # see FlatText
     scanned: np.ndarray
     meanings: np.ndarray
@@ -9879,6 +10017,9 @@ def _encode_words(workspace, text, scanned, meanings, at):
     that cannot be encoded. There must be room for two ids more. Keys are made for up to KEYS words
     at once, the words `base` to `n_keyed`. `key` is the place of the key of word k among them.
     """
+    text = borrowed(text)
+    scanned = borrowed(scanned)
+    meanings = borrowed(meanings)
     ids = borrowed(workspace.ids)
     words = workspace.words
     tables = workspace.tables
@@ -9892,7 +10033,8 @@ def _encode_words(workspace, text, scanned, meanings, at):
     long_words = borrowed(words.long_words)
     flat = entries.reshape(-1)
     n = workspace.lanes[0, N_ENDS]
-    bounds = workspace.lanes[0, FIRST:]  # word k is text[bounds[k] : bounds[k + 1]]
+    # word k is text[bounds[k] : bounds[k + 1]]
+    bounds = borrowed(workspace.lanes)[0, FIRST:]
     k = n_keyed = base = workspace.n_encoded
     n_long = words.n_long_bytes
     n_pooled = workspace.n_pooled
@@ -9974,9 +10116,9 @@ def _sample_words(workspace, tables, alpha, state, at):
 
 
 @kernel
-def _take_text(workspace, special, text, scanned, meanings, ids, id_stops):
+def _take_text(workspace, passes, text, scanned, meanings, ids, id_stops):
     """Put a flat text and the arrays for its ids into a workspace: see `_encode_flat`."""
-    workspace.special = special
+    workspace.passes = passes
     workspace.text = text
     workspace.scanned = scanned
     workspace.meanings = meanings
@@ -9989,7 +10131,7 @@ def _encode_flat(workspace, address, n_raw, opening, at):
     """Write the ids of the text of a workspace to ids[at :], and where those of each text end.
 
     There must be room for as many ids as the text has bytes. Returns the end of all ids, or
-    -1 - start of a word that cannot be encoded.
+    -1 - start of a word that cannot be encoded. A text at an address may also be refused by -1.
 
     A batch of words is left for a while when the cache is full.
 
@@ -10007,8 +10149,10 @@ def _encode_flat(workspace, address, n_raw, opening, at):
         copy_memory(text.ctypes.data, address, n_raw)
         text[n_raw] = END
         text = _add_padding(text, n_raw + 1)
-        text, meanings = _cut_at_special(text, text, meanings, workspace.special)
+        text, meanings = _change_text(text, meanings, workspace.passes)
         scanned = text
+        if not len(text) or len(text) > len(workspace.ids):
+            return -1
     is_new = opening != CONTINUES
     _begin_text(workspace.tables)(
         text, ZERO, is_new, workspace.tables, workspace.memory, workspace.ids, at
@@ -10023,175 +10167,6 @@ def _encode_flat(workspace, address, n_raw, opening, at):
             workspace.n_encoded = 0
         at = _encode_words(workspace, text, scanned, meanings, at)
     return at
-
-
-# To normalize a text takes longer than to look up its words. So a Unigram has a second cache, that
-# of chunks. A *chunk* is raw text up to a space before which the text may be cut, such as "Un",
-# " café" and " noir,": its ids depend on nothing else. A workspace of chunks is like another one,
-# but `segment` only notes which chunks are not in the cache. They are then encoded as texts of
-# their own.
-
-MAX_CHUNK_BYTES = 256  # a longer chunk is hardly met again
-MAX_MISSED = 1 << 14  # chunks that are encoded together
-FEW_MISSED = 128  # chunks of shorter texts wait until they are so many
-SHORT_BYTES = 1 << 11
-CHUNKS = 1 << 10  # whose ends are found before they are looked up
-SPACE = 0x20
-
-
-@struct
-class _Chunks:
-    """The chunks of a text that are not in the cache."""
-
-    # int64[M, 2]  the number of chunks, in row 0; and where each begins and ends. If there are more
-    # than rows, or one is too long, the number is at least M
-    missed: np.ndarray
-
-
-@kernel
-def _note_chunk(text, start, size, tables, memory, ids, at):
-    """Note a chunk that is not in the cache, instead of writing its ids."""
-    missed = borrowed(tables.missed)
-    n = missed[0, 0] + 1
-    if size > MAX_CHUNK_BYTES:
-        n = len(missed)
-    if n < len(missed):
-        missed[n, 0] = start
-        missed[n, 1] = start + size
-    missed[0, 0] = n
-    return UNCACHED
-
-
-_CHUNKS = Kind(do_nothing, _Chunks, _note_chunk, do_nothing, do_nothing)
-
-
-@inline_kernel
-def _chunk_end(text, position, stop, may_end):
-    """Find where the chunk that begins at a position ends."""
-    is_end = False
-    start = position
-    while not is_end:
-        position += 1
-        while position < stop and text[position] != SPACE:
-            position += 1
-        last = i64(text[position - 1])
-        if last >= 0x80:
-            last = _character_before(text, start, position) >> 3
-        is_end = position >= stop or may_end[last]
-    return position
-
-
-@kernel
-def _encode_chunks(workspace, address, n, special, may_end):
-    """Write the ids of the n bytes of UTF-8 at an address, from the cache of chunks.
-
-    There must be room for two ids for each byte. Returns the number of ids, or -1 for a text that
-    has a special token, or begins with a space. The ids are right if no chunk was missed. The last
-    two arguments are those of Pretokenizer.chunking.
-    """
-    lanes = borrowed(workspace.lanes)
-    text = borrowed(workspace.text)
-    copy_memory(text.ctypes.data, address, n)
-    text = borrowed(_add_padding(text, n))
-    meanings = borrowed(workspace.meanings)
-    may_end = borrowed(may_end)
-    workspace.tables.missed[0, 0] = 0
-    if text[0] == SPACE or _next_special(text, ZERO, special) < n:
-        return -1
-    at = ZERO
-    position = ZERO
-    while position < n:
-        n_chunks = 0
-        lanes[0, FIRST] = position
-        while position < n and n_chunks < CHUNKS:
-            position = _chunk_end(text, position, n, may_end)
-            lanes[0, ENDS + n_chunks] = position
-            n_chunks += 1
-        lanes[0, N_ENDS] = n_chunks
-        workspace.n_encoded = 0
-        at = _encode_words(workspace, text, text, meanings, at)
-        while workspace.n_encoded < n_chunks:
-            _renew_cache(workspace)
-            at = _encode_words(workspace, text, text, meanings, at)
-    return at
-
-
-@inner_kernel
-def _store_chunk(chunks, start, stop, ids, first, last):
-    """Put the chunk text[start : stop], and its ids[first : last], into the cache.
-
-    At least three more ids must follow.
-    """
-    words = chunks.words
-    pool = chunks.pool
-    text = chunks.text
-    is_full = max(words.n_long_bytes, chunks.n_pooled) > len(pool) - MAX_CACHED_BYTES - 1
-    if is_full or 2 * words.n_words >= len(words.entries):
-        _renew_cache(chunks)
-    entries = words.entries
-    long_words = words.long_words
-    low, high = _word_key(text, start, u64(stop - start))
-    home = _home_slot(low, high, len(entries))
-    slot = _find_slot(entries, long_words, low, high, home, text, start)
-    if not entries[slot, 1] and last - first <= stop - start + 1:
-        n_long = words.n_long_bytes
-        words.n_words += 1
-        words.n_long_bytes = _store_key(entries, long_words, n_long, slot, low, high, text, start)
-        chunks.n_pooled = _store_ids(entries, slot, pool, chunks.n_pooled, last - first, ids, first)
-        _prepare_larger(words.n_words - 1, i64(slot), entries, chunks.larger)
-
-
-@kernel
-def _missed_texts(chunks, before):
-    """Make a flat text of the chunks that were missed: returns it, and the meanings of its ENDs.
-
-    Its first text is the byte `before` alone. It also begins the others, so that no step takes
-    them for the start of a text, except a chunk that begins with no space: a text begins there.
-    """
-    missed = borrowed(chunks.tables.missed)
-    text = borrowed(chunks.text)
-    n = missed[0, 0] + 1
-    size = PADDING
-    for k in range(1, n):
-        size += missed[k, 1] - missed[k, 0]
-    out = np.empty(size + 2 * n, u8)
-    at = ZERO
-    for k in range(n):
-        if not k or text[missed[k, 0]] == SPACE:
-            out[at] = before
-            at += 1
-        if k:
-            at = _copy_bytes(text, missed[k, 0], missed[k, 1], out, at)
-        out[at] = END
-        at += 1
-    return _add_padding(out, at), np.full(n, BOUNDARY)
-
-
-@kernel
-def _learn_chunks(chunks, workspace, text, meanings):
-    """Put the chunks that were missed, and their ids, into the cache of a workspace of chunks.
-
-    The other workspace encodes them: a flat text as from `_missed_texts`, for the last step of the
-    pattern. Returns 0, or -1 - start of a word that cannot be encoded.
-    """
-    own = workspace.text, workspace.meanings, workspace.ids, workspace.id_stops
-    ids = np.empty(len(text), u32)
-    missed = chunks.tables.missed
-    n_texts = missed[0, 0] + 1
-    stops = np.empty(n_texts, i64)
-    workspace.text = workspace.scanned = text
-    workspace.meanings = meanings
-    workspace.ids = ids
-    workspace.id_stops = stops
-    n = _encode_flat(workspace, ZERO, i64(-1), i64(BOUNDARY), ZERO)
-    workspace.text, workspace.meanings, workspace.ids, workspace.id_stops = own
-    workspace.scanned = workspace.text
-    if n < 0:
-        return n
-    for k in range(1, n_texts):
-        first = stops[k - 1] + stops[0] * (chunks.text[missed[k, 0]] == SPACE)
-        _store_chunk(chunks, missed[k, 0], missed[k, 1], ids, first, stops[k])
-    return ZERO
 
 
 @kernel
@@ -13973,14 +13948,29 @@ class _Encoder:
         text = np.empty(self._room + 2 * PADDING, u8)
         self._own_ids = np.empty(len(text), u32)
         self._own = text, text, np.array([BOUNDARY]), self._own_ids, np.empty(1, i64)
-        self._special = _no_special()
-        memory = KINDS[model.kind].memory()
-        self.workspace = self._make_workspace(tables, pattern.table, memory, 16)
+        self._passes = _text_passes([])
+        n_entries = min(CACHE_ENTRIES, MAX_CACHE_ENTRIES)
+        pool = np.empty(max(16 * MAX_CACHE_ENTRIES, 1 << 16), u32)
+        self.workspace = _Workspace(
+            tables,
+            pattern.table,
+            *_new_scan(),
+            np.empty(4 * KEYS, u64),
+            KINDS[model.kind].memory(),
+            _new_word_table(n_entries, len(pool)),
+            _new_larger(n_entries, MAX_CACHE_ENTRIES),
+            pool,
+            *[0] * 4,  # nothing is encoded yet
+            n_entries,
+            MAX_CACHE_ENTRIES,
+            self._passes,
+            *self._own,
+        )
         self._size = ctypes.c_ssize_t()
         self._size_address = ctypes.addressof(self._size)
         self._encode_flat = entry_point(_encode_flat, self.workspace, 0, 0, BOUNDARY, 0)
 
-    def encode_one(self, text, special, convert):
+    def encode_one(self, text, passes, convert):
         """Encode one text, str or bytes, after Pretokenizer.apply_to_text: in one call of a kernel.
 
         The next call uses the array of ids again, so `convert`, a function of arrays, makes the
@@ -14000,86 +13990,11 @@ class _Encoder:
             is_plain = True
         if n > self._room or not is_plain:
             return None
-        if special is not self._special:
-            _take_text(self.workspace, special, *self._own)
-            self._special = special
+        if passes is not self._passes:
+            _take_text(self.workspace, passes, *self._own)
+            self._passes = passes
         n = self._encode_flat(self.workspace, address, n, BOUNDARY, 0)
         return convert(self._own_ids[:n]) if n >= 0 else None
-
-    def _make_workspace(self, tables, table, memory, ids_per_entry):
-        """Make a workspace with an empty cache, and with this encoder's arrays of text and ids."""
-        n_entries = min(CACHE_ENTRIES, MAX_CACHE_ENTRIES)
-        pool = np.empty(max(ids_per_entry * MAX_CACHE_ENTRIES, 1 << 16), u32)
-        return _Workspace(
-            tables,
-            table,
-            *_new_scan(),
-            np.empty(4 * KEYS, u64),
-            memory,
-            _new_word_table(n_entries, len(pool)),
-            _new_larger(n_entries, MAX_CACHE_ENTRIES),
-            pool,
-            *[0] * 4,  # nothing is encoded yet
-            n_entries,
-            MAX_CACHE_ENTRIES,
-            _no_special(),
-            *self._own,
-        )
-
-    @functools.cached_property
-    def _of_chunks(self):
-        """The workspace of chunks, its missed chunks, and the entries of two kernels."""
-        self._waiting = []  # missed chunks of short texts
-        missed = np.zeros((MAX_MISSED, 2), i64)
-        memory = np.empty(0, u64)
-        chunks = self._make_workspace(_Chunks(missed), Pattern("none").table, memory, 4)
-        text, *_ = self._own
-        encode = entry_point(_encode_chunks, chunks, 0, 0, _no_special(), np.empty(0, bool))
-        learn = entry_point(_learn_chunks, chunks, self.workspace, text, np.empty(0, i64))
-        return chunks, missed, encode, learn
-
-    def encode_chunks(self, text, pretokenizer, convert):
-        """Encode one str by its chunks; `convert` makes the result, as in `encode_one`.
-
-        Returns None if that is impossible, see `_encode_chunks`, or if a chunk cannot be cached.
-        """
-        special, may_end, before = pretokenizer.chunking
-        chunks, missed, encode_cached, learn = self._of_chunks
-        try:
-            address = _utf8_address(text, self._size_address)
-        except UnicodeEncodeError:
-            return None
-        n_bytes = self._size.value
-        if not 0 < n_bytes <= self._room // 2:
-            return None
-        arguments = chunks, address, n_bytes, special, may_end
-        n = encode_cached(*arguments)
-        n_missed = missed[0, 0]
-        if n >= 0 and 0 < n_missed < len(missed):
-            if n_bytes < SHORT_BYTES:
-                data = text.encode()
-                places = missed[1 : n_missed + 1].tolist()
-                self._waiting += [data[start:stop] for start, stop in places]
-                if len(self._waiting) < FEW_MISSED:
-                    return None
-                self._take_waiting(missed)
-            texts, meanings = _missed_texts(chunks, before)
-            flat = pretokenizer.change_plain(FlatText(texts, texts, meanings))
-            n = learn(chunks, self.workspace, flat.text, flat.meanings)
-            if n < 0:
-                raise _unknown_letter(self.model, flat, -1 - n)
-            n = encode_cached(*arguments)
-        return convert(self._own_ids[:n]) if n >= 0 and not missed[0, 0] else None
-
-    def _take_waiting(self, missed):
-        """Write the waiting chunks into the array of text, as if they had just been missed."""
-        chunks = self._waiting
-        self._waiting = []
-        ends = np.cumsum([0, *map(len, chunks)])
-        missed[0, 0] = len(chunks)
-        missed[1 : len(ends), 0] = ends[:-1]
-        missed[1 : len(ends), 1] = ends[1:]
-        self._own[0][: ends[-1]] = np.frombuffer(b"".join(chunks), u8)
 
     def encode(self, texts, pretokenizer, parts, sampling=None):
         """Encode texts, in parts from `Tokenizer._parts`; returns the ids and their offsets.
@@ -14089,7 +14004,7 @@ class _Encoder:
         offsets = np.zeros(len(texts) + 1, i64)
         ids = np.empty(sum(map(len, texts)) + len(offsets) + PADDING, u32)
         n = 0
-        self._special = None
+        self._passes = None
         if sampling:
             tables, alpha, seed = sampling
             state = np.full(2, seed % 2**64, u64)
@@ -14104,7 +14019,7 @@ class _Encoder:
                 stops = offsets[n_before + 1 :]
                 if sampling:
                     flat = pretokenizer.pattern.passes[-1].apply(flat, opening)
-                _take_text(self.workspace, pretokenizer.special_of_text, *flat, ids, stops)
+                _take_text(self.workspace, pretokenizer.text_passes, *flat, ids, stops)
                 if sampling:
                     if opening == BOUNDARY:
                         state[:] = (seed + n_before) % 2**64
@@ -14114,7 +14029,7 @@ class _Encoder:
                 if n < 0:
                     raise _unknown_letter(self.model, flat, -1 - n)
         finally:  # the workspace lets go of the text and the ids
-            _take_text(self.workspace, pretokenizer.special_of_text, *self._own)
+            _take_text(self.workspace, pretokenizer.text_passes, *self._own)
         ids.resize(n, refcheck=False)  # without a copy
         return ids, offsets
 
@@ -14308,9 +14223,6 @@ class Tokenizer:
             if added.normalized and not added.literal:  # such a token is found in normalized text
                 tokens[model.special_tokens[text]] = self._normalizer.normalize(text.encode())
         self._decoded = decoded_tokens(tokens, model.decoder_steps)
-        # A chunk that is met for the first time costs more than its words. So other kinds have no
-        # such cache: their new text would take twice as long. Sums through a text allow none.
-        self._caches_chunks = model.kind == "unigram" and not model.sums_through_text
         self._prepared = {}  # by special tokens
         if not is_checked:
             _ = self._tables  # raises InputError for a wrong model
@@ -14703,17 +14615,11 @@ class Tokenizer:
         """Encode a text in one call of a kernel, see _Encoder; None if that is impossible."""
         try:
             pretokenizer = self._prepare(allowed_special)
-            if self._caches_chunks and pretokenizer.chunking and isinstance(text, str):
-                encoder = self._take_encoder()
-                ids = encoder.encode_chunks(text, pretokenizer, convert)
-                self._idle.append(encoder)
-                if ids is not None:
-                    return ids
             data = pretokenizer.apply_to_text(text)
             ids = None
             if data is not None:
                 encoder = self._take_encoder()
-                ids = encoder.encode_one(data, pretokenizer.special_of_text, convert)
+                ids = encoder.encode_one(data, pretokenizer.text_passes, convert)
                 self._idle.append(encoder)
             if ids is None:
                 check_options(Tokenizer.encode, {"text": text})

@@ -6298,7 +6298,7 @@ def test_ids_do_not_depend_on_threads_and_processes(tokenizer, some_texts, monke
         assert in_a_pool(pool, tokenizer.encode, some_texts) == expected
 
 
-CHUNK_RULES = [
+CHANGING_RULES = [
     "NFC",
     "NFKC",
     "NFD",
@@ -6309,8 +6309,8 @@ CHUNK_RULES = [
     "Strip",
     "blanks",
 ]
-CHUNK_RULES += ["BERT", "joined", "spaces"]
-CHUNK_NORMALIZERS = {
+CHANGING_RULES += ["BERT", "joined", "spaces"]
+CHANGING = {
     **{name: types(name) for name in SIMPLE},
     "Prepend": [PREPEND, replace(" ", "▁")],
     "Strip": [strip(True, True)],
@@ -6319,22 +6319,21 @@ CHUNK_NORMALIZERS = {
     "joined": [replace("a b", "c")],
     "spaces": [replace("b", " ")],
 }
-CHUNK_PATTERNS = ["gpt2", "none", "bert", "whitespace-split", (r"\w(?=\w)", r"\p{L}+")]
-CHUNK_PATTERNS += [(bpe.Metaspace("▁", scheme),) for scheme in ("first", "always", "never")]
+CHANGING_PATTERNS = ["gpt2", "none", "bert", "whitespace-split", (r"\w(?=\w)", r"\p{L}+")]
+CHANGING_PATTERNS += [(bpe.Metaspace("▁", scheme),) for scheme in ("first", "always", "never")]
 pieces = st.sampled_from([" ", " a", " b", " a b", "  ", "\n", "\u3000", "A", "b.", "é", "▁"])
 pieces |= st.sampled_from(["<s>", "<m>", " <s", "> ", "e\u0301", " \u0301", "a", "中", "\u200d"])
-chunked_texts = st.lists(pieces, max_size=12).map("".join) | odd_texts
+changing_texts = st.lists(pieces, max_size=12).map("".join) | odd_texts
 
 
 @functools.lru_cache
-def chunk_tokenizer(rule, pattern):
-    """A tokenizer whose chunks are encoded at once, and whose caches are soon full."""
+def changing_tokenizer(rule, pattern):
+    """A tokenizer of which a kernel does the last passes, and whose cache is soon full."""
     merges = [(b" ", b"a"), (b" a", b"b"), (b"e", b"\xcc"), (b"\xe2", b"\x96")]
     vocab = BYTE_VOCAB | dict(enumerate(map(b"".join, merges), 256))
     flags = {"<m>": bpe.AddedToken(lstrip=True, rstrip=True)}
     tokenizer = bpe.Tokenizer(vocab, merges, ["<s>", "<m>"], pattern,
-                              added_tokens=flags, normalizer=CHUNK_NORMALIZERS[rule])  # fmt: skip
-    tokenizer._caches_chunks = True  # as a Unigram does
+                              added_tokens=flags, normalizer=CHANGING[rule])  # fmt: skip
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(bpe, "MAX_CACHE_ENTRIES", 16)
         tokenizer.encode("a")
@@ -6342,31 +6341,29 @@ def chunk_tokenizer(rule, pattern):
 
 
 @examples(200)
-@given(st.sampled_from([*CHUNK_NORMALIZERS]), st.sampled_from(CHUNK_PATTERNS),
-       st.lists(chunked_texts, max_size=6), st.sampled_from(["all", "none"]))  # fmt: skip
+@given(st.sampled_from([*CHANGING]), st.sampled_from(CHANGING_PATTERNS),
+       st.lists(changing_texts, max_size=6), st.sampled_from(["all", "none"]))  # fmt: skip
 @example("NFC", "gpt2", ["a  a", "a e\u0301 \u0301", "b\n a"], "all")
 @example("Strip", (bpe.Metaspace("▁", "first"),), [" a", "a a", "<s> a", "a "], "all")
 @example("joined", "none", ["a b", "a a b"], "all")
-def test_a_text_has_the_ids_of_its_chunks(rule, pattern, texts, allowed):
-    tokenizer = chunk_tokenizer(rule, pattern)
+def test_a_text_has_the_same_ids_in_one_call_of_a_kernel(rule, pattern, texts, allowed):
+    tokenizer = changing_tokenizer(rule, pattern)
     expected = [tokenizer.encode_texts([text], allowed)[0].tolist() for text in texts]
-    for few, short in ((1, 1 << 11), (1 << 7, 0)):
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(bpe, "FEW_MISSED", few)
-            patch.setattr(bpe, "SHORT_BYTES", short)
-            assert [tokenizer.encode(text, allowed) for text in texts * 2] == expected * 2
+    assert [tokenizer.encode(text, allowed) for text in texts * 2] == expected * 2
 
 
-def test_chunks_that_were_met_are_found_again():
-    tokenizer = bpe.Tokenizer(BYTE_VOCAB, [], ["<s>"], normalizer=types("Lowercase"))
-    tokenizer._caches_chunks = True  # as a Unigram does
-    texts = ["Un café noir, un thé", "café <s>", " un", "x" * 999]
-    texts += [f"{k} b{k}" for k in range(99)]
-    expected = [tokenizer.encode_texts([text])[0].tolist() for text in texts]
-    assert [tokenizer.encode(text) for text in texts * 3] == expected * 3
-    encoder = tokenizer._take_encoder()
-    again = [encoder.encode_chunks(text, tokenizer._prepare("all"), list) for text in texts]
-    assert again == [expected[0], None, None, None, *expected[4:]]
+def test_a_kernel_does_the_passes_of_common_tokenizers():
+    word_steps = bpe._WORD_STEPS
+    for normalizer, pattern in [
+        ((), "gpt2"),
+        ([bert()], "bert"),
+        (types("NFC"), "gpt2"),
+        (CHANGING["Lowercase"], word_steps),
+        (CHANGING["Prepend"], "none"),
+    ]:
+        tokenizer = bpe.Tokenizer(BYTE_VOCAB, [], ["<s>"], pattern, normalizer=normalizer)
+        for text in ["", "Un café noir, “ein” Ä", "a " * 9999]:
+            assert tokenizer._encode_one(text, "all", list) is not None
 
 
 def test_results_do_not_share_the_memory_of_a_thread():
