@@ -11607,6 +11607,11 @@ def _read_marian(files):
     )
     names = files.names
     special = [name for name in names if re.fullmatch("</s>|<unk>|<pad>|>>.*<<", name)]
+    if any(name[0] == ">" for name in special):
+        note(
+            f"{files.where}: language codes are found anywhere in a text; MarianTokenizer of "
+            "transformers finds them where a text begins, and an unlisted one is <unk> there"
+        )
     vocab = read_vocab(names)
     scores = {source.vocab[k]: source.scores[k] for k in source.ordinary}
     further = dict(enumerate(sorted(scores.keys() - {*vocab.values()}), max(vocab) + 1))
@@ -11665,6 +11670,12 @@ def _find_vocab_files(data, file, config, special_tokens, pattern):
             return open_pair(*pair, **known)
     if re.match(rb"(?s)#version: 0\.2.*</w>", data):
         return VocabFiles(file, str(file), "", data.decode().rstrip("\r\n "))
+    numbered = file.name.endswith("vocab.json") and [*file.parent.glob("*.model")]
+    require(
+        not numbered,
+        f"{file}: a folder of M2M100 or Speech2Text, whose vocab.json numbers the pieces of a "
+        ".model, is not supported; the .model alone loads, with other ids",
+    )
     raise InputError(
         f"{file}: not a tokenizer.json, since it has no model; and if it is one of GPT-2's two "
         "files, a vocabulary and merges with names that end in vocab.json and merges.txt, the "
@@ -11927,7 +11938,11 @@ def read_wordlevel(data, added, alphabet):
 
 def write_unigram(model):
     """Write the "model" object of a Unigram, whose tokens must be numbered from 0 without gaps."""
-    _refuse(model.found_as_unknown, "a folder of Marian that is written as a tokenizer.json")
+    require(
+        not model.found_as_unknown,
+        "a tokenizer.json cannot hold a folder of Marian, in which some pieces become unknown: keep "
+        "its own files, which MarianTokenizer of transformers reads",
+    )
     vocab_names(model)  # raises InputError if two tokens have one name
     # The later tokens have no score: they are added tokens.
     names = dict(_names_by_id(model)[: len(model.scores)])
@@ -12093,6 +12108,7 @@ def note_differences(model):
 
 def write_huggingface(model):
     """Write the files of a tokenizer for transformers."""
+    content = _to_json(_to_tokenizer_json(model))
     note_differences(model)
     config = {"tokenizer_class": "PreTrainedTokenizerFast", "clean_up_tokenization_spaces": False}
     config |= model.config
@@ -12104,7 +12120,7 @@ def write_huggingface(model):
         config = dict(facts) | config | {"tokenizer_class": "PreTrainedTokenizerFast"}
     template = config.get("chat_template")
     return {
-        "tokenizer.json": _to_json(_to_tokenizer_json(model)),
+        "tokenizer.json": content,
         "tokenizer_config.json": _to_json(config),
         "special_tokens_map.json": _to_json(_roles(config)),
         **({"chat_template.jinja": template} if isinstance(template, str) else {}),
@@ -14469,13 +14485,15 @@ class Tokenizer:
 
     def to_str(self) -> str:
         """Write the content of a tokenizer.json."""
+        content = _to_json(_to_tokenizer_json(self.model))
         note_differences(self.model)
-        return _to_json(_to_tokenizer_json(self.model))
+        return content
 
     def to_huggingface(self):
         """Make a `tokenizers.Tokenizer` with the same ids; raises InputError if it has no such."""
+        theirs = self._as_huggingface()
         note_differences(self.model)
-        return self._as_huggingface()
+        return theirs
 
     def _as_huggingface(self):
         """Make a `tokenizers.Tokenizer`, without a note if some of its ids may differ."""

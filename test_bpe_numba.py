@@ -5629,14 +5629,16 @@ def test_a_folder_of_marian_has_the_ids_of_transformers(prose, tmp_path):
         vocab = {name: k for k, name in enumerate(names[:20] + names[20 + n_missing :])}
         write_folder(tmp_path, {"vocab.json": vocab})
         theirs = transformers.MarianTokenizer.from_pretrained(tmp_path)
-        ours = bpe.Tokenizer.load(tmp_path)
+        with note("vocab.json: language codes are found anywhere in a text"):
+            ours = bpe.Tokenizer.load(tmp_path)
         tricky = [">>fr<< Aè 流氓皇帝 氓皇", "a</s>>>fr<<b", "è", "", "  a ", "氓皇帝 皇 AççBç"]
         for text in [*prose[:200], *map(str.upper, prose[:50]), *tricky]:
             assert ours.encode(text, add_special_tokens=True) == theirs(text)["input_ids"]
         ids = theirs("some text")["input_ids"]
         assert ours.decode(ids, True) == theirs.decode(ids, skip_special_tokens=True)
-        with refusal("a folder of Marian that is written"):
-            ours.save(tmp_path / "saved")
+        for write in (lambda: ours.save(tmp_path / "saved"), ours.as_hf):
+            with warnings.catch_warnings(action="error"), refusal("cannot hold a folder of Marian"):
+                write()
         with refusal("going on from a folder of Marian"):
             bpe.train(texts=["a"], vocab_size=9999, from_=ours)
 
@@ -5783,6 +5785,23 @@ def test_a_class_that_does_not_read_the_files_of_a_folder_gets_a_note(tmp_path):
     (tmp_path / "tokenizer.model").write_bytes(b"")
     with note("vocab.json: AutoTokenizer of transformers 5 reads tokenizer.model instead"):
         bpe.Tokenizer.load(tmp_path)
+
+
+def test_a_folder_of_m2m100_is_named(tmp_path, prose):
+    trained_there(tmp_path, prose)[1].rename(tmp_path / "sentencepiece.bpe.model")
+    write_folder(tmp_path, {"vocab.json": {"<s>": 0, "<unk>": 1}})
+    with refusal("vocab.json: a folder of M2M100 or Speech2Text, whose vocab.json"):
+        bpe.Tokenizer.load(tmp_path)
+
+
+def test_a_model_of_llama_with_new_tokens_is_saved_with_its_ids(tmp_path):
+    write_for_class(tmp_path, "LlamaTokenizer")
+    with note("AutoTokenizer of transformers 5 gives other ids.*LlamaTokenizer"):
+        ours = bpe.Tokenizer.load(tmp_path).with_special_tokens(["<|im_start|>"])
+    ours.save(tmp_path / "again")
+    saved = transformers.AutoTokenizer.from_pretrained(tmp_path / "again")
+    for text in ("<|im_start|>\n", "a<|im_start|> the", "the <|im_start|>the", " hi"):
+        assert saved.encode(text, add_special_tokens=False) == ours.encode(text)
 
 
 def test_a_damaged_file_beside_a_model_is_named_once(tokenizer, tmp_path):
