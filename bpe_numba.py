@@ -8491,6 +8491,8 @@ class Model:
     alphabet        "bytes" or "characters": tokens are made of bytes; or they are UTF-8, and
                     characters may be unknown
     unused          the ids of tokens that no text becomes
+    synonyms        bytes -> id: further tokens of a BPE of characters, which text becomes as well;
+                    an id is decoded as its token in `vocab`
 
     A text becomes words
 
@@ -8560,6 +8562,7 @@ class Model:
     batching: dict = dataclasses.field(default_factory=dict)
     added_from: int = MAX_ID
     unused: Collection[int] = ()
+    synonyms: Mapping[bytes, int] = dataclasses.field(default_factory=dict)
     extra: dict = dataclasses.field(default_factory=dict)
     proto: bytes = b""
     unk_id: int | None = None
@@ -8582,6 +8585,7 @@ class Model:
         self.normalizer = tuple(self.normalizer)
         self.decoder = tuple(self.decoder)
         self.unused = sorted(self.vocab.keys() & {*self.unused})
+        self.synonyms = dict(self.synonyms)
         self.config = copy.deepcopy(self.config)
         _note_forgeable(self)
         _validate_distinct(self)
@@ -8620,7 +8624,8 @@ class Model:
     def ids(self) -> dict[bytes, int]:
         """The id of each token; of several ids with the same bytes, the ordinary one."""
         others = sorted(self.vocab.keys() - self.ordinary)
-        return {self.vocab[token_id]: token_id for token_id in [*others, *self.ordinary]}
+        ids = {self.vocab[token_id]: token_id for token_id in [*others, *self.ordinary]}
+        return self.synonyms | ids
 
     @property
     def unknown_id(self) -> int | None:
@@ -8715,7 +8720,7 @@ class Model:
         names = ["merges", "kind", "ignore_merges", "alphabet", "normalizer", "unk_token",
                  "byte_fallback", "fuse_unk", "subword_prefix", "max_word_chars"]  # fmt: skip
         # These came later and count only if they are set, so that other models keep their digests.
-        newer_names = ("word_suffix", "drops_unknown", "unused", "extra")
+        newer_names = ("word_suffix", "drops_unknown", "unused", "synonyms", "extra")
         fields = vars(self) | {"normalizer": tuple(self.normalizer_steps)}
         names += filter(fields.get, newer_names)
         names += ["unk_id"] * (self.unk_id is not None)
@@ -8793,6 +8798,12 @@ def _validate_distinct(model):
     tokens = [model.vocab[token_id] for token_id in model.ordinary]
     if len({*tokens}) < len(tokens):
         raise InputError(f"several ids have the bytes {readable(_repeated(tokens))!r}")
+    is_supported = model.kind == "bpe" and model.alphabet == "characters"
+    known = {*model.ordinary}.issuperset(model.synonyms.values())
+    require(
+        (is_supported and known) or not model.synonyms,
+        "`synonyms` are tokens of a BPE of characters, and have the ids of ordinary tokens",
+    )
 
 
 def _repeated(items):
@@ -8984,7 +8995,8 @@ class BpeTables:
     merges: np.ndarray
     # word -> id + 1: words that are looked up whole, since merges do not make these tokens
     tokens: _WordTable
-    # int64[V, 2], by id: the parts of an unused token, or -1; empty if no token is unused
+    # int64[V, 2], by id: the parts of an unused token, or of a letter that is no token, or -1;
+    # empty if there is none
     parts: np.ndarray
     # uint64[65536], at a << 8 | b: the entry of the letters of two bytes, or LOOK_UP, or NO_TOKEN
     byte_pairs: np.ndarray
@@ -9025,19 +9037,71 @@ def _marked_letters(model):
     return _letters(names, model.alphabet)
 
 
-def _possible_merges(model, samples):
+def missing_letters(model):
+    """Map the characters that are no tokens, but parts of merges, to further ids; by code point.
+
+    SentencePiece merges such a character with its neighbours before it finds that it is unknown.
+    Raises InputError if it would not become the tokens of its bytes then.
+    """
+    if model.alphabet == "bytes" or model.merges is not None or model.scores is None:
+        return {}
+    texts = {token.decode() for token in model.ordinary_ids}
+    letters = {*map(chr, model.letters)}
+    missing = set()
+    for text in texts:
+        if letters.issuperset(text):
+            continue
+        splits = ((text[:k], text[k:]) for k in range(1, len(text)))
+        if any(all(len(part) == 1 or part in texts for part in split) for split in splits):
+            require(model.byte_fallback, f"a character of the token {text!r} is not a token itself")
+            missing.update({*text} - letters)
+    codes = sorted(map(ord, missing))
+    return dict(zip(codes, itertools.count(max(model.vocab) + 1), strict=False))
+
+
+def _parts_of_letters(further, fallback_ids):
+    """List the two parts of each of these letters, which are the tokens of its bytes, by id.
+
+    A letter of one byte has -1 in place of the second part; one of more than two has ids after
+    those of all letters for the bytes after the first one, which have parts as well.
+    """
+    parts = {}
+    next_id = max(further.values(), default=-1) + 1
+    for code_point, token_id in further.items():
+        first, *others = fallback_ids[[*chr(code_point).encode()]].tolist()
+        for k, other in enumerate(others):
+            is_last = k == len(others) - 1
+            parts[token_id] = first, other if is_last else next_id
+            token_id, first = next_id, other
+            next_id += not is_last
+        if not others:
+            parts[token_id] = first, -1
+    return parts
+
+
+def _possible_merges(model, samples, further):
     """List the merges of a model, int64[M, 4]: left, right, result and rank.
+
+    further  those of `missing_letters`
 
     If the model has no list of merges, the rank of a row is that of its score or, without scores,
     the id of its result. There is a row for each token, and its pair is ANY_PAIR. For sampling,
     there is a row for each way to make a token from two others.
     """
     if model.merges is not None:
-        return _merges_as_ids(model.merges, model.ids)
+        rows = _merges_as_ids(model.merges, model.ids)
+        if model.synonyms:  # of two merges of the same ids, Hugging Face keeps the last one
+            pairs = map(tuple, rows[:, :2].tolist())
+            rows = rows[[*{pair: k for k, pair in enumerate(pairs)}.values()]]
+        return rows
+    ids = model.ordinary_ids
     if samples:
-        rows = _all_splits(model.ordinary_ids)
+        rows = _all_splits(ids | {chr(code).encode(): further[code] for code in further})
     else:
-        merged = [*{*model.ordinary_ids.values()}.difference(_unreachable(model))]
+        merged = [*ids.values()]
+        if model.alphabet == "characters":
+            letters = {*map(chr, [*model.letters, *further])}
+            merged = [ids[token] for token in ids if letters.issuperset(token.decode())]
         rows = np.repeat(np.array(merged, i64), 4).reshape(-1, 4)
         rows[:, :2] = ANY_PAIR
     if model.scores is not None:  # equal scores have the same rank
@@ -9046,10 +9110,10 @@ def _possible_merges(model, samples):
     return rows
 
 
-def _letter_fields(model):
-    """Make the fields of BpeTables that turn letters into ids."""
+def _letter_fields(model, further):
+    """Make the fields of BpeTables that turn letters, and those of `further`, into ids."""
     n = N_CODE_POINTS if model.alphabet == "characters" else 256
-    letter_ids = last_ids = _letter_table(model.letters, n)
+    letter_ids = last_ids = _letter_table(model.letters | further, n)
     if model.word_suffix:
         last_ids = _letter_table(_marked_letters(model), n)
     fallback_ids = np.full(256, -1, np.int32)
@@ -9093,8 +9157,9 @@ def _bpe_tables_and_merges(model, samples=False):
     Returns the tables; the pair that makes each token, int64[…, 2]; and the tokens of several
     letters that no pair makes, int64[…].
     """
-    tokens = make_token_bytes(model.vocab)
-    rows = _possible_merges(model, samples)
+    further = missing_letters(model)
+    tokens = make_token_bytes(model.vocab | {further[code]: chr(code).encode() for code in further})
+    rows = _possible_merges(model, samples, further)
     results = rows[:, 2]
     rows = rows[np.lexsort((results, tokens.sizes[results]))]
     # One pair makes each token, unless merges are left out, or the bytes of the token do not tell
@@ -9103,8 +9168,10 @@ def _bpe_tables_and_merges(model, samples=False):
     enters_all_pairs = any((samples, of_characters, model.unk_token, model.word_suffix))
     n_merges = len(rows) if enters_all_pairs else min(len(rows), len(model.ids))
     whole = WordCounter()  # the words that are looked up
-    parts = np.full((len(tokens.sizes) if model.kind == "trimmed" else 0, 2), -1)
-    fields = _letter_fields(model)
+    fields = _letter_fields(model, further)
+    more_parts = _parts_of_letters(further, fields["fallback_ids"])
+    n_parts = max(more_parts, default=-1) + 1
+    parts = np.full((len(tokens.sizes) if model.kind == "trimmed" else n_parts, 2), -1)
     is_of_bytes = not enters_all_pairs and len(model.letters) == 256
     bounds = np.zeros(is_of_bytes << 16, u32)  # until they are filled, no merge is sure
     fields |= {"tokens": whole.table, "parts": parts, "byte_pairs": np.full(1 << 16, LOOK_UP)}
@@ -9115,7 +9182,7 @@ def _bpe_tables_and_merges(model, samples=False):
         text = np.frombuffer(b"\xff".join(model.ids), u8).astype(np.uint16)
         is_inside = np.bincount(text[:-1] << 8 | text[1:], minlength=1 << 16) > 0
         _fill_byte_pairs(is_inside, tables)
-    if len(parts) and model.word_suffix:
+    if model.kind == "trimmed" and model.word_suffix:
         last_first = rows[np.argsort(-rows[:, 3])]  # so that the first merge of a token stays
         pairs[last_first[:, 2]] = last_first[:, :2]
     is_joined = np.zeros(len(pairs), bool)
@@ -9127,7 +9194,8 @@ def _bpe_tables_and_merges(model, samples=False):
         # An id takes the place of the count of a word, plus 1, since no word has the count 0.
         numbers = {model.vocab[k]: k + 1 for k in whole_words.tolist()}
         whole.add_words(Words.from_counts(numbers))
-    if len(parts):
+    parts[[*more_parts]] = np.array([*more_parts.values()], i64).reshape(-1, 2)
+    if model.kind == "trimmed":
         for token_id in model.unused:
             token = readable(model.vocab[token_id])
             require(is_made[token_id], f"the token {token!r} has no parts: no merge makes it")
@@ -9154,29 +9222,10 @@ def last_merges(model):
     """
     vocab = model.vocab
     _, pairs, whole_words = _bpe_tables_and_merges(model)
+    pairs = pairs[(pairs <= max(vocab)).all(1)]  # those of `missing_letters` are no tokens
     merges = [(vocab[left], vocab[right]) for left, right in pairs.tolist()]
     tokens = [vocab[token_id] for token_id in whole_words.tolist()]
     return merges, tokens
-
-
-def _unreachable(model):
-    """List the tokens of a model without merges that have a character which is no token itself.
-
-    Raises InputError if one of these is made of two tokens or single characters: SentencePiece
-    would merge such a character with its neighbours before it finds that it is unknown. Its trainer
-    makes no such model.
-    """
-    if model.alphabet == "bytes":
-        return []
-    id_of = {token.decode(): token_id for token, token_id in model.ordinary_ids.items()}
-    letters = {*map(chr, model.letters)}
-    unreachable = [text for text in id_of if not letters.issuperset(text)]
-    for text in unreachable:
-        for k in range(1, len(text)):
-            parts = text[:k], text[k:]
-            if all(len(part) == 1 or part in id_of for part in parts):
-                raise InputError(f"a character of the token {text!r} is not a token itself")
-    return map(id_of.get, unreachable)
 
 
 def _all_splits(id_of):
@@ -9519,9 +9568,9 @@ def _write_parts(n, parts, ids, at, size):
     """Write the parts of unused tokens in the place of ids[at : at + n]; returns the number of ids.
 
     `parts` is that of BpeTables, int64[V, 2] or empty. The ids are taken from the end. That of an
-    unused token gives way to its two parts, which are taken next. That of a used token moves to the
-    end of ids[at : at + size], before the ids that are already there. There is room for all ids,
-    since each stands for at least one of the `size` bytes of the word.
+    unused token gives way to its one or two parts, which are taken next. That of a used token moves
+    to the end of ids[at : at + size], before the ids that are already there. There is room for all
+    ids, since each stands for at least one of the `size` bytes of the word.
     """
     # Without unused tokens there is nothing to do. A branch that says so would make Numba count
     # references.
@@ -9532,8 +9581,10 @@ def _write_parts(n, parts, ids, at, size):
         token_id = ids[stop]
         if parts[token_id, 0] >= 0:
             ids[stop] = parts[token_id, 0]
-            ids[stop + 1] = parts[token_id, 1]
-            stop += 2
+            stop += 1
+            if parts[token_id, 1] >= 0:
+                ids[stop] = parts[token_id, 1]
+                stop += 1
         else:
             first -= 1
             ids[first] = token_id
@@ -9720,7 +9771,8 @@ def exact_pattern(model):
     merged = {*itertools.chain(*(model.merges or ()))}
     merges_unknown = fallback_tokens(model) & merged
     sums_in_pretokens = model.kind == "unigram" and not model.sums_through_text
-    if model.looks_up_words or model.word_suffix or merges_unknown or sums_in_pretokens:
+    depends_on_more = merges_unknown or model.synonyms  # than the bytes of the tokens
+    if model.looks_up_words or model.word_suffix or depends_on_more or sums_in_pretokens:
         return "none"
     letters = {*map(chr, model.letters)}
     tokens = _made_tokens(model)
@@ -11363,7 +11415,9 @@ def vocab_names(model: Model) -> Ids:
                 "the tokens another text"
             )
         ids.setdefault(name, token_id)
-    return dict(reversed(ids.items()))
+    return dict(reversed(ids.items())) | {
+        token.decode(): token_id for token, token_id in model.synonyms.items()
+    }
 
 
 def _names_by_id(model):
@@ -11840,6 +11894,19 @@ def write_bpe(model):
     }
 
 
+def _synonyms(names, first):
+    """Select the names that share an id with another one, which is of `first` or comes earlier."""
+    ids = [*names.values()]
+    if len({*ids}) == len(ids):
+        return {}
+    ordered = sorted(names, key=lambda name: name not in first)
+    own = {names[name]: name for name in reversed(ordered)}
+    others = {name: names[name] for name in names if own[names[name]] != name}
+    shared = {own[token_id]: token_id for token_id in others.values()}
+    note(f"several tokens have one id: `decode` makes {shared!r:.99} of them")
+    return others
+
+
 def read_bpe(data, added, alphabet):
     """Read the "model" object of a BPE, or of a trimmed one, which lists its unused ids."""
     names = data["vocab"]
@@ -11864,7 +11931,9 @@ def read_bpe(data, added, alphabet):
         given = {tokens[name]: name for name in by_name}
         made = given.keys() & itertools.chain(BYTES, itertools.starmap(operator.add, merges))
         tokens |= {name: name.encode() for token, name in given.items() if token not in made}
-    vocab = _by_id([*names.values()], map(tokens.get, names))
+    synonyms = {} if of_bytes else _synonyms(names, {*added, data.get("unk_token")})
+    own = {name: names[name] for name in names if name not in synonyms} if synonyms else names
+    vocab = _by_id([*own.values()], map(tokens.get, own))
     letters = {*BYTES, *(byte + suffix.encode() for byte in BYTES)}
     knows_all = of_bytes and letters <= set(vocab.values())
     unknown = data.get("unk_token")
@@ -11874,6 +11943,7 @@ def read_bpe(data, added, alphabet):
         unknown = None
     return {
         "vocab": vocab,
+        "synonyms": {tokens[name]: token_id for name, token_id in synonyms.items()},
         "merges": merges,
         "word_suffix": suffix,
         "unk_token": unknown,
@@ -11940,8 +12010,8 @@ def write_unigram(model):
     """Write the "model" object of a Unigram, whose tokens must be numbered from 0 without gaps."""
     require(
         not model.found_as_unknown,
-        "a tokenizer.json cannot hold a folder of Marian, in which some pieces become unknown: keep "
-        "its own files, which MarianTokenizer of transformers reads",
+        "a tokenizer.json cannot hold a folder of Marian, in which some pieces become unknown: "
+        "keep its own files, which MarianTokenizer of transformers reads",
     )
     vocab_names(model)  # raises InputError if two tokens have one name
     # The later tokens have no score: they are added tokens.
@@ -12065,6 +12135,7 @@ def _differs_in_huggingface(model):
     return (
         len(dict(scored)) < len(scored)
         or any(step.get("charsmap") or step.get("squeezes") for step in model.normalizer)
+        or (model.kind == "bpe" and missing_letters(model))
         or _USER_SYMBOL in model.added_tokens.values()
         or model.sums_in_single
     )
@@ -12080,7 +12151,7 @@ def add_special_tokens(model, tokens, own_ids=MappingProxyType({})):
     own_ids  text -> id of tokens of a rank file, for which this is the id
     """
     names = vocab_names(model)
-    n_repeated = len(model.vocab) - len(names)
+    n_repeated = len(model.vocab) + len(model.synonyms) - len(names)
     n_own = len(_names_without_added(model)) + n_repeated
     next_id = max([n_own - 1, *model.special_tokens.values()]) + 1
     own_ids = names | model.special_tokens | own_ids
@@ -12275,9 +12346,22 @@ def _cuts_in_character(normalizer, parts):
     return len(flat.meanings) > len(texts)
 
 
+def _may_change_the_start(step):
+    """Check whether a normalizer may remove the first character of a text, or join it to others.
+
+    Precompiled may remove a control character; docs/exactness.md says so.
+    """
+    if step["type"] != "Replace":
+        return step["type"] in _CHANGING_THE_START
+    pattern = step["pattern"]
+    expression = pattern["Regex"] if "Regex" in pattern else re.escape(pattern["String"])
+    return not step["content"] or not _is_one_character(expression)
+
+
 def _check_first_mark(normalizer, parts):
     """Refuse a Metaspace "first" if it cannot tell which piece is the first of a text."""
-    movers = _CHANGING_THE_START & {step["type"] for step in _flattened(normalizer, "normalizers")}
+    steps = _flattened(normalizer, "normalizers")
+    movers = {step["type"] for step in steps if _may_change_the_start(step)}
     marks = [k for k, part in enumerate(parts) if part.get("prepend_scheme") == "first"]
     _refuse(marks and movers, f"a Metaspace with prepend_scheme first after {', '.join(movers)}")
     if marks and marks[-1] > 0 and normalizer:
@@ -12827,6 +12911,8 @@ CLASSES = {
     "LEDTokenizer": _ROBERTA,
     "LasrTokenizer": _T5._replace(model={"unk_id": 3}, pieces="0:"),
     "LayoutLMTokenizer": _BERT_CLASS,
+    "LayoutLMv2Tokenizer": _BERT_CLASS._replace(facts={}),
+    "LayoutLMv3Tokenizer": _ROBERTA._replace(settings=_PREFIXED, mask=AddedToken(lstrip=True)),
     "LlamaTokenizer": _LLAMA,
     "LongformerTokenizer": _ROBERTA,
     "LukeTokenizer": _ROBERTA._replace(
@@ -13217,19 +13303,23 @@ def _class_processor(row, model):
 def read_bert(data, file, config):
     """Read the vocabulary of a BERT, or of another class with such a file.
 
-    If nothing names a class, `config` gets the roles that the vocabulary has, and text is brought
-    to lower case, unless a token without brackets has a capital letter.
+    If nothing names a class, or one that is not known, this is a BERT: `config` gets the roles that
+    the vocabulary has, and text is brought to lower case, unless a token without brackets has a
+    capital letter.
     """
     names = re.split(r"\r?\n", data.decode())
     ids = {name: token_id for token_id, name in enumerate(names) if name}
+    by_class = config
     if not _class_for(config, "bert"):
         plain = [name for name in ids if not re.fullmatch(r"\[.*\]|<.*>", name)]
         is_configured = _beside(file, "tokenizer_config.json").is_file()
         is_lower = is_configured or plain == [*map(str.lower, plain)]
         roles = {role: text for role, text in BERT_ROLES.items() if text in ids}
         config |= roles | {"do_lower_case": is_lower} | config
-        config["tokenizer_class"] = "BertTokenizer"
-    return _read_by_class(config, {"vocab": ids})
+        by_class = config | {"tokenizer_class": "BertTokenizer"}
+        if _class_name(config) not in _OWN_CLASSES:
+            config["tokenizer_class"] = "BertTokenizer"
+    return _read_by_class(by_class, {"vocab": ids})
 
 
 # Files beside a vocabulary, as transformers reads them. All settings are kept, and written again.
@@ -13402,6 +13492,8 @@ def _add_template(model, is_alone):
     is_alone  the vocabulary has no post_processor of its own, unlike a tokenizer.json
     """
     row = CLASSES.get(_class_name(model.config))
+    if is_alone and model.kind == "wordpiece" and not (row and row.cuts == "bert"):
+        row = _BERT_CLASS  # as `read_bert` reads the files of other classes
     settings = _settings_of(row, model.config) if row else model.config
     config = dict.fromkeys(("bos_token", "eos_token"), "<|endoftext|>") | settings  # of GPT-2
     names = [role for role in ("bos_token", "eos_token") if config.get(f"add_{role}")]
@@ -16362,6 +16454,7 @@ def start_from(
     """
     model = open_model(from_).model
     _refuse(model.found_as_unknown, "going on from a folder of Marian")
+    _refuse(model.synonyms, "going on from a model with several tokens of one id")
     family = _family_of(model)
     fields = {}
     if model.kind == "bpe":
