@@ -623,7 +623,7 @@ class InputError(ValueError):
     bpe_numba.InputError: the count of b'ab' is -1: it must be a whole number, 0 or more
     """
 
-    names_file = False  # the message begins with the name of a file
+    _names_file = False  # the message begins with the name of a file
 
 
 def require(condition, message):
@@ -662,17 +662,17 @@ def naming_file(where, problem="wrong content"):
     try:
         yield
     except InputError as error:
-        if error.names_file or str(where) in str(error):
+        if error._names_file or str(where) in str(error):
             raise
         named = InputError(f"{where}: {error}")
-        named.names_file = isinstance(where, Path)
+        named._names_file = isinstance(where, Path)
         raise named from None
     except Exception as error:
         if getattr(error, "filename", None):  # the error already names the file
             raise
         reason = f"{type(error).__name__}: {error}"
         named = InputError(f"{where}: {problem}: {reason:.200}")
-        named.names_file = isinstance(where, Path)
+        named._names_file = isinstance(where, Path)
         raise named from error
 
 
@@ -8562,10 +8562,10 @@ class Model:
     batching: dict = dataclasses.field(default_factory=dict)
     added_from: int = MAX_ID
     unused: Collection[int] = ()
-    synonyms: Mapping[bytes, int] = dataclasses.field(default_factory=dict)
     extra: dict = dataclasses.field(default_factory=dict)
     proto: bytes = b""
     unk_id: int | None = None
+    synonyms: Mapping[bytes, int] = dataclasses.field(default_factory=dict)
 
     def __post_init__(self):
         self.vocab = dict(self.vocab)
