@@ -4152,9 +4152,11 @@ def _map_characters(text, runs, changed, changed_ends, table):
     return _add_padding(_reserve(out, n + PADDING), n)
 
 
-@inner_kernel
+@kernel
 def _map_unjoined(text, table):
-    """Map the characters of a text that has no joined one, as `_map_characters` does."""
+    """Map the characters of a text as `_map_characters` does; empty if it has a joined one."""
+    if _next_joined(text, ZERO, table) < len(text) - PADDING:
+        return text[:0]
     runs = np.full((1, 2), len(text) - PADDING)  # an empty one
     changed = np.full(1 + PADDING, u8(END))
     return _map_characters(text, runs, changed, np.zeros(1, i64), table)
@@ -4166,7 +4168,7 @@ def _no_map():
     return _character_map({}, ())
 
 
-MAX_CHANGED = 1 << 12  # characters of a text that Python changes; kernels take less time for more
+MAX_CHANGED = 1 << 12  # characters that Python changes in less time than the call of a kernel takes
 
 
 class _MapPass:
@@ -4186,6 +4188,10 @@ class _MapPass:
         # In ASCII, most characters are not joined, and a regular expression finds all others.
         easy = "".join({*map(chr, range(0x80))} - joined)
         self.hard = joined and re.compile(f"[^{re.escape(easy)}]")
+
+    @functools.cached_property
+    def _map_unjoined(self):
+        return entry_point(_map_unjoined, _with_padding(b""), self.map)
 
     def apply(self, flat, opening):
         """Change all characters of a flat text."""
@@ -4208,7 +4214,11 @@ class _MapPass:
     def apply_to_text(self, text):
         """Change one text as `apply` does; None if characters may change with their neighbours."""
         if len(text) > MAX_CHANGED or (self.hard and self.hard.search(text)):
-            return None
+            try:
+                changed = self._map_unjoined(_with_padding(text.encode()), self.map)
+            except UnicodeEncodeError:
+                return None
+            return changed[:-PADDING].tobytes().decode() if len(changed) else None
         if len(self._of_str) > 1:
             return text.translate(self._of_str)
         for code, replacement in self._of_str.items():  # much faster than str.translate
@@ -5172,9 +5182,9 @@ def _change_text(text, meanings, passes):
     """
     if passes.maps:
         text, meanings = _cut_at_special(text, text, meanings, passes.given_special)
-        if _next_joined(text, ZERO, passes.map) < len(text) - PADDING:
-            return text[:0], meanings
         text = _map_unjoined(text, passes.map)
+        if not len(text):
+            return text, meanings
     text, meanings = _cut_at_special(text, text, meanings, passes.special)
     if len(passes.mark):
         text, meanings = _write_spaces(
