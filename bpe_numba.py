@@ -5163,7 +5163,7 @@ def _text_passes(passes):
     spaces = take(_SpacesPass)
     special = take(_SpecialPass)
     mapping = take(_MapPass)
-    given = take(_SpecialPass) if mapping else None
+    given = take(_SpecialPass)
     no_spaces = np.empty(0, u8), 0, BOUNDARY, Pattern("none").table
     return _TextPasses(
         given.special if given else _no_special(),
@@ -5180,8 +5180,9 @@ def _change_text(text, meanings, passes):
 
     The text is empty if a character may change with its neighbours.
     """
-    if passes.maps:
+    if len(passes.given_special.ids):
         text, meanings = _cut_at_special(text, text, meanings, passes.given_special)
+    if passes.maps:
         text = _map_unjoined(text, passes.map)
         if not len(text):
             return text, meanings
@@ -5233,8 +5234,9 @@ class Pretokenizer:
 
         Returns None if Python cannot do that in little time.
         """
-        if not isinstance(text, str) and self._passes_from_normalizer:
-            return None  # an invalid byte may change
+        is_changed = self._passes_of_text or self._passes_from_normalizer
+        if is_changed and not isinstance(text, str):
+            return None  # bytes may be invalid
         for each in self._passes_of_text:
             text = each.apply_to_text(text)
             if text is None:
