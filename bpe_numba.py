@@ -252,8 +252,8 @@ if not COMPILES:
 def _collect_again():
     """Let Python search for garbage again, in its own time.
 
-    The objects of now move to the oldest generation, without a search, unless the program has put
-    some out of reach by `gc.freeze`.
+    All objects that exist now move to the oldest generation, without a search, unless the program
+    has put some out of reach by `gc.freeze`.
     """
     if not gc.get_freeze_count():
         gc.freeze()
@@ -263,7 +263,7 @@ def _collect_again():
 
 @contextlib.contextmanager
 def collecting_later():
-    """Search for no garbage meanwhile: in a call that makes many objects, and all of them stay."""
+    """Search for no garbage during a call that makes many objects, all of which stay."""
     collects = gc.isenabled()
     gc.disable()
     try:
@@ -350,8 +350,8 @@ def kernel(function: Function) -> Function:
 def entry_point(function, *arguments):
     """Return the compiled function for arguments of these types.
 
-    A call of it saves the time in which Numba looks up the types, a third of the time that a short
-    text takes.
+    Calling it saves the time in which Numba looks up the types, a third of the time of a short
+    text.
 
     >>> entry_point(kernel(lambda n: n + 1), 1)(2)
     3
@@ -458,7 +458,7 @@ def prefetch(typing_context, array, index):
 def borrowed(typing_context, array):
     """Return an array, or a tuple of arrays, to which Numba counts no references.
 
-    For arrays that live longer than the call of a kernel, such as those of its arguments.
+    The array must live longer than the call of a kernel, as the arguments of the kernel do.
     """
 
     def lend(context, builder, array_type, value):
@@ -633,7 +633,7 @@ def require(condition, message):
 
 
 def do_nothing(*_):
-    """Take any arguments, where a progress bar or a writer may be missing."""
+    """Take any arguments, in the place of a progress bar or a writer that is missing."""
 
 
 def note(text, category=UserWarning):
@@ -817,7 +817,7 @@ def _is_number(value, convert):
 
 
 def _fits(value, kind):
-    """Whether a value has a type that is not one of several, nor one of a list."""
+    """Whether a value is of a single type; the items of a list are not looked at."""
     if kind is object:
         return True
     if kind is int:
@@ -2118,10 +2118,10 @@ _LIKE_A_NAME = regex.compile(r"[A-Za-z][A-Za-z\d_-]+")
 
 
 def _plain_steps(step):
-    """List the plain steps that a step means; raises InputError if it is not valid.
+    """List the plain steps for which a step stands; raises InputError if it is not valid.
 
-    JSON means the steps of a pre_tokenizer. A Split that isolates becomes its regex, which means
-    the same, so that equal patterns have equal steps.
+    JSON stands for the steps of a pre_tokenizer. A Split that isolates becomes its regex, which
+    means the same, so that equal patterns have equal steps.
     """
     match step:
         case dict():
@@ -2173,9 +2173,9 @@ def _call_step(part, functions, step, *arguments):
 # with Ruby's dialect, and tiktoken uses fancy-regex. Most expressions mean the same to all three
 # engines, and some are rewritten. All others are refused.
 #
-# This grammar and that of `_parse` below differ on purpose. This one takes all that can be
-# translated, such as a lookbehind, piece by piece and without its structure. That one takes only
-# what becomes a table, and builds it.
+# This grammar and the one of `_parse` below differ on purpose. This one takes every expression that
+# can be translated, such as a lookbehind, and rewrites it piece by piece, without regard to its
+# structure. `_parse` takes only expressions that become a table, and builds their structure.
 
 # Within a set, which is an expression in brackets, \w of Oniguruma matches these characters.
 # Outside of a set it also matches six numbers. The \w of `regex` matches two joiners as well. So it
@@ -2198,7 +2198,7 @@ _SET_PART = regex.compile(
 class _Dialect(NamedTuple):
     """The expressions that `regex` reads in place of an engine's own."""
 
-    parts: dict  # a regular expression -> the replacement; None: of its matches themselves
+    parts: dict  # a regular expression -> the replacement of its matches; None: they stay
     items: dict  # an escape in a set -> items of a set, or another set
     escapes: dict  # an escape of `regex` -> the engine's own
 
@@ -2577,8 +2577,8 @@ SIZE_BIT = 61  # above them, the lowest bit of the number of bytes
 def _find_classes(sources):
     """Find the classes of code points that these one-character expressions tell apart.
 
-    All of a class have one size in UTF-8. The last class is END, where the text ends: it has no
-    code point, and takes one byte. Returns
+    All code points of a class have the same size in UTF-8. The last class is END, where the text
+    ends: it has no code point, and takes one byte. Returns
 
     class_of    uint16[0x110000]
     examples    a code point of each class
@@ -2722,8 +2722,8 @@ BACK_MASK = u32(0x1F)
 RARE_STEP = u32(0x20)
 UNRESOLVED = u32(7 << 5)
 INVALID_UTF8 = u32(6 << 5)
-# The ends that an entry tells after its first one, in bytes back. The last case is that of a digit
-# after a newline and spaces, with the pattern of cl100k.
+# The further ends that an entry can tell after its first one, in bytes back. The last case is a
+# digit after a newline and spaces, with the pattern of cl100k.
 MORE_ENDS = (), (1,), (2,), (3,), (4,), (2, 1)
 THREE_ENDS = u64(5)
 MAX_BACK = 31
@@ -3815,7 +3815,7 @@ def _next_special(text, position, special):
 
 @inner_kernel
 def _spaces_around(text, position, spaces):
-    """Find the sizes of the white space that ends at a position, and of that which begins there."""
+    """Return the sizes of the white space before a position, and after it."""
     before = _character_before(text, ZERO, position)
     after = _decode_character(text, position, position + 4)
     return (before & 7) * spaces[before >> 3], (after & 7) * spaces[after >> 3]
@@ -4282,8 +4282,9 @@ def _code_points(text):
 def _normal_form(form):
     """Make the step for a normal form of Unicode.
 
-    Characters that may be reordered or composed are joined: those that are or begin with an accent,
-    and if the form composes, all that its quick check (Unicode Standard Annex 15) is not sure of.
+    Characters that may be reordered or composed are joined. These are the accents, the characters
+    that begin with one and, if the form composes, all characters that its quick check (Unicode
+    Standard Annex 15) leaves open.
     A form that composes changes joined characters only, and so has no `changes`.
     """
     newer = f"[{_AFTER_UNICODE_9}]"
@@ -4329,7 +4330,8 @@ def _normal_form(form):
 
 
 MAX_REPLACEMENT = 100  # bytes; the replacements of Unicode's normal forms have at most 33
-# All prefixes of keys together have no more bytes. SentencePiece's own charsmaps have 1,500,000.
+# The prefixes of all keys together have at most this many bytes. SentencePiece's own charsmaps have
+# 1,500,000.
 MAX_CHARSMAP_BYTES = 1 << 23
 
 
@@ -5433,8 +5435,8 @@ def find_files(inputs: Files | Iterable[TextStream]) -> list[Path | str | TextSt
     """Expand files, folders, globs, URLs and "-" (standard input) to files; a URL stays a str.
 
     A folder stands for its files, at any depth and sorted, whose names end in one of SUFFIXES,
-    perhaps followed by one of PACKED_SUFFIXES. A note counts its other files. Hidden files are left
-    out without it. So are, with the others, vocab.txt and merges.txt, which belong to models.
+    perhaps followed by one of PACKED_SUFFIXES. A note counts its other files, among them vocab.txt
+    and merges.txt, which belong to models. Hidden files are left out without a note.
     Raises InputError if a file is missing, or none is named.
 
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -5729,7 +5731,7 @@ class _Null(Exception):
 
 
 def _item_text(item):
-    """Return a text of a row or in memory as UTF-8; raises _Null or InputError if it is none.
+    """Return the text of a row, or one in memory, as UTF-8; raises _Null or InputError without one.
 
     An item may be an InputError that tells why a row has no text.
     """
@@ -5761,7 +5763,7 @@ def _read_object(line):
 
 
 def _begins_object(line):
-    """Whether a line of which only the beginning is known may be a JSON object."""
+    """Whether a line may be a JSON object, by its beginning alone."""
     return re.match(rb'(?:\xef\xbb\xbf)?\s*\{\s*"', line) is not None
 
 
@@ -5772,9 +5774,9 @@ def _has_field(head, text_field):
 
 
 def _has_objects(head, is_whole):
-    """Whether the beginning of a file has a line that is a JSON object, or may be one; or nothing.
+    """Whether the beginning of a file has a line that is or may be a JSON object, or has no text.
 
-    It may be the whole file. A file that begins with a list is no file of lines.
+    The beginning may be the whole file. A file that begins with a list is no file of lines.
     """
     if head.lstrip()[:1] == b"[":
         return False
@@ -6086,7 +6088,7 @@ class Source:
             note(f"{path}: {doubt}")
 
     def _check_lines(self, path, head, is_whole):
-        """Raise InputError if none of the first lines of a file is a JSON object."""
+        """Raise InputError unless one of the first lines of a file is a JSON object."""
         require(
             _has_objects(head, is_whole),
             f"{path}: no line at its beginning is a JSON object: an array has to become such lines,"
@@ -6399,7 +6401,7 @@ class Words(NamedTuple):
     def digest(self) -> str:
         """The SHA-256 of the words and their counts, in hexadecimal, whatever their order.
 
-        It is also that of the alphabet, unless this is the bytes.
+        The alphabet is a part of it, unless it consists of the bytes.
         """
         counts = self.counts.astype(u64)
         hashes = np.sort(_hash_words(self.symbols, self.offsets, counts))
@@ -7089,7 +7091,7 @@ def _select_words(words, numbers):
 
 
 def _occurring(words):
-    """Leave out empty words, and those that occur 0 times."""
+    """Leave out empty words, and words whose count is 0."""
     return _select_words(words, np.flatnonzero((words.counts > 0) & (words.sizes > 0)))
 
 
@@ -8311,7 +8313,7 @@ class Learner:
         return Words(kept[is_symbol], offsets, counts, list(self._all_tokens()))
 
     def learned(self) -> Learned:
-        """Return the merges and their counts; after a split, they do not cut words as it does."""
+        """Return the merges and their counts; after a split, they cut words differently."""
         a = len(self.alphabet)
         n = self.n_symbols
         new = self._symbols[a:n]
@@ -10290,7 +10292,7 @@ def wordpiece_tables(model):
 
 @kernel
 def segment_wordpiece(text, start, size, tables, memory, ids, at):
-    """Cut a word into its longest tokens, as said in Kind.
+    """Cut a word into its longest tokens; Kind describes the arguments.
 
     Tokens of characters are UTF-8, so words are cut only between characters, and a word with
     invalid bytes is unknown.
@@ -10329,7 +10331,7 @@ PREFIX = b"##"  # of the tokens that continue a word
 
 
 def _mark_continuing(words, required_chars=""):
-    """Number the symbols that begin words, all characters, before those that continue words.
+    """Number the symbols that begin words, which are all characters, before the others.
 
     Required characters do both. Returns words, and the number of symbols that begin words.
     """
@@ -11420,7 +11422,7 @@ def vocab_names(model: Model) -> Ids:
     """Name the tokens as in files, in the order of ids; a special token is named by its text."""
     ids = {}
     for token_id, name in reversed(_names_by_id(model)):
-        # of a piece that a Unigram lists twice, the earlier one is unused
+        # a Unigram that lists a piece twice does not use the earlier one
         if name in ids and token_id not in model.unused:
             raise InputError(
                 f"the ids {token_id} and {ids[name]} would both be {name!r} there: give one of "
@@ -12049,7 +12051,7 @@ def read_unigram(data, added, alphabet):
         byte_fallback and alphabet == "bytes", "a Unigram with byte_fallback beside a ByteLevel"
     )
     names, scores = zip(*data["vocab"], strict=True)
-    ids = _token_names(data)  # of a piece that is listed twice, the last id
+    ids = _token_names(data)  # a piece that is listed twice has its last id here
     plain = _plain_names(ids, alphabet)
     vocab = read_vocab(ids, alphabet, plain)
     unk_id = data.get("unk_id")
@@ -12160,7 +12162,7 @@ def add_special_tokens(model, tokens, own_ids=MappingProxyType({})):
     else after the last id. An added token keeps its flags, but becomes special if one of `tokens`
     is.
 
-    own_ids  text -> id of tokens of a rank file, for which this is the id
+    own_ids  text -> id, for the tokens of a rank file
     """
     names = vocab_names(model)
     n_repeated = len(model.vocab) + len(model.synonyms) - len(names)
@@ -12380,8 +12382,8 @@ def _check_first_mark(normalizer, parts):
         before = parts[: marks[-1]]
         _refuse(
             _cuts_in_character(normalizer, before),
-            f"a Metaspace with prepend_scheme first after {before!r:.200}, which cuts what the "
-            "normalizer makes of one character,",
+            f"a Metaspace with prepend_scheme first after {before!r:.200}, which may cut inside "
+            "the text that the normalizer makes of one character,",
         )
 
 
@@ -12581,7 +12583,7 @@ def read_sentencepiece(data, _=None, config=MappingProxyType({})):
 
 @naming_file("a .model cannot hold this tokenizer")
 def write_sentencepiece(model):
-    """Write the .model that was read again, with the tokens of this model as its pieces.
+    """Write again the .model that was read, with the tokens of this model as its pieces.
 
     Names that were pieces keep their types. A new special token becomes a control token, which
     SentencePiece does not find in a text. New tokens of a BPE are worse than all old ones, in the
@@ -12637,7 +12639,7 @@ def _parse_sentencepiece(data):
 
 # Classes of transformers. A folder's vocabulary lacks the steps around it, and the class that reads
 # it in transformers makes them: tokenizer_config.json names the class, or config.json does by the
-# type of its model. A row of CLASSES says what a class makes. It becomes the content of a
+# type of its model. A row of CLASSES describes the steps of a class. They become the content of a
 # tokenizer.json, which `read_huggingface` reads:
 #
 #     vocab.txt, "BertTokenizer"   ->   {"model": …, "normalizer": …, "pre_tokenizer": …}
@@ -12713,7 +12715,7 @@ _PLAIN_CLASSES = (
 
 
 class _TokenizerClass(NamedTuple):
-    """What a class of transformers makes around a vocabulary, by the settings of a folder.
+    """The steps and tokens that a class of transformers adds to the vocabulary of a folder.
 
     In templates and `pieces`, the name of a role stands for its token, and src_lang for that
     setting; other words stand for themselves. A number after a colon is the type of a token.
@@ -13240,7 +13242,7 @@ def _read_by_class(config, vocabulary, charsmap="", added=()):
 
 
 def _is_of_class(row, model):
-    """Check whether a class makes of the vocabulary of a model what the model has."""
+    """Check whether a class, given the vocabulary of a model, makes the same model."""
     if row.keeps_steps:
         return not model.proto
     steps = model.normalizer_steps
@@ -14469,7 +14471,7 @@ class Tokenizer:
     def _skipped_ids(self):
         """The ids that `decode` may skip: special tokens, but none with `special: false`.
 
-        Hugging Face keeps a token, too, that it finds in normalized text in another form.
+        Hugging Face also keeps a token that it finds in normalized text in another form.
         """
         normalize = self._normalizer.normalize
         added_tokens = self.model.added_tokens
@@ -14571,8 +14573,8 @@ class Tokenizer:
         "tiktoken"      tokenizer.tiktoken, and the pattern and the special tokens in
                         tokenizer.tiktoken.json
         "sentencepiece" tokenizer.model, if the tokenizer was read from a .model; with new tokens
-        None            those of "huggingface", and also those of the others but "tiktoken", if that
-                        is possible
+        None            the files of "huggingface" and, where possible, those of "gpt2" and
+                        "sentencepiece"
 
         A path such as "a.json" is the name of the first file; the others are then a.* as well.
         Raises ValueError if the format cannot represent the model.
@@ -14594,7 +14596,7 @@ class Tokenizer:
         return content
 
     def to_huggingface(self):
-        """Make a `tokenizers.Tokenizer` with the same ids; raises InputError if it has no such."""
+        """Make a `tokenizers.Tokenizer` with the same ids; raises InputError if there is none."""
         theirs = self._as_huggingface()
         note_differences(self.model)
         return theirs
@@ -14816,7 +14818,7 @@ class Tokenizer:
     def _ranks(self):
         """The merges for `derive_word`, pair of bytes -> (its order, its rank).
 
-        With them the words that are looked up, since no merge makes them.
+        The words that are looked up are among them, since no merge makes these.
         """
         model = self.model
         ranks = {pair: (rank, rank) for rank, pair in reversed([*enumerate(self.merges)])}
@@ -15513,8 +15515,8 @@ def encode_words(tokenizer, words, n_bytes):
 #     a.npy.json    {"tokens": 3, "documents": 1, "bytes": 3, "dtype": "uint16", "model": its
 #                   digest, "lost": 0, …}
 #
-# A .bin file has no header, and a .txt file has decimal numbers, with a document on each line; so
-# have standard output, pipes and devices. With `append`, each document ends with a token. A
+# A .bin file has no header. A .txt file has decimal numbers, with a document on each line; standard
+# output, pipes and devices get the same. With `append`, each document ends with a token. A
 # document index holds the offsets of the documents, here 0 and 3. The files have temporary names,
 # and are renamed together when all are complete.
 
@@ -15552,8 +15554,8 @@ class _EncodedBlocks(NamedTuple):
 def _encode_blocks(tokenizer, options, seed, added_ids, dtype, source, blocks):
     """Encode blocks as ids of this dtype, since uint16 halves the data that workers send.
 
-    Only the first block may begin within a text, and only the last may end there: a block that does
-    is a task by itself, or ends one. So all are encoded in one call, since files may be small.
+    Only the first block may begin within a text, and only the last one may end within a text: such
+    a block is a task by itself, or ends one. So one call encodes all blocks, which may be small.
 
     options    of `encode_texts`
     seed       the first one; each task has a seed of its own
@@ -15655,7 +15657,7 @@ def _check_outputs(outputs, inputs):
 
 
 def _end_documents(blocks, end_id):
-    """Insert the end of each text where it lacks that; a document ends after each such id."""
+    """Insert the end of each text that lacks it; a document ends after each such id."""
     last_id = None  # of the text so far
     for block in blocks:
         ids = block.ids
@@ -16187,7 +16189,7 @@ class Start(NamedTuple):
 
     @property
     def keeps_tokens(self) -> bool:
-        """Whether the model has tokens that were learnt, and they stay."""
+        """Whether the model has learnt tokens, which stay."""
         return self.places is None
 
     def source(self, files, text_field, skip_bad_lines):
@@ -16243,7 +16245,7 @@ class Start(NamedTuple):
         self.learn_symbols(word, 257, options, workers=workers)
 
     def learn_symbols(self, words, n_symbols, options, **more):
-        """Call the learner of the family with its options, and with those of `more` it takes."""
+        """Call the learner of the family with its options, and those of `more` that it takes."""
         learner = FAMILIES[self.family].learn
         return learner(words, n_symbols, **options, **_pop_options_of(more, learner))
 
@@ -16543,8 +16545,9 @@ def words_of_model(model: Model, words: Words, letters: Sequence[bytes] = ()) ->
     """Segment words into the tokens of a BPE or a WordPiece.
 
     These tokens become the alphabet of the words, in the order of their ids, and then `letters`,
-    characters that the model lacks. All others that it lacks split a word. From the result, `learn`
-    learns the merges that the training of the model would have made next; `extend_model` adds them.
+    characters that the model lacks. Any other such character splits a word. From the result,
+    `learn` learns the merges that the training of the model would have made next, and
+    `extend_model` adds them.
     The pattern of the model is not used: a word may reach over the ends of its pretokens, and then
     new merges do so, too (SuperBPE, Liu et al. 2025). Tokens that continue a word of a WordPiece
     come last, without their prefix.
@@ -16642,7 +16645,7 @@ class Training:
 
     @property
     def history(self) -> tuple[np.ndarray, int] | None:
-        """The tokens of the corpus for each number of merges, and the bytes in them; of a BPE."""
+        """The tokens of the corpus after each number of merges of a BPE, and the bytes in them."""
         if self.tokenizer.model.kind != "bpe":
             return None
         n_tokens = self.learned.n_tokens
@@ -16652,8 +16655,8 @@ class Training:
     def save(self, folder: PathName) -> None:
         """Write the folder of a model as the command `train` does.
 
-        It has the record of the training and, for a BPE, the merges with their counts. Those of an
-        earlier training are removed.
+        It has the record of the training and, for a BPE, the merges with their counts. The record
+        and the merges of an earlier training are removed.
 
         >>> with tempfile.TemporaryDirectory() as folder:
         ...     train(texts=["low low lower"], vocab_size=258).save(folder)
@@ -16777,7 +16780,7 @@ def count_files(
     `train` takes words files instead of the texts, for models of any family. If the name of an
     unknown token or of a byte, such as <unk>, is plain text in the files, they are counted twice,
     and a family that needs the name refuses the words file, unless it was counted with this name as
-    a special token. So it does if they come from a pipe.
+    a special token. It also refuses the words of a pipe, which cannot be read twice.
 
     inputs         files, folders, globs, URLs, or - for standard input, as for `train`
     out            the words file, .npz
@@ -17417,9 +17420,9 @@ class NgramModel:
 
         p(w | h) = (c(h w) + T(h) p(w | h')) / (c(h) + T(h))
 
-    or p(w | h') where c(h) is 0. At the end stands 1 / n_ids. A document begins with order - 1
-    boundaries, and its end is not predicted. Memory: 24 bytes for each slot of the table, of which
-    a third to two thirds have an n-gram.
+    or p(w | h') where c(h) is 0. If h has no id, 1 / n_ids takes the place of p(w | h'). A document
+    begins with order - 1 boundaries, and its end is not predicted. The table takes 24 bytes for
+    each slot, and a third to two thirds of its slots have an n-gram.
 
     >>> model = NgramModel(2, n_ids=4)
     >>> model.learn(np.array([0, 1, 0, 1]), np.array([0, 4]))
@@ -17677,8 +17680,8 @@ def inspect_model(
 
     model   a file or a folder of any format, a Tokenizer, or the result of `train`. A BPE that
             `train` wrote has the counts of its merges, which tell candidates for glitch tokens
-    inputs  files, folders or globs. None: the vocabulary alone. Of several, the measures have the
-            fewest bytes per token, too
+    inputs  files, folders or globs; without them, the report is on the vocabulary alone. If there
+            are several, the measures also have the fewest bytes per token
 
     Also text_field, as in a Source; workers and progress, as in an Engine. The report has
 
@@ -17775,7 +17778,7 @@ MANY_CHARS = 15  # per word between white space: few words of any language are a
 
 
 def _tabulate_measures(measures, encoded):
-    """Tabulate measures, with a mark where words between white space are none, as in Chinese."""
+    """Tabulate measures, with a mark where white space does not separate words, as in Chinese."""
     rows = dict(measures)
     n_chars = [len(word.decode(errors="ignore")) for word in encoded.words]
     if encoded.n_words and int(encoded.counts @ n_chars) > MANY_CHARS * encoded.n_words:
@@ -17941,7 +17944,7 @@ def compare(
             {name: one of these}
     corpus  paths, where each is a corpus; or {name: files, folders or globs}; by default the source
             of Python's standard library
-    parallel  files, of which line k is the same sentence in another language each
+    parallel  files in several languages: line k of each file is the same sentence
     held_out  other text, which n-grams of tokens of the corpora predict: see `bits_per_byte`
     order   the number of tokens in such an n-gram
     out     also write the tables to this file: .md, .tex (for LaTeX with booktabs), or .csv

@@ -5026,7 +5026,7 @@ def test_a_mark_is_first_only_where_hugging_face_puts_it(name, text):
     theirs = huggingface_tokenizer(model, **parts)
     content = json.loads(theirs.to_str()) | {"normalizer": normalizer}
     if name in ("refused", "replaced"):
-        with refusal("prepend_scheme first after .*cuts what the normalizer makes of one char"):
+        with refusal("prepend_scheme first after .*inside the text that the normalizer makes"):
             bpe.read_huggingface(content)
     elif name in ("of several", "removed"):
         with refusal("a Metaspace with prepend_scheme first after Replace"):
