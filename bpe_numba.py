@@ -11083,8 +11083,13 @@ def segment_unigram(text, start, size, tables, memory, ids, at):
 #     {0: "▁to", 1: "▁be"}, Metaspace   ->   {0: "to", 1: "be"}, {0: " to", 1: " be"}
 #     [0, 1]                            ->   "to" + " be"
 
-# Rust reads a plus sign in a number, too.
-_BYTE_TOKEN = re.compile(r"\A<0x([+\dA-Fa-f][\dA-Fa-f])>\Z", re.ASCII)
+_HEX_DIGITS = "0123456789ABCDEFabcdef"
+# The name of a byte -> the byte, as text. Rust reads a plus sign in a number, too.
+_NAMED_BYTES = {
+    f"<0x{first}{last}>": bytes([int(first + last, 16)]).decode("utf-8", "surrogateescape")
+    for first in "+" + _HEX_DIGITS
+    for last in _HEX_DIGITS
+}
 _CLEANUP = {
     " .": ".",
     " ?": "?",
@@ -11125,10 +11130,7 @@ def _decode_strip(token, is_first, content, start, stop):
 
 def _decode_byte(token, is_first):
     """Replace the name of a byte, such as <0xE4>, by the byte."""
-    match = _BYTE_TOKEN.match(token)
-    if not match:
-        return token
-    return bytes([int(match[1], 16)]).decode("utf-8", "surrogateescape")
+    return _NAMED_BYTES.get(token, token)
 
 
 def _decode_names(token, is_first, **_):
@@ -11490,11 +11492,11 @@ def _merges_by_score(model):
 
 
 def _require_same(model, other):
-    """Raise InputError unless a BPE that was read back from a file has the same ids for all texts.
+    """Raise InputError unless a model that was read back from a file gives the same ids.
 
-    The vocabulary and all steps must be equal. Merges, ranks and scores are equivalent if each
-    token has the same last merge, if tokens are made in the same order, and if both models look up
-    the same tokens that no merge makes.
+    The vocabulary and all steps must be equal. In a BPE, merges, ranks and scores are equivalent if
+    each token has the same last merge, if tokens are made in the same order, and if both models
+    look up the same tokens that no merge makes.
     """
     if not model.normalizer_steps:  # then the flag `normalized` does nothing
         added = {text: own._replace(normalized=False) for text, own in model.added_tokens.items()}
@@ -11854,13 +11856,7 @@ def _find_encoding(data, file):
     return encodings[0]
 
 
-@naming_file("tiktoken cannot represent this tokenizer")
-def tiktoken_ranks(model):
-    """Return the ranks with which tiktoken gives the same ids; raises ValueError if none do."""
-    return _ranks(model)
-
-
-def _ranks(model):
+def _ids_as_ranks(model):
     """Return the ids of all tokens, if they are ranks that give the same ids in tiktoken."""
     ranks = model.ordinary_ids
     pattern = Pattern(model.pattern)
@@ -11872,6 +11868,12 @@ def _ranks(model):
     vocab = {rank: token for token, rank in ranks.items()}
     _require_same(model, Model(vocab, None, model.special_tokens, model.pattern))
     return ranks
+
+
+@naming_file("tiktoken cannot represent this tokenizer")
+def tiktoken_ranks(model):
+    """Return the ranks with which tiktoken gives the same ids; raises ValueError if none do."""
+    return _ids_as_ranks(model)
 
 
 def write_tiktoken(model):
@@ -12244,7 +12246,7 @@ def _to_tokenizer_json(model):
         "normalizer": _in_sequence(normalizer, "normalizers"),
         "pre_tokenizer": _in_sequence(_pre_tokenizers(model), "pretokenizers"),
         "post_processor": model.post_processor,
-        "decoder": _in_sequence(model.decoder or [_JOIN[model.alphabet]], "decoders"),
+        "decoder": _in_sequence(model.decoder or [_NEW_DECODERS[model.alphabet]], "decoders"),
         "model": written,
     }
 
@@ -12263,7 +12265,8 @@ _BYTE_LEVEL = {
     "use_regex": True,
 }
 
-_JOIN = {"bytes": _BYTE_LEVEL, "characters": {"type": "Fuse"}}  # the decoder of a new model
+# alphabet -> the decoder of a model that has none
+_NEW_DECODERS = {"bytes": _BYTE_LEVEL, "characters": {"type": "Fuse"}}
 
 
 def _check_after_bytes(parts, kind, fields):
@@ -12795,9 +12798,9 @@ _ALBERT = _TokenizerClass(
     "words",
     "quotes accents lower precompiled",
     *_BERT_TEMPLATES,
-    _PREFIXED,
-    {"unk_id": 1},
-    "0:",
+    settings=_PREFIXED,
+    model={"unk_id": 1},
+    pieces="0:",
 )
 _T5 = _TokenizerClass(
     _ROLES_OF_T5,
@@ -12805,10 +12808,10 @@ _T5 = _TokenizerClass(
     "precompiled",
     "$A </s>",
     "$A </s> $B </s>",
-    _PREFIXED,
-    {"unk_id": 2},
-    " ".join(["0:", *reversed(_EXTRA_IDS)]),
-    _EXTRA_IDS,
+    settings=_PREFIXED,
+    model={"unk_id": 2},
+    pieces=" ".join(["0:", *reversed(_EXTRA_IDS)]),
+    extra=_EXTRA_IDS,
 )
 _XLM_ROBERTA = _TokenizerClass(
     _ROLES_OF_ROBERTA,
@@ -12816,9 +12819,9 @@ _XLM_ROBERTA = _TokenizerClass(
     "precompiled",
     "bos $A eos",
     "bos $A eos eos $B eos",
-    _PREFIXED,
-    {"unk_id": 3},
-    "bos pad eos unk 3: mask",
+    settings=_PREFIXED,
+    model={"unk_id": 3},
+    pieces="bos pad eos unk 3: mask",
 )
 _LLAMA = _TokenizerClass(
     _ROLES_OF_LLAMA,
@@ -12848,7 +12851,7 @@ CLASSES = {
         "marks",
         "marked-spaces",
         *_BERT_TEMPLATES,
-        _PREFIXED,
+        settings=_PREFIXED,
         pieces="0:",
         mask=_AFTER_SPACE,
     ),
@@ -12893,7 +12896,7 @@ CLASSES = {
         "deberta",
         "lower blanks nfc strip-right",
         *_BERT_TEMPLATES,
-        _PREFIXED_CASED,
+        settings=_PREFIXED_CASED,
         pieces="0:",
         facts=_TYPED,
     ),
@@ -12951,11 +12954,11 @@ CLASSES = {
         "precompiled one-space",
         "src_lang $A eos",
         "src_lang $A $B eos",
-        _PREFIXED,
-        {"unk_id": 3},
-        f"cls pad eos unk 3: {_MBART50_CODES} mask",
-        _MBART50_CODES.split(),
-        _AFTER_SPACE,
+        settings=_PREFIXED,
+        model={"unk_id": 3},
+        pieces=f"cls pad eos unk 3: {_MBART50_CODES} mask",
+        extra=_MBART50_CODES.split(),
+        mask=_AFTER_SPACE,
     ),
     "MPNetTokenizer": _TokenizerClass(
         _ROLES_OF_ROBERTA | {"unk_token": "[UNK]"},
@@ -12972,8 +12975,8 @@ CLASSES = {
         "precompiled one-space",
         "src_lang $A eos",
         "src_lang $A $B eos",
-        _PREFIXED | {"src_lang": "eng_Latn"},
-        {"type": "BPE", "fuse_unk": True},
+        settings=_PREFIXED | {"src_lang": "eng_Latn"},
+        model={"type": "BPE", "fuse_unk": True},
         mask=_AFTER_SPACE,
         knows_unknown=True,
     ),
@@ -12986,7 +12989,7 @@ CLASSES = {
         "precompiled one-space",
         "$A eos",
         "$A $B eos",
-        _PREFIXED,
+        settings=_PREFIXED,
         extra=["<mask_1>", *(f"<unk_{number}>" for number in range(2, 103))],
     ),
     "Phi3Tokenizer": _LLAMA,
@@ -13030,10 +13033,10 @@ CLASSES = {
         "precompiled one-space",
         "eos $A",
         "eos $A eos eos $B",
-        _PREFIXED,
-        {"unk_id": 3},
-        "0:",
-        [f"<madeupword{number}>" for number in range(7)],
+        settings=_PREFIXED,
+        model={"unk_id": 3},
+        pieces="0:",
+        extra=[f"<madeupword{number}>" for number in range(7)],
     ),
     "XLMRobertaTokenizer": _XLM_ROBERTA,
     "XLNetTokenizer": _TokenizerClass(
@@ -13042,12 +13045,12 @@ CLASSES = {
         "quotes accents lower precompiled",
         "$A sep cls:2",
         "$A sep $B:1 sep:1 cls:2",
-        _PREFIXED_CASED,
-        {},
-        "0:",
-        ("<eop>", "<eod>"),
-        _AFTER_SPACE,
-        _LEFT_SIDE,
+        settings=_PREFIXED_CASED,
+        model={},
+        pieces="0:",
+        extra=("<eop>", "<eod>"),
+        mask=_AFTER_SPACE,
+        facts=_LEFT_SIDE,
     ),
 }
 _CLIP = Split(
@@ -13391,9 +13394,9 @@ def _read_config(file):
         elif part:
             config[name] = [*map(text_of, part)]
     config |= {role: text_of(token) for role, token in _roles(config).items()}
-    first = _beside(file, "chat_template.jinja")
-    if first.is_file():
-        config["chat_template"] = _read_text(first)
+    template = _beside(file, "chat_template.jinja")
+    if template.is_file():
+        config["chat_template"] = _read_text(template)
     others = sorted(file.parent.glob("additional_chat_templates/*.jinja"))
     if others:
         texts = {"default": config["chat_template"]}
@@ -13440,12 +13443,12 @@ def _flags_beside(listed, tokens, decoder, with_role):
     return listed | changed
 
 
-def _with_folder(model, file, config, flags, lists_added=True):
+def _with_folder(model, file, config, flags, is_complete=True):
     """Give a model the tokens and settings of `_read_config`; returns another model.
 
     A token that the model lists gets other flags, and a token that it lacks is added.
 
-    lists_added  whether the model is a tokenizer.json, which lists its added tokens
+    is_complete  the model is a tokenizer.json, which lists its added tokens; see `load_model`
     """
     added = config.pop("added_tokens_decoder")
     has_decoder = config.pop("has_added_tokens_decoder")
@@ -13457,7 +13460,7 @@ def _with_folder(model, file, config, flags, lists_added=True):
     for text in with_role + further:
         own = flags.get(text, PLAIN_TOKEN)
         tokens[text] = own._replace(special=True, normalized=text not in ids and own.normalized)
-    if lists_added:
+    if is_complete:
         listed = {text: model.added_tokens.get(text, PLAIN_TOKEN) for text in model.special_tokens}
         listed = _flags_beside(listed, tokens, decoder, with_role)
         tokens = {text: own for text, own in tokens.items() if text not in listed}
@@ -13485,25 +13488,25 @@ def _sides_of(model, post_processor):
         return model.added_ids
 
 
-def _complete_config(row, config, flags, is_alone):
+def _complete_config(row, config, flags, is_complete):
     """Give settings the roles and further special tokens of a class.
 
-    is_alone  the vocabulary has no tokens with flags of their own, unlike a tokenizer.json
+    is_complete  the model is a tokenizer.json, whose tokens have flags of their own
     """
     for role, text in row.roles.items():
         config.setdefault(role, text)
     mask = config.get("mask_token")
-    if mask and is_alone:
+    if mask and not is_complete:
         flags.setdefault(mask, row.mask)
     names = ("extra_special_tokens", "additional_special_tokens")
     if row.extra and not any(map(config.get, names)):
         config["extra_special_tokens"] = [*row.extra]
 
 
-def _add_template(model, is_alone):
+def _add_template(model, is_complete):
     """Make the post_processor of a class, or of `add_bos_token` and `add_eos_token`.
 
-    is_alone  the vocabulary has no post_processor of its own, unlike a tokenizer.json
+    is_complete  the model is a tokenizer.json, which has a post_processor if it needs one
     """
     row = CLASSES.get(_class_name(model.config))
     if is_alone and model.kind == "wordpiece" and not (row and row.cuts == "bert"):
@@ -13512,11 +13515,12 @@ def _add_template(model, is_alone):
     config = dict.fromkeys(("bos_token", "eos_token"), "<|endoftext|>") | settings  # of GPT-2
     names = [role for role in ("bos_token", "eos_token") if config.get(f"add_{role}")]
     sides = [(config[role] or "") if role in names else "" for role in ("bos_token", "eos_token")]
-    if row and row.template and not (is_alone and row.template == "$A"):
+    if row and row.template and (is_complete or row.template != "$A"):
         made = _class_processor(row, model)
-        if made and (is_alone or _sides_of(model, made) != _sides_of(model, model.post_processor)):
+        is_own = is_complete and _sides_of(model, made) == _sides_of(model, model.post_processor)
+        if made and not is_own:
             model.post_processor = made
-    elif is_alone and any(sides):
+    elif any(sides) and not is_complete:
         template = "{} $A {}".format(*sides)
         model.post_processor = template_processing(template, model.special_tokens, True)
     vars(model).pop("added_ids", None)  # those of another post_processor
@@ -13695,10 +13699,10 @@ def find_model(name):
     config = _read_beside(path / "tokenizer_config.json")
     _name_class(path / "tokenizer.json", config)
     row = CLASSES.get(_class_name(config))
-    first = []
+    of_class = []  # the vocabulary that the class of the folder reads
     if row:
-        first = ["*.model"] if row.pieces or row.cuts in ("llama", "gemma") else ["vocab.*"]
-    groups = [["tokenizer.json"], first, *([form.file] for form in FORMATS.values())]
+        of_class = ["*.model"] if row.pieces or row.cuts in ("llama", "gemma") else ["vocab.*"]
+    groups = [["tokenizer.json"], of_class, *([form.file] for form in FORMATS.values())]
     groups.append(["encoder.json", "*.tiktoken", "*tokenizer.json", "*.model", "*vocab.txt"])
     for patterns in groups:
         files = [file for pattern in patterns for file in path.glob(pattern)]
@@ -13727,11 +13731,12 @@ def load_model(path, **options):
         config, flags = _read_config(file)
         _name_class(file, config)
         row = CLASSES.get(_class_name(config))
+        is_complete = form.file == "tokenizer.json"  # others lack the steps around a vocabulary
         if row and not options:
-            _complete_config(row, config, flags, form.file != "tokenizer.json")
+            _complete_config(row, config, flags, is_complete)
         model = form.read(data, file, config, **options)
-        model = _with_folder(model, file, config, flags, form.file == "tokenizer.json")
-        _add_template(model, form.file != "tokenizer.json")
+        model = _with_folder(model, file, config, flags, is_complete)
+        _add_template(model, is_complete)
     _note_class(model, file, form)
     names = [*_UNHEEDED][: None if form.read is read_sentencepiece else 1]
     unheeded = [name for name in names if config.get(name) is _UNHEEDED[name]]
@@ -13806,7 +13811,7 @@ def _model_of(tokenizer):
             _read_regex(tokenizer._pat_str, _FANCY),
         )
         with naming_file("this tiktoken.Encoding is not supported"):
-            _ranks(model)  # raises InputError for a pattern that leaves out text
+            _ids_as_ranks(model)  # raises InputError for a pattern that leaves out text
         return model
     backend = getattr(tokenizer, "backend_tokenizer", tokenizer)
     require(
@@ -13841,8 +13846,8 @@ def save_model(model, path, format=None):
         # The path names the first file, and the others go next to it.
         require(format != "gpt2", f"{path}: GPT-2's format has two files: name a folder for them")
         # Two models in one folder share no file.
-        own = "" if path.name == form.file else f"{path.stem}."
-        names = [(own + name).replace(own + form.file, path.name) for name in texts]
+        prefix = "" if path.name == form.file else f"{path.stem}."
+        names = [path.name if file == form.file else prefix + file for file in texts]
         atomic_write_all(path.parent, dict(zip(names, texts.values(), strict=True)))
         return
     if format is None and not model.looks_up_words:
@@ -13850,8 +13855,8 @@ def save_model(model, path, format=None):
             with contextlib.suppress(InputError):
                 texts |= write(model)
     atomic_write_all(path, texts)
-    names = [form.file for form in FORMATS.values() if form.file not in texts]
-    others = [name for name in names if (path / name).is_file()]
+    others = [form.file for form in FORMATS.values() if form.file not in texts]
+    others = [file for file in others if (path / file).is_file()]
     if others:
         note(f"{path}: {', '.join(others)} may hold another model: remove outdated files")
 
@@ -13955,9 +13960,10 @@ def split_ids(ids, offsets):
 
 
 class Derivation(NamedTuple):
-    """How the tokens of a text came about. Step k is the merge `ranks[k]`, which joined
+    """The merges that made the tokens of a text, one after another.
 
-    text[starts[k] : middles[k]] and text[middles[k] : ends[k]].
+    Merge k has the rank ranks[k], and joined text[starts[k] : middles[k]] to
+    text[middles[k] : ends[k]].
     """
 
     text: bytes  # without special tokens, as the normalizer and the pattern leave it
@@ -14816,9 +14822,9 @@ class Tokenizer:
 
     @functools.cached_property
     def _ranks(self):
-        """The merges for `derive_word`, pair of bytes -> (its order, its rank).
+        """The merges for `derive_word`, and the words that are looked up, as no merge makes them.
 
-        The words that are looked up are among them, since no merge makes these.
+        The merges are a dict: pair of bytes -> (its order, its rank).
         """
         model = self.model
         ranks = {pair: (rank, rank) for rank, pair in reversed([*enumerate(self.merges)])}
@@ -15124,19 +15130,18 @@ class Tokenizer:
         text = text.tobytes()
         if len(ids) and self.model.decoder_steps and not continues:
             as_first, as_later = self._decoded
-            begin = int(ids[0])
-            text = as_first[begin] + text.removeprefix(as_later[begin])
+            first_id = int(ids[0])
+            text = as_first[first_id] + text.removeprefix(as_later[first_id])
         return text
 
     @checks_itself
     def decode(
         self, ids: int | Iterable[int] | Sequence[Iterable[int]], skip_special_tokens: bool = False
     ) -> str | list[str]:
-        """Decode some ids as text, or a single one. Invalid UTF-8 becomes U+FFFD.
+        """Decode some ids, or a single one, as text; rows of ids as a list, as in transformers 5.
 
-        Rows of ids become a list of texts, as in transformers 5.
-
-        As in Hugging Face, a run of tokens like <0xE4> that is not UTF-8 gives one for each byte.
+        Invalid UTF-8 becomes U+FFFD. A run of tokens like <0xE4> that is not UTF-8 becomes one
+        U+FFFD for each byte, as in Hugging Face.
 
         skip_special_tokens  leave out the special tokens; in Hugging Face this is the default
         """
@@ -15182,7 +15187,8 @@ class DecodeStream:
         self._held_space = ""
         self._continues = False  # whether there was an id
         steps = {step["type"]: step for step in tokenizer.model.decoder_steps}
-        self._byte_names = frozenset(_FALLBACK_TOKENS) if "ByteFallback" in steps else ()
+        names = _NAMED_BYTES if "ByteFallback" in steps else ()
+        self._byte_names = frozenset(map(str.encode, names))
         self._suffix = steps["BPEDecoder"]["suffix"].encode() if "BPEDecoder" in steps else ()
 
     def finish(self) -> str:
@@ -15205,8 +15211,7 @@ class DecodeStream:
         n += len(self._held_ids)
         ids = np.append(np.array(self._held_ids, u32), ids)
         data = self._tokenizer.decode_bytes(ids[:n], continues=self._continues)
-        # the bytes of a character may come one by one, but a run of tokens like <0xE4> is whole
-        text = self._decode_utf8(data, is_last or bool(self._byte_names))
+        text = self._decode_utf8(data, is_last)
         if self._byte_names and "\ufffd" in text:
             text = "".join(self._decode_runs(ids[:n]))
         self._held_ids = ids[n:].tolist()

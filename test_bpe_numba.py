@@ -2,11 +2,11 @@
 
 They compare results with a plain reference, and with `regex`, `tokenizers`, `tiktoken` and
 `sentencepiece`. They check that workers, blocks and chunks change nothing, and that bad input is
-refused in one line. First stands the oracle: BPE by its definition, in the plainest Python, without
+refused in one line. The oracle comes first: BPE by its definition, in the plainest Python, without
 the module's help.
 
-The tests of kernels are marked `apart`, section by section. They run in a second process beside
-the others, and there every index is checked (see the end of this file).
+The tests of kernels are marked `apart`, section by section or one by one. They run in a second
+process beside the others, and there every index is checked (see the end of this file).
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ import ctypes
 import dataclasses
 import dis
 import doctest
+import errno
 import functools
 import gzip
 import hashlib
@@ -92,7 +93,7 @@ import bpe_numba as bpe
 
 MODULE = str(Path(bpe.__file__))
 BOUNDS_CHECKED = os.environ.get("NUMBA_BOUNDSCHECK") == "1"  # this is the second process
-# The sections of this file whose tests run in the second process.
+# The sections of this file whose tests run in the second process; in others, single tests do.
 CHECKED = ["Compiling", "Running", "Patterns", "Scanning", "Normalizing", "Reading", "Words"]
 CHECKED += ["Learning", "Encoding", "WordPiece", "Unigram"]
 
@@ -854,6 +855,7 @@ def test_a_words_file_is_loaded_by_its_former_name(tmp_path):
         assert bpe.Words.load(tmp_path / "words.npz").to_counts() == counted.words.to_counts()
 
 
+@pytest.mark.apart
 def test_the_count_of_one_pair_is_that_of_all():
     learner = bpe.Learner(bpe.Words.from_counts({b"abab": 3, b"aaab": 2, b"b": 1}), 300)
     for _ in range(4):
@@ -1302,6 +1304,21 @@ def test_files_take_their_names_when_they_are_whole(tmp_path):
         assert link.is_symlink() and files_in(tmp_path / "to") == {"ids.bin": content}
     (tmp_path / "other").touch()
     assert link.stat().st_mode == (tmp_path / "other").stat().st_mode
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT, errno.EFBIG])
+def test_a_full_disk_is_an_error_of_the_file(tmp_path, number):
+    with pytest.raises(OSError) as caught, bpe.atomic_write(tmp_path / "ids.bin"):
+        raise OSError(number, "full")
+    assert caught.value.filename == str(tmp_path / "ids.bin")
+
+
+def test_a_file_that_cannot_be_opened_has_its_own_name_in_the_error(tmp_path, monkeypatch):
+    monkeypatch.setattr(os, "urandom", lambda n: b"")
+    (tmp_path / ".ids.bin..unfinished").mkdir()  # the hidden name is taken
+    with pytest.raises(OSError) as caught, bpe.atomic_write(tmp_path / "ids.bin"):
+        pass
+    assert caught.value.filename == str(tmp_path / "ids.bin")
 
 
 @pytest.mark.parametrize("name", ["ids.bin", "new/er/ids.bin", "folder/ids.bin"])
@@ -2196,6 +2213,25 @@ DECODERS = {
 }
 DECODED = ["▁", "▁▁a", "##s", "a", "aaba", "n't", " n't", "do not", ".", "▁.", "<0x41>", "<0x+f>"]
 DECODED += ["<0x4>", "<unk>", "中", "'s"]
+
+
+JOINING = types("ByteFallback", "Fuse")
+
+
+@pytest.mark.parametrize(
+    "step", [replace("é", "e"), replace("aa", "b"), STRIP_SPACE | {"content": "é"}]
+)
+def test_a_step_that_may_look_at_several_tokens_is_refused_where_they_are_joined(step):
+    vocab = {0: b"a", 1: b"<0xC3>", 2: b"<0xA9>"}  # both bytes are an é
+    with refusal("is not supported after a step that joins tokens"):
+        bpe.decoded_tokens(vocab, [*JOINING, step])
+
+
+def test_the_start_is_stripped_only_where_every_token_has_one():
+    steps = [replace("▁", ""), *JOINING, STRIP_SPACE]
+    with refusal("is not supported after a step that joins tokens"):
+        bpe.decoded_tokens({0: "▁".encode(), 1: b" a"}, steps)
+    assert bpe.decoded_tokens({0: "▁b".encode(), 1: b" a"}, steps)[0] == {0: b"b", 1: b"a"}
 
 
 @pytest.mark.parametrize("name", DECODERS)
@@ -4996,10 +5032,15 @@ def test_of_a_token_that_is_added_twice_the_last_counts_as_in_hugging_face(token
     assert bpe.Tokenizer.load(tmp_path).encode("a <x> b") == ids
 
 
+OTHER_NAMES = ["<0xe4>", "<0xb8>", "<0xE4>", "<0x+a>"]  # names of bytes as Rust reads them
+
+
 @example(["<0xEF>", "<0xBF>", "<0xBD>", "a", "<0xEF>"])
-@given(st.lists(st.sampled_from(["a", "▁", *FALLBACK[0x1E:0x22], *FALLBACK[0xE3:0xE5], *FALLBACK])))
+@example(["<0xe4>", "<0xb8>", "a", "<0xe4>", "<0xB8>", "<0xad>"])
+@given(st.lists(st.sampled_from(["a", "▁", *OTHER_NAMES, *FALLBACK[0x1E:0x22], *FALLBACK])))
 def test_each_byte_of_a_damaged_run_is_decoded_as_in_hugging_face(tokens):
-    theirs = huggingface_tokenizer(bpe_model(["a", "▁", *FALLBACK]), decoder=LLAMA_DECODER)
+    vocab = ["a", "▁", *dict.fromkeys([*FALLBACK, *OTHER_NAMES, "<0xad>"])]
+    theirs = huggingface_tokenizer(bpe_model(vocab), decoder=LLAMA_DECODER)
     ids = [*map(theirs.token_to_id, tokens)]
     model = bpe.read_huggingface(json.loads(theirs.to_str()))
     assert bpe.Tokenizer.from_model(model).decode(ids) == theirs.decode(ids)
@@ -6546,7 +6587,7 @@ def test_offsets_in_characters(text):
 
 
 STREAMED = ["a", "▁", "##b", "c</w>", "<s>", "\ufffd", "é"]
-STREAMED += [*FALLBACK[0x9F:0xA1], *FALLBACK[0xC3:0xF1]]
+STREAMED += [*FALLBACK[0x9F:0xA1], *FALLBACK[0xC3:0xF1], "<0xe4>", "<0xb8>", "<0x+a>"]
 
 
 @pytest.mark.parametrize("name", [*DECODERS, "bytes"])
@@ -9226,6 +9267,7 @@ def test_the_verdict_on_a_peer_that_differs_or_fails(bench, library, monkeypatch
     assert (ours[-1], theirs[-1]) == ("same", verdict)
 
 
+@pytest.mark.apart
 @given(st.lists(st.text("abé ", min_size=1, max_size=3), max_size=9), st.text("abcé ", max_size=9))
 def test_a_lattice_has_each_token_at_each_of_its_places(tokens, text):
     letters = [*map(str.encode, "abé ")]
@@ -9502,6 +9544,7 @@ def end_to_end(documents):
     return ids, np.cumsum([0, *map(len, documents)])
 
 
+@pytest.mark.apart
 @given(DOCUMENTS, DOCUMENTS, st.integers(1, 4))
 def test_ngrams_give_the_bits_of_witten_and_bell(learnt, held, order):
     model = bpe.NgramModel(order, 7)
@@ -9513,6 +9556,7 @@ def test_ngrams_give_the_bits_of_witten_and_bell(learnt, held, order):
         assert sum(p(token_id, context) for token_id in range(7)) == pytest.approx(1)
 
 
+@pytest.mark.apart
 def test_ngrams_fill_more_than_their_first_table():
     ids = np.random.default_rng(0).integers(0, 2**21 - 1, 60_000).astype(np.uint32)
     model = bpe.NgramModel(2, 1 << 21)
