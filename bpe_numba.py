@@ -13509,7 +13509,7 @@ def _add_template(model, is_complete):
     is_complete  the model is a tokenizer.json, which has a post_processor if it needs one
     """
     row = CLASSES.get(_class_name(model.config))
-    if is_alone and model.kind == "wordpiece" and not (row and row.cuts == "bert"):
+    if not is_complete and model.kind == "wordpiece" and not (row and row.cuts == "bert"):
         row = _BERT_CLASS  # as `read_bert` reads the files of other classes
     settings = _settings_of(row, model.config) if row else model.config
     config = dict.fromkeys(("bos_token", "eos_token"), "<|endoftext|>") | settings  # of GPT-2

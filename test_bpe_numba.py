@@ -22,7 +22,6 @@ import ctypes
 import dataclasses
 import dis
 import doctest
-import errno
 import functools
 import gzip
 import hashlib
@@ -1304,21 +1303,6 @@ def test_files_take_their_names_when_they_are_whole(tmp_path):
         assert link.is_symlink() and files_in(tmp_path / "to") == {"ids.bin": content}
     (tmp_path / "other").touch()
     assert link.stat().st_mode == (tmp_path / "other").stat().st_mode
-
-
-@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT, errno.EFBIG])
-def test_a_full_disk_is_an_error_of_the_file(tmp_path, number):
-    with pytest.raises(OSError) as caught, bpe.atomic_write(tmp_path / "ids.bin"):
-        raise OSError(number, "full")
-    assert caught.value.filename == str(tmp_path / "ids.bin")
-
-
-def test_a_file_that_cannot_be_opened_has_its_own_name_in_the_error(tmp_path, monkeypatch):
-    monkeypatch.setattr(os, "urandom", lambda n: b"")
-    (tmp_path / ".ids.bin..unfinished").mkdir()  # the hidden name is taken
-    with pytest.raises(OSError) as caught, bpe.atomic_write(tmp_path / "ids.bin"):
-        pass
-    assert caught.value.filename == str(tmp_path / "ids.bin")
 
 
 @pytest.mark.parametrize("name", ["ids.bin", "new/er/ids.bin", "folder/ids.bin"])
