@@ -1370,8 +1370,32 @@ class _CompilationNotice(event.Listener):
         """Do nothing: every listener has this method."""
 
 
+class _CollectedLater(event.Listener):
+    """Lets Python search for garbage after a kernel was compiled: most objects are in use before.
+
+    That saves a tenth of the time.
+    """
+
+    depth = 0  # a kernel waits for the kernels that it calls
+    collects = False
+
+    def on_start(self, started):
+        """Stop the search at the first of several nested events."""
+        if not self.depth:
+            self.collects = gc.isenabled()
+            gc.disable()
+        self.depth += 1
+
+    def on_end(self, ended):
+        """Allow it again after the last one."""
+        self.depth -= 1
+        if not self.depth and self.collects:
+            gc.enable()
+
+
 COMPILATIONS = _CompilationNotice()
 event.register("numba:compile", COMPILATIONS)
+event.register("numba:compile", _CollectedLater())
 
 
 def end_with_input():
@@ -3691,7 +3715,7 @@ def _write_spaces(text, scanned, meanings, mark, scheme, opening, table):
             elif mark[0] != 0x20:  # or a space stays
                 stop = _find_byte(text, start, end, i64(0x20))
                 following = stop + 1
-            has_mark = text[start] == mark[0] and _equal(text, start, mark, 0, size)
+            has_mark = text[start] == mark[0] and _equal(text, start, mark, ZERO, size)
             if needs_mark and start < stop and not has_mark:
                 n = _copy_bytes(mark, ZERO, size, out, n)
             n = _copy_word(text, start, stop, out, n)
@@ -7903,7 +7927,7 @@ def _split_symbol(symbol, parts, learner):
     for position in range(len(cells)):
         if cells[position] != symbol:
             continue
-        count = learner.classes[_find_class(position, 0, learner.classes)].count
+        count = learner.classes[_find_class(position, ZERO, learner.classes)].count
         left = i64(cells[position - 1])
         after = i64(cells[position + width])
         _change_count(left, symbol, -count, learner)
@@ -10163,7 +10187,7 @@ def _sample_words(workspace, tables, alpha, state, at):
     meanings = workspace.meanings
     ids = workspace.ids
     workspace.n_ends = workspace.n_texts = 0
-    start = 0
+    start = ZERO
     for end in range(len(text) - PADDING):
         if scanned[end] != END:
             continue
@@ -10470,9 +10494,13 @@ def _expect(lattice, probabilities, words):
     longest, shorter, sizes, _, offsets, counts = lattice
     # A row lies in one cache line. It has the probability and the expectation of a token.
     table = np.zeros((len(sizes), 2))
-    table[:, 0] = probabilities
+    for token in range(len(sizes)):
+        table[token, 0] = probabilities[token]
     reach = sizes.max()
-    n_nodes = (offsets[1:] - offsets[:-1]).max() + 1 + reach  # room to scale after the last node
+    n_nodes = ZERO
+    for w in range(len(counts)):
+        n_nodes = max(n_nodes, offsets[w + 1] - offsets[w])
+    n_nodes += 1 + reach  # room to scale after the last node
     forward = np.empty(n_nodes)
     backward = np.empty(n_nodes)
     scaled = np.empty(n_nodes, np.bool_)
@@ -10484,7 +10512,8 @@ def _expect(lattice, probabilities, words):
         for k in range(n):
             scaled[k] = forward[k] < TINY
             if scaled[k]:
-                forward[k : k + reach] *= HUGE
+                for node in range(k, k + reach):
+                    forward[node] *= HUGE
             token = longest[start + k]
             while token >= 0:
                 forward[k + sizes[token]] += forward[k] * table[token, 0]
@@ -10499,7 +10528,8 @@ def _expect(lattice, probabilities, words):
                 table[token, 1] += forward[k] * onward
                 token = shorter[token]
             if scaled[k]:
-                backward[k : k + reach] *= HUGE
+                for node in range(k, k + reach):
+                    backward[node] *= HUGE
     return table[:, 1].copy()
 
 
@@ -10890,8 +10920,8 @@ def unigram_tables(model: Model, samples: bool = False) -> UnigramTables:
         of_bytes=model.alphabet == "bytes",
         in_single=model.sums_in_single,
         through_text=model.sums_through_text,
-        near=limit - n_bytes * (np.abs(finite).max() + UNKNOWN_PENALTY),
-        rounding=rounding,
+        near=float(limit - n_bytes * (np.abs(finite).max() + UNKNOWN_PENALTY)),
+        rounding=float(rounding),
     )
 
 

@@ -5,6 +5,7 @@ A failing example is shown as it was found, since to shrink it may take minutes;
 `pytest -k differential --hypothesis-profile=long`.
 """
 
+import gc
 import random
 
 import pytest
@@ -17,6 +18,15 @@ settings.register_profile("normal", max_examples=30, phases=whole, **common)
 settings.register_profile("shrink", max_examples=30, **common)
 settings.register_profile("long", max_examples=10**9, **common)
 settings.load_profile("normal")
+
+
+# The objects of some large packages stay. To search them for garbage again and again takes long.
+gc.disable()
+
+
+def pytest_collection_finish():
+    gc.freeze()
+    gc.enable()
 
 
 @pytest.hookimpl(tryfirst=True)
