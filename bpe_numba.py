@@ -4297,6 +4297,15 @@ _AFTER_UNICODE_9 = (
 MANY_MARKS = 32  # from here on marks are sorted here: the time of Python grows with their square
 
 
+_MARK, _NEWER = 1, 2  # kinds of characters
+
+
+def _has_long_run(found):
+    """Check whether there may be MANY_MARKS marks in a row: four at equal distances are."""
+    some = found[:: MANY_MARKS // 4] == _MARK
+    return bool((some[:-3] & some[1:-2] & some[2:-1] & some[3:]).any())
+
+
 def _code_points(text):
     """List the code points of a text, uint32[N]; invalid bytes are lone surrogates."""
     return np.frombuffer(text.encode("utf-32-le", "surrogatepass"), np.uint32)
@@ -4320,13 +4329,13 @@ def _normal_form(form):
     decompositions = {
         ord(mark): unicodedata.normalize(form.replace("C", "D"), mark) for mark in marks
     }
-    is_mark = np.zeros(N_CODE_POINTS, bool)
-    is_mark[[*map(ord, marks)]] = True
-    is_newer = _code_points_matching(newer)
+    kinds = np.zeros(N_CODE_POINTS, u8)
+    kinds[[*map(ord, marks)]] = _MARK
+    kinds[_code_points_matching(newer)] = _NEWER
 
-    def in_order(text):
+    def in_order(text, is_mark):
         """Decompose the marks of long runs, and sort them."""
-        others = np.flatnonzero(~is_mark[_code_points(text)])
+        others = np.flatnonzero(~is_mark)
         starts = np.append(0, others + 1)
         ends = np.append(others, len(text))
         parts = []
@@ -4338,11 +4347,15 @@ def _normal_form(form):
         return "".join([*parts, text[done:]])
 
     def change(text):
-        if len(text) >= MANY_MARKS:
-            text = in_order(text)
+        found = kinds[_code_points(text)]
+        if _has_long_run(found):
+            text = in_order(text, found == _MARK)
+            found = kinds[_code_points(text)]
+        if found.max(initial=0) < _NEWER:
+            return normalize(text)
         parts = []
         done = 0
-        for place in np.flatnonzero(is_newer[_code_points(text)]).tolist():
+        for place in np.flatnonzero(found == _NEWER).tolist():
             parts += [normalize(text[done:place]), text[place]]
             done = place + 1
         return "".join([*parts, normalize(text[done:])])
@@ -12131,18 +12144,20 @@ def template_processing(template, special_tokens, begins_both=False):
     those before the first text are before the second as well.
     """
     before, text, after = template.partition("$A")
-    tokens = [*before.split(), *after.split()]
+    before, after = before.split(), after.split()
     require(
-        text and special_tokens.keys() >= {*tokens},
+        text and special_tokens.keys() >= {*before, *after},
         "a `template` is $A between special tokens of this tokenizer, with spaces between them, "
         f"not {template!r}: in a shell, single quotes keep the $A",
     )
+    return _processor_around(before, after, special_tokens, begins_both)
 
-    single = [*((name, 0) for name in before.split()), ("$A", 0)]
-    second = [*((name, 1) for name in (before * begins_both).split()), ("$B", 1)]
-    ends = after.split()
-    single += [(name, 0) for name in ends]
-    second += [(name, 1) for name in ends]
+
+def _processor_around(before, after, special_tokens, begins_both):
+    """Make the post_processor of the tokens before and after a text, see `template_processing`."""
+    single = [*((name, 0) for name in before), ("$A", 0), *((name, 0) for name in after)]
+    before = before if begins_both else []
+    second = [*((name, 1) for name in before), ("$B", 1), *((name, 1) for name in after)]
     return _processor(single, single + second, special_tokens)
 
 
@@ -13551,8 +13566,10 @@ def _add_template(model, is_complete):
         if made and not is_own:
             model.post_processor = made
     elif any(sides) and not is_complete:
-        template = "{} $A {}".format(*sides)
-        model.post_processor = template_processing(template, model.special_tokens, True)
+        missing = {*filter(None, sides)} - model.special_tokens.keys()
+        require(not missing, f"{missing!r:.99} belongs to each text, but is no special token")
+        before, after = ([*filter(None, [side])] for side in sides)
+        model.post_processor = _processor_around(before, after, model.special_tokens, True)
     vars(model).pop("added_ids", None)  # those of another post_processor
 
 

@@ -5882,6 +5882,15 @@ def test_a_class_that_does_not_read_the_files_of_a_folder_gets_a_note(tmp_path):
         bpe.Tokenizer.load(tmp_path)
 
 
+def test_a_space_that_begins_each_text_stays(tmp_path):
+    write_folder(tmp_path, bytes_of_class(bpe.CLASSES["GPT2Tokenizer"]))
+    config = {"tokenizer_class": "GPT2Tokenizer", "bos_token": "\u3000", "add_bos_token": True}
+    write_folder(tmp_path, {"tokenizer_config.json": config})
+    theirs = transformers.AutoTokenizer.from_pretrained(tmp_path)
+    ours = bpe.Tokenizer.load(tmp_path)
+    assert ours.encode("hi", add_special_tokens=True) == theirs.encode("hi")
+
+
 def test_a_folder_of_m2m100_is_named(tmp_path, prose):
     trained_there(tmp_path, prose)[1].rename(tmp_path / "sentencepiece.bpe.model")
     write_folder(tmp_path, {"vocab.json": {"<s>": 0, "<unk>": 1}})
@@ -6011,6 +6020,14 @@ def test_sentencepiece_merges_letters_that_are_no_tokens(letters, scores, some_t
     expected = theirs.encode(some_texts)
     assert ours.encode_batch(some_texts, "none") == expected
     assert [ours.sample(text, alpha=0.0) for text in some_texts] == expected
+
+
+def test_bytes_are_encoded_as_their_text_whatever_flags_tokens_have():
+    plain, normalized = bpe.AddedToken(), bpe.AddedToken(normalized=True)
+    for flags in ({"<a>": plain}, {"<a>": normalized}, {"<a>": plain, "<b>": normalized}):
+        ours = bpe.Tokenizer(BYTE_VOCAB, [], [*flags], added_tokens=flags)
+        for text in ("one two", "é<a>b<b>", ""):
+            assert ours.encode(text.encode()) == ours.encode(text)
 
 
 def test_one_id_and_rows_of_ids_are_decoded(tokenizer):
@@ -7498,6 +7515,8 @@ def calls_of_saved(ours, owner, some, allowed, folder, draw):
             return changed(make, change, some, options)
 
         expected = there(after_change, lambda: owner.there)
+        if "`unk_id` is missing" in str(expected):  # text that ours may cut otherwise
+            expected = None
         yield "saved, changed", lambda: after_change(bpe.Tokenizer.load(again).as_hf), expected
         yield "changed", lambda: after_change(ours.as_hf), expected
 
