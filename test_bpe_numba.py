@@ -1917,6 +1917,7 @@ def normalizers(name):
 
 
 @pytest.mark.parametrize("name", NORMALIZERS)
+@examples(15)
 @given(text=odd_texts)
 @example("e\u200b\u0301 x")
 def test_normalizers_are_those_of_tokenizers(name, text):
@@ -4572,7 +4573,7 @@ def famous_model(here, name):
         del data["model"]["type"]
     (here.folder / "tokenizer.json").write_text(json.dumps(data))
     ours = bpe.Tokenizer.load(here.folder)
-    return Owned(ours, *huggingface_calls(theirs), n_examples=50)
+    return Owned(ours, *huggingface_calls(theirs), n_examples=25)
 
 
 def small_model(here, name):
@@ -4610,7 +4611,7 @@ def sentencepiece_model(here, options):
     _, file = trained_there(here.folder, here.prose, **options)
     symbols = options.get("user_defined_symbols", [])
     parts = st.lists(st.sampled_from([*symbols, *PRIVATE, *"xａ ", "the ", "<s>"])).map("".join)
-    fields = {"texts": famous_texts | symbol_texts | parts, "n_examples": 60}
+    fields = {"texts": famous_texts | symbol_texts | parts, "n_examples": 30}
     if symbols and options["model_type"] != "unigram":
         with note("some ids may differ"):  # a tokenizer.json finds symbols in another way
             bpe.Tokenizer.load(file).save(here.folder / "hf")
