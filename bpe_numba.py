@@ -3317,21 +3317,16 @@ def _last_end(k, lanes):
 
 
 @inline_kernel
-def _resolve(k, mark, text, table, lanes):
+def _resolve(k, text, table, lanes):
     """Find the end that an UNRESOLVED entry of lane k cannot tell, by the definition.
 
-    The lane goes on from there, before or after its position. Returns False if the entry, whose
-    lower byte is given, is INVALID_UTF8. This is a `while` that runs once, because an `if` would
-    make Numba count references.
+    The lane goes on from there, before or after its position.
     """
-    while mark >= UNRESOLVED:
-        end = _pretoken_end(text, _last_end(k, lanes), table)
-        lanes[k, N_ENDS] += 1
-        lanes[k, FIRST + lanes[k, N_ENDS]] = end
-        lanes[k, POSITION] = end
-        lanes[k, ENTRY] = 0
-        mark = u32(0)
-    return mark < INVALID_UTF8
+    end = _pretoken_end(text, _last_end(k, lanes), table)
+    lanes[k, N_ENDS] += 1
+    lanes[k, FIRST + lanes[k, N_ENDS]] = end
+    lanes[k, POSITION] = end
+    lanes[k, ENTRY] = 0
 
 
 @inline_kernel
@@ -3459,8 +3454,9 @@ def _run_lanes(first, stop, text, table, lanes, marks):
             n = _add_marked_ends(k, count, lanes, marks)
             lanes[k, POSITION] += n
             if n < count:
-                mark = u32(marks[k * MARK_ROW + n])
-                valid = _resolve(k, mark, text, table, lanes) and valid
+                valid = valid and marks[k * MARK_ROW + n] >= UNRESOLVED  # or it is INVALID_UTF8
+                if valid:
+                    _resolve(k, text, table, lanes)
     return valid
 
 
@@ -17110,8 +17106,7 @@ _PAGE = """<!doctype html>
 <style>
 body { margin: 2em auto; max-width: 60em; padding: 0 1em; font: 16px/1.6 sans-serif }
 table { border-collapse: collapse }
-td { padding: 0 1em 0 0; border-bottom: 1px solid #ccc }
-tr:first-child { font-weight: bold }
+th, td { padding: 0 1em 0 0; border-bottom: 1px solid #ccc }
 </style>
 """
 
@@ -18232,7 +18227,7 @@ WIDTH = 80  # of lines for people, except in tables
 # A token and its id below, with a border that is seen without colours, too.
 _SPAN = (
     '<span style="display: inline-block; vertical-align: top; border-left: 1px solid; '
-    'color: #000; background: hsl({} 90% 88%)">{}<br><small>{}</small></span>{}'
+    'padding: 0 .2em; color: #000; background: hsl({} 90% 88%)">{}<br><small>{}</small></span>{}'
 )
 
 
