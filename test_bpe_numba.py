@@ -3602,6 +3602,12 @@ def test_words_become_the_ids_of_the_definition_and_of_the_owner(models, data):
             assert ids_of(ours, word) == ids, word
 
 
+@pytest.mark.parametrize("word", ["~", "~ab", "a~b", "ab~", "a~~b" * 40])
+def test_a_word_with_a_letter_of_no_token_has_no_ids(word):
+    tables = bpe.bpe_tables(bpe.Model({0: b"a", 1: b"b"}, [], alphabet="characters"))
+    assert segmented(word.encode(), tables, bpe.segment_bpe) == -1
+
+
 def test_patterns_that_leave_whole_texts_become_the_exact_pattern():
     vocab = dict(enumerate(map(str.encode, ["▁", *"abc", "▁a", "ab"])))
     scores = -np.arange(len(vocab), dtype=np.float32)
@@ -5544,12 +5550,28 @@ ROLES_THERE += [{"extra_special_tokens": ["<a>"]}, {"extra_special_tokens": {"im
     roles={"eos_token": "<a>"},
     decoder=("<b>", {"special": True}),
 )
+@example(
+    listed={"special": False, "lstrip": False, "normalized": False},
+    roles={"extra_special_tokens": ["<a>"]},
+    decoder=("<a>", {"special": False}),
+)
+@example(
+    listed={"special": False, "lstrip": False, "normalized": False},
+    roles={"eos_token": "<a>"},
+    decoder=("<a>", {"normalized": True}),
+)
+@example(
+    listed={"special": True, "lstrip": False, "normalized": False},
+    roles={"extra_special_tokens": ["<a>"]},
+    decoder=("<a>", {"special": False}),
+)
 def test_flags_of_an_added_token_are_those_of_transformers(
     listed, roles, decoder, tokenizer, tmp_path_factory
 ):
     folder = tmp_path_factory.mktemp("flags")
     added = [{"content": "<a>", **listed}, {"content": "<b>"}]
     written(folder, tokenizer, added)
+    edited(folder, normalizer={"type": "Lowercase"})  # <A> is <a> in normalized text
     config = {"tokenizer_class": "PreTrainedTokenizerFast", **roles}
     if decoder:
         text, flags = decoder
@@ -5558,9 +5580,28 @@ def test_flags_of_an_added_token_are_those_of_transformers(
     write_folder(folder, {"tokenizer_config.json": config})
     theirs = transformers.AutoTokenizer.from_pretrained(folder)
     ours = bpe.Tokenizer.load(folder)
-    ids = theirs.encode("x <a>y <b>")
-    assert ours.encode("x <a>y <b>") == ids
+    ids = theirs.encode("x <a>y <A> <b>")
+    assert ours.encode("x <a>y <A> <b>") == ids
     assert ours.decode(ids, True) == theirs.decode(ids, skip_special_tokens=True)
+
+
+@pytest.mark.parametrize("config", [{}, {"eos_token": "<A>"}, {"extra_special_tokens": ["<A>"]}])
+def test_a_token_with_a_role_is_found_in_the_given_text(config, tmp_path):
+    write_for_class(tmp_path, "BertTokenizer")  # whose normalizer makes it <a>
+    n_lines = len((tmp_path / "vocab.txt").read_text("utf-8").rstrip("\n").split("\n"))
+    write_folder(tmp_path, {"added_tokens.json": {"<A>": n_lines}, "tokenizer_config.json": config})
+    theirs = transformers.AutoTokenizer.from_pretrained(tmp_path)
+    ours = bpe.Tokenizer.load(tmp_path)
+    for text in ("hi <A> hi", "hi <a> hi", "<A><a>"):
+        assert ours.encode(text) == theirs.encode(text, add_special_tokens=False)
+
+
+def test_added_tokens_are_found_before_sentencepiece_sees_the_text(prose, tmp_path):
+    theirs, file = trained_there(tmp_path, prose, model_type="unigram")
+    n = theirs.get_piece_size()
+    write_folder(tmp_path, {"added_tokens.json": {"<ﬁ>": n}})  # its normal form is <fi>
+    ours = bpe.Tokenizer.load(file)
+    assert n in ours.encode("<ﬁ>") and n not in ours.encode("<fi>")
 
 
 UNREAD = [
