@@ -9307,12 +9307,15 @@ def bench(monkeypatch):
 
 def test_peers_do_the_same_work(bench, library, tmp_path):
     (tmp_path / "latin.txt").write_bytes(f"caf\xe9 {END}".encode("latin-1") * 50)  # is no UTF-8
-    table = bench.bench([*library[:30], tmp_path / "latin.txt"], 600)
+    table, documents = bench.bench([*library[:30], tmp_path / "latin.txt"], 600)
     verdicts = {(row[0], row[1].split()[0]): row[-1] for row in table.rows}
     required = [("train", "bpe_numba"), ("train", "tokenizers")]
     required += [("encode", "bpe_numba"), ("encode", "tokenizers"), ("encode", "tiktoken")]
     assert dict.fromkeys(required, "same").items() <= verdicts.items()
     assert all(min(row[2:5]) > 0 for row in table.rows) and "| second pass |" in str(table)
+    timed = {(row[0], row[1].split()[0]) for row in documents.rows if row[2] and row[3]}
+    assert {row[-1] for row in documents.rows} == {"same"}
+    assert {(500, "bpe_numba"), (500, "tokenizers"), (12, "tiktoken")} <= timed
 
 
 VERDICTS = [(lambda tokens: [*tokens, b"more"], "differs")]
@@ -9326,7 +9329,9 @@ def test_the_verdict_on_a_peer_that_differs_or_fails(bench, library, monkeypatch
 
     trainers = {"bpe_numba": bench.PEERS["train"]["bpe_numba"], "numpy": prepare}
     monkeypatch.setattr(bench, "PEERS", {"train": trainers, "encode": {}})
-    ours, theirs = bench.bench(library[:3], 300).rows
+    monkeypatch.setattr(bench, "DOCUMENT_PEERS", {"numpy": lambda tokenizer: tokenizer.nothing})
+    (ours, theirs), documents = (table.rows for table in bench.bench(library[:3], 300))
+    assert {row[-1] for row in documents} == {"'Tokenizer' object has no attribute 'nothing'"}
     assert (ours[-1], theirs[-1]) == ("same", verdict)
 
 
