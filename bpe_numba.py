@@ -5176,11 +5176,13 @@ PAIR_BYTES = 8  # two characters in UTF-8, which decide whether a pretoken ends 
 class _TextPasses:
     """The passes that a kernel applies to one text, in this order; see `_change_text`."""
 
+    has_given: bool  # whether there is the first pass, and so on: to read a struct takes longer
+    maps: bool
+    marks: bool
     given_special: _SpecialTable  # special tokens of the given text
     map: _CharacterMap
-    maps: bool  # whether it changes any character
     special: _SpecialTable  # special tokens that are found after it
-    mark: np.ndarray  # uint8[…]  of a Metaspace, and PADDING; empty: there is none
+    mark: np.ndarray  # uint8[…]  of a Metaspace, and PADDING
     scheme: int  # the other arguments of `_write_spaces`
     opening: int
     splits: ScanTable
@@ -5201,9 +5203,11 @@ def _text_passes(passes):
     given = take(_SpecialPass)
     no_spaces = np.empty(0, u8), 0, BOUNDARY, Pattern("none").table
     return _TextPasses(
+        bool(given),
+        bool(mapping),
+        bool(spaces),
         given.special if given else _no_special(),
         mapping.map if mapping else _no_map(),
-        bool(mapping),
         special.special if special else _no_special(),
         *(spaces.arguments(BOUNDARY) if spaces else no_spaces),
     )
@@ -5215,14 +5219,14 @@ def _change_text(text, meanings, passes):
 
     The text is empty if a character may change with its neighbours.
     """
-    if len(passes.given_special.ids):
+    if passes.has_given:
         text, meanings = _cut_at_special(text, text, meanings, passes.given_special)
     if passes.maps:
         text = _map_unjoined(text, passes.map)
         if not len(text):
             return text, meanings
     text, meanings = _cut_at_special(text, text, meanings, passes.special)
-    if len(passes.mark):
+    if passes.marks:
         text, meanings = _write_spaces(
             text, text, meanings, passes.mark, passes.scheme, passes.opening, passes.splits
         )
@@ -5263,14 +5267,16 @@ class Pretokenizer:
         # `apply_to_text` leaves the last passes to the kernel that encodes
         self._passes_of_text = before + self._passes_from_normalizer
         self.text_passes = _text_passes(self._passes_of_text)
+        self._changes_text = bool(self._passes_of_text or self._passes_from_normalizer)
 
     def apply_to_text(self, text):
         """Change one text, str or bytes, as `apply` does, but leave `text_passes` to a kernel.
 
         Returns None if Python cannot do that in little time.
         """
-        is_changed = self._passes_of_text or self._passes_from_normalizer
-        if is_changed and not isinstance(text, str):
+        if not self._changes_text:
+            return text
+        if not isinstance(text, str):
             return None  # bytes may be invalid
         for each in self._passes_of_text:
             text = each.apply_to_text(text)
@@ -15139,7 +15145,10 @@ class Tokenizer:
         Added tokens that are not special belong to ordinary text, so they are always found. Raises
         InputError for unknown names.
         """
-        key = allowed_special
+        try:
+            return self._prepared[allowed_special]
+        except (KeyError, TypeError):  # TypeError: a list, for example
+            key = allowed_special
         if key is None:
             key = "all"  # its default
         elif key not in ("all", "none"):
