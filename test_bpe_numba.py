@@ -5585,6 +5585,20 @@ def test_flags_of_an_added_token_are_those_of_transformers(
     assert ours.decode(ids, True) == theirs.decode(ids, skip_special_tokens=True)
 
 
+@pytest.mark.parametrize("has_decoder", [False, True])
+def test_a_token_is_special_only_if_a_file_says_so(has_decoder, tokenizer, tmp_path):
+    theirs = written(tmp_path, tokenizer, [{"content": "<a>", "special": False}])
+    id = theirs.token_to_id("<a>")
+    beside = {"added_tokens.json": {"<a>": id}}
+    if has_decoder:
+        config = {"added_tokens_decoder": {str(id): {"content": "<a>"}}}
+        beside = {"tokenizer_config.json": config}
+    write_folder(tmp_path, beside)
+    ours = bpe.Tokenizer.load(tmp_path)
+    assert ours.decode(ours.encode("x<a>"), skip_special_tokens=True) == "x<a>"
+    assert id in ours.encode("x<a>")
+
+
 @pytest.mark.parametrize("config", [{}, {"eos_token": "<A>"}, {"extra_special_tokens": ["<A>"]}])
 def test_a_token_with_a_role_is_found_in_the_given_text(config, tmp_path):
     write_for_class(tmp_path, "BertTokenizer")  # whose normalizer makes it <a>
