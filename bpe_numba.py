@@ -1435,8 +1435,8 @@ def compiled_beside(call, n_workers):
     """Compile other kernels in a second process, if a block compiles some.
 
     The block should have no kernel in common with `call`, an expression of this module. At its end
-    it waits for the process, whose kernels are then on the disk. A thread would not help, since
-    Numba compiles one kernel at a time.
+    it waits for the process, whose kernels are then on the disk, but no longer than two minutes. A
+    thread would not help, since Numba compiles one kernel at a time.
     """
     is_python = "python" in os.path.basename(sys.executable or "") and not hasattr(sys, "frozen")
     n_workers = min(n_workers, numba.config.NUMBA_DEFAULT_NUM_THREADS)
@@ -1449,7 +1449,8 @@ def compiled_beside(call, n_workers):
         with event.install_listener("numba:compile", second):
             yield
         if second.process:
-            second.process.wait()
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                second.process.wait(120)
     finally:
         if second.process:
             second.process.kill()
