@@ -2407,21 +2407,29 @@ _PRE_TOKENIZERS = {
 _DIGITS = {"type": "Digits", "individual_digits": False}
 
 
+class ByteDigits(NamedTuple):
+    """Cut off each byte whose name is a number, as a Digits after a ByteLevel does."""
+
+
 def _pre_tokenizer_steps(pre_tokenizer):
     """Make the steps of a pattern for a pre_tokenizer.
 
-    Digits after a ByteLevel is left out, since it cuts the names of bytes, and not the text: see
-    `_check_after_bytes`. If no step is left that could cut, the pattern "none" is the last step.
+    Digits after a ByteLevel cuts the names of bytes, and not the text: it is left out, see
+    `_check_after_bytes`, or cuts between bytes if each digit is cut off. If no step is left that
+    could cut, the pattern "none" is the last step.
     """
     steps = []
     has_byte_level = False
     for part in _flattened(pre_tokenizer, "pretokenizers"):
         if has_byte_level and part == _DIGITS:
             continue
+        if has_byte_level and part["type"] == "Digits":
+            steps.append(ByteDigits())
+            continue
         for step in _call_step("pre_tokenizer", _PRE_TOKENIZERS, part):
             steps += _plain_steps(step)
         has_byte_level |= part["type"] == "ByteLevel"
-    if all(isinstance(step, Metaspace) for step in steps):
+    if all(isinstance(step, Metaspace | ByteDigits) for step in steps):
         steps.append(PATTERNS["none"])
     return tuple(steps)
 
@@ -5028,6 +5036,36 @@ def _apply_passes(passes, flat, opening):
     return flat
 
 
+def type_of_step(step):
+    """Return Metaspace or ByteDigits; None for a step that cuts text by an expression."""
+    return type(step) if isinstance(step, Metaspace | ByteDigits) else None
+
+
+# Those bytes whose names are digits or other numbers, such as ¼ for 0xBC.
+_NUMBER_BYTES = rb"0-9\xb2\xb3\xb9\xbc-\xbe"
+
+
+class _ByteDigitsPass(NamedTuple):
+    """Cut off each byte whose name is a number, also within a character."""
+
+    table = None
+    changes = None
+    warning = ""
+
+    def apply_to_text(self, text):
+        """Return None: one text becomes several."""
+
+    def apply(self, flat, opening):
+        """Write END around these bytes."""
+        parts = []
+        meanings = []
+        for data, meaning in zip(flat.parts(), flat.meanings.tolist(), strict=True):
+            pieces = re.findall(rb"[%b]|[^%b]+" % (_NUMBER_BYTES, _NUMBER_BYTES), data) or [b""]
+            parts += pieces
+            meanings += [INSIDE] * (len(pieces) - 1) + [meaning]
+        return FlatText.join(parts, meanings)
+
+
 @public
 class Pattern:
     r"""A pretokenizing pattern: a name in PATTERNS, or steps that cut in turn.
@@ -5064,9 +5102,13 @@ class Pattern:
         self.source = self.steps[0] if len(self.steps) == 1 else self.steps
         self.name = PATTERN_NAMES.get(self.steps)
         self.passes = []
-        runs = itertools.groupby(self.steps, lambda step: isinstance(step, Metaspace))
-        for is_metaspace, run in runs:
-            self.passes += map(_SpacesPass, run) if is_metaspace else _cut_passes(tuple(run))
+        for kind, run in itertools.groupby(self.steps, type_of_step):
+            if kind is Metaspace:
+                self.passes += map(_SpacesPass, run)
+            elif kind is ByteDigits:
+                self.passes.append(_ByteDigitsPass())
+            else:
+                self.passes += _cut_passes(tuple(run))
         self.warning = "; ".join(each.warning for each in self.passes if each.warning)
         if not self.table:
             # Another pass finds the pieces that the others have cut.
@@ -12320,12 +12362,15 @@ _NEW_DECODERS = {"bytes": _BYTE_LEVEL, "characters": {"type": "Fuse"}}
 def _check_after_bytes(parts, kind, fields):
     """Check the pre-tokenizers after a ByteLevel, which writes each byte as a character, its name.
 
-    Only Digits and one Split may cut between names there. Digits cuts around runs of numbers. Some
+    Only Digits and one Split may cut between names there. If Digits cuts off each digit, a pass
+    does so; it is the last step. Otherwise it cuts around runs of numbers. Some
     names are numbers, such as ¼ for the byte 0xBC, so it also cuts a character such as "ü", whose
     name is "Ã¼". No text becomes a token that Digits would cut: the merges of such tokens are taken
     out of `fields`, which are those of Model.
     """
     is_plain = kind == "bpe" and not fields["ignore_merges"]
+    if parts == [_DIGITS | {"individual_digits": True}]:
+        return
     for part in parts:
         _refuse(
             not is_plain or part not in (_DIGITS, _pre_tokenizer(Split("[0-9][0-9][0-9]"))),

@@ -6086,6 +6086,27 @@ def test_bytes_are_encoded_as_their_text_whatever_flags_tokens_have():
             assert ours.encode(text.encode()) == ours.encode(text)
 
 
+@pytest.mark.parametrize("kind", ["WordPiece", "BPE", "Unigram"])
+@given(st.lists(st.text("ab12ü¼²½中é ", max_size=12), min_size=1, max_size=4), st.booleans())
+def test_digits_after_a_byte_level_cut_off_single_bytes(kind, some_texts, has_regex):
+    pieces = ["Ã¼", "ab", "12", "Ġa", "a1", "1a", "a¼", "¼a"]
+    names = ["<unk>", *ByteLevel.alphabet(), *pieces, *map("##{}".format, pieces)]
+    vocab = {name: id for id, name in enumerate(dict.fromkeys(names))}
+    options = {"unk_token": "<unk>"}
+    if kind == "BPE":
+        options = {"merges": [("Ã", "¼"), ("a", "b"), ("1", "2"), ("Ġ", "a"), ("a", "1")]}
+    if kind == "Unigram":
+        vocab, options = [(name, -1.0 - id % 5) for name, id in vocab.items()], {"unk_id": 0}
+    theirs = tokenizers.Tokenizer(getattr(tokenizers.models, kind)(vocab, **options))
+    theirs.pre_tokenizer = Sequence([ByteLevel(False, use_regex=has_regex), P.Digits(True)])
+    theirs.decoder = D.ByteLevel()
+    ours = bpe.Tokenizer.from_str(theirs.to_str())
+    expected = [row.ids for row in theirs.encode_batch(some_texts)]
+    assert ours.encode_batch(some_texts) == [*map(ours.encode, some_texts)] == expected
+    written = json.loads(ours.to_str())["pre_tokenizer"]
+    assert written == json.loads(theirs.to_str())["pre_tokenizer"]
+
+
 def test_one_id_and_rows_of_ids_are_decoded(tokenizer):
     assert tokenizer.decode(97) == tokenizer.decode(np.int64(97)) == tokenizer.decode([97])
     assert tokenizer.decode([[97, 98], [], [99]]) == tokenizer.decode_batch([[97, 98], [], [99]])
@@ -7095,6 +7116,7 @@ byte_levels = st.builds(ByteLevel, st.booleans(), use_regex=st.booleans())
 cuts_to_bytes = st.tuples(odd_cuts, odd_cuts, byte_levels) | st.tuples(odd_cuts, byte_levels)
 some_bytes = cuts_to_bytes.map(list).map(Sequence)
 BYTE_CUTS = [QWEN_CUT, DEEPSEEK_CUT, NO_CUT, DIGIT_CUT]
+BYTE_CUTS += [Sequence([ByteLevel(False), P.Digits(True)]), Sequence([NO_CUT, P.Digits(True)])]
 BYTE_PARTS = {"pre_tokenizer": byte_levels | st.sampled_from(BYTE_CUTS) | some_bytes}
 BYTE_PARTS["decoder"] = st.just(D.ByteLevel())
 LETTER_CUTS = [None, P.Metaspace(), MISTRAL_CUT, T5_CUT, GEMMA_CUT]
