@@ -4300,19 +4300,15 @@ _AFTER_UNICODE_9 = (
     "\U0001e5ee\U0001e5ef\U0001e6e3-\U0001e6f5\U0001f16c\U0001fbf0-\U0001fbf9"
 )
 MANY_MARKS = 32  # from here on marks are sorted here: the time of Python grows with their square
-
-
 _MARK, _NEWER = 1, 2  # kinds of characters
 
 
-def _has_long_run(found):
-    """Check whether there may be MANY_MARKS marks in a row: four at equal distances are."""
-    some = found[:: MANY_MARKS // 4] == _MARK
-    return bool((some[:-3] & some[1:-2] & some[2:-1] & some[3:]).any())
-
-
 def _code_points(text):
-    """List the code points of a text, uint32[N]; invalid bytes are lone surrogates."""
+    """List the code points of a text, uint32[N]; invalid bytes are lone surrogates, and END is 0.
+
+    A surrogate takes Python some time, and there is an END after each run.
+    """
+    text = text.replace(END_CHAR, "\0")
     return np.frombuffer(text.encode("utf-32-le", "surrogatepass"), np.uint32)
 
 
@@ -4353,7 +4349,7 @@ def _normal_form(form):
 
     def change(text):
         found = kinds[_code_points(text)]
-        if _has_long_run(found):
+        if BYTES[_MARK] * MANY_MARKS in found.tobytes():
             text = in_order(text, found == _MARK)
             found = kinds[_code_points(text)]
         if found.max(initial=0) < _NEWER:
@@ -13135,7 +13131,7 @@ CLASSES = {
     "XLNetTokenizer": _TokenizerClass(
         _ROLES_OF_XLNET,
         "words",
-        "quotes accents lower precompiled",
+        "quotes all-accents lower precompiled",
         "$A sep cls:2",
         "$A sep $B:1 sep:1 cls:2",
         settings=_PREFIXED_CASED,
@@ -13224,6 +13220,7 @@ def _class_normalizer(row, settings, charsmap):
     precompiled = {"type": "Precompiled", "precompiled_charsmap": charsmap}
     steps = {
         "accents": [] if settings["keep_accents"] else accents,
+        "all-accents": accents,
         "bert": [bert],
         "blank": [_replace_step(r"\s+", " ")],
         "blanks": [_replace_step(r"\s{2,}|[\n\r\t]", " ")],
@@ -13351,7 +13348,9 @@ def _is_of_class(row, model):
         "ignore_merges": False,
         "word_suffix": theirs.get("end_of_word_suffix", ""),
     }
-    has_same_unknown = model.kind != "unigram" or model.unk_token == model.config.get("unk_token")
+    has_same_unknown = True
+    if model.kind in ("unigram", "wordpiece") or (row.knows_unknown and model.unk_token):
+        has_same_unknown = model.unk_token == model.config.get("unk_token")
     if "unk_id" in row.model:
         unknown = (model.unk_token or "").encode()
         has_same_unknown = model.ids.get(unknown) == row.model["unk_id"]

@@ -5938,6 +5938,22 @@ def test_a_class_that_does_not_read_the_files_of_a_folder_gets_a_note(tmp_path):
         bpe.Tokenizer.load(tmp_path)
 
 
+def test_another_unknown_token_beside_a_file_gets_a_note(tmp_path):
+    write_for_class(tmp_path, "BertTokenizer")
+    transformers.AutoTokenizer.from_pretrained(tmp_path).save_pretrained(tmp_path / "json")
+    config = {"tokenizer_class": "BertTokenizer", "unk_token": "[MASK]"}
+    write_folder(tmp_path / "json", {"tokenizer_config.json": config})
+    with note("AutoTokenizer of transformers 5 gives other ids.*BertTokenizer"):
+        bpe.Tokenizer.load(tmp_path / "json")
+
+
+def test_xlnet_never_keeps_accents(tmp_path):
+    write_for_class(tmp_path, "XLNetTokenizer")
+    config = {"tokenizer_class": "XLNetTokenizer", "keep_accents": True}
+    write_folder(tmp_path, {"tokenizer_config.json": config})
+    assert "AutoTokenizer" not in assert_read_alike(tmp_path)
+
+
 def test_a_space_that_begins_each_text_stays(tmp_path):
     write_folder(tmp_path, bytes_of_class(bpe.CLASSES["GPT2Tokenizer"]))
     config = {"tokenizer_class": "GPT2Tokenizer", "bos_token": "\u3000", "add_bos_token": True}
