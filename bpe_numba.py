@@ -10153,38 +10153,61 @@ def _end_text(workspace, meanings, ids, at):
     return at
 
 
+@inline_kernel
+def _begin_after_end(workspace, meanings, text, start, ids, at):
+    """Prepare the model for the text that begins after an END."""
+    tables = workspace.tables
+    is_new = workspace.n_ends < len(meanings)  # the last text may go on in the next part
+    _begin_text(tables)(text, start, is_new, tables, workspace.memory, ids, at)
+
+
+@inline_kernel
+def _segment_kept(workspace, text, start, size, ids, at):
+    """Cut a word by the kernel of its kind; returns the number of ids, 0 for a dropped word."""
+    tables = workspace.tables
+    class_of = borrowed(workspace.table.class_of)
+    dropped = borrowed(workspace.table.dropped)
+    n = ZERO
+    if not _is_dropped(text, start, start + size, class_of, dropped):
+        n = _segment(tables)(text, start, size, tables, workspace.memory, ids, at)
+    return n
+
+
+@inline_kernel
+def _most_words(n_entries, max_entries):
+    """Return the number of words with which a cache is full."""
+    most = n_entries // 2
+    if n_entries == max_entries:
+        most += most // 2
+    return most
+
+
 @inner_kernel
 def _encode_words(workspace, text, scanned, meanings, at):
     """Write the ids of a batch of words, from word number `n_encoded` on, until the cache is full.
 
     The arguments are those of `_encode_flat`. Returns where the ids end, or -1 - start of a word
-    that cannot be encoded. There must be room for two ids more. Keys are made for up to KEYS words
-    at once, the words `base` to `n_keyed`. `key` is the place of the key of word k among them.
+    that cannot be encoded. There must be room for two ids more. Word k is text[bounds[k] :
+    bounds[k + 1]]. Keys are made for up to KEYS words at once, the words `base` to `n_keyed`. `key`
+    is the place of the key of word k among them.
     """
     text = borrowed(text)
     scanned = borrowed(scanned)
     meanings = borrowed(meanings)
     ids = borrowed(workspace.ids)
     words = workspace.words
-    tables = workspace.tables
-    memory = workspace.memory
     keys = borrowed(workspace.keys)
     pool = borrowed(workspace.pool)
     larger = borrowed(workspace.larger)
-    class_of = borrowed(workspace.table.class_of)
-    dropped = borrowed(workspace.table.dropped)
     entries = borrowed(words.entries)
     long_words = borrowed(words.long_words)
     flat = entries.reshape(-1)
     n = workspace.lanes[0, N_ENDS]
-    # word k is text[bounds[k] : bounds[k + 1]]
     bounds = borrowed(workspace.lanes)[0, FIRST:]
     k = n_keyed = base = workspace.n_encoded
     n_long = words.n_long_bytes
     n_pooled = workspace.n_pooled
-    most_words = len(entries) // 2
-    if len(entries) == workspace.max_entries:
-        most_words += most_words // 2
+    most_words = _most_words(len(entries), workspace.max_entries)
     room = len(pool) - MAX_CACHED_BYTES - 1  # as much as for the bytes of long words
     while k < n and at >= 0 and words.n_words < most_words and max(n_long, n_pooled) <= room:
         if k >= n_keyed:
@@ -10201,8 +10224,7 @@ def _encode_words(workspace, text, scanned, meanings, at):
         k += 1
         if scanned[begin] == END:
             at = _end_text(workspace, meanings, ids, at)
-            is_new = workspace.n_ends < len(meanings)  # the last text may go on in the next part
-            _begin_text(tables)(text, bounds[k], is_new, tables, memory, ids, at)
+            _begin_after_end(workspace, meanings, text, bounds[k], ids, at)
             continue
         low = keys[key]
         high = keys[key + ONE]
@@ -10211,9 +10233,7 @@ def _encode_words(workspace, text, scanned, meanings, at):
             at = i64(_copy_ids(entries[slot, VALUE], entries[slot, MORE], pool, ids, u64(at)))
             continue
         size = bounds[k] - begin
-        n_ids = ZERO
-        if not _is_dropped(text, begin, bounds[k], class_of, dropped):
-            n_ids = _segment(tables)(text, begin, size, tables, memory, ids, at)
+        n_ids = _segment_kept(workspace, text, begin, size, ids, at)
         is_end = size == 1 and text[begin] == END  # a real byte 0xFE has the key of END
         if n_ids >= 0 and size <= MAX_CACHED_BYTES and not is_end:
             words.n_words += 1
@@ -13941,7 +13961,9 @@ def save_model(model, path, format=None):
         require(format != "gpt2", f"{path}: GPT-2's format has two files: name a folder for them")
         # Two models in one folder share no file.
         prefix = "" if path.name == form.file else f"{path.stem}."
-        names = [path.name if file == form.file else prefix + file for file in texts]
+        names = [prefix + file for file in texts]
+        # tokenizer.tiktoken.json describes tokenizer.tiktoken, and follows its name.
+        names = [name.replace(prefix + form.file, path.name) for name in names]
         atomic_write_all(path.parent, dict(zip(names, texts.values(), strict=True)))
         return
     if format is None and not model.looks_up_words:
