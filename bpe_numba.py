@@ -5213,7 +5213,7 @@ PAIR_BYTES = 8  # two characters in UTF-8, which decide whether a pretoken ends 
 
 @struct
 class _TextPasses:
-    """The passes that a kernel applies to one text, in this order; see `_change_text`."""
+    """The passes that `_change_text` applies to one text, in this order."""
 
     has_given: bool  # whether there is the first pass, and so on: to read a struct takes longer
     maps: bool
@@ -5228,9 +5228,10 @@ class _TextPasses:
 
 
 def _text_passes(passes):
-    """Take the last passes of a list from it, as far as a kernel can do them: makes a _TextPasses.
+    """Take the last passes of a list from it, as far as a kernel can do them.
 
-    A kernel can do them all, unless there is one that needs Python, or two maps.
+    A kernel can do them all, unless there is one that needs Python, or two maps. Returns a
+    _TextPasses; or, if there is only a search for special tokens, None and its table.
     """
 
     def take(kind):
@@ -5240,16 +5241,20 @@ def _text_passes(passes):
     special = take(_SpecialPass)
     mapping = take(_MapPass)
     given = take(_SpecialPass)
+    table = special.special if special else _no_special()
+    if not (given or mapping or spaces):
+        return None, table
     no_spaces = np.empty(0, u8), 0, BOUNDARY, Pattern("none").table
-    return _TextPasses(
+    passes = _TextPasses(
         bool(given),
         bool(mapping),
         bool(spaces),
         given.special if given else _no_special(),
         mapping.map if mapping else _no_map(),
-        special.special if special else _no_special(),
+        table,
         *(spaces.arguments(BOUNDARY) if spaces else no_spaces),
     )
+    return passes, table
 
 
 @inner_kernel
@@ -5305,11 +5310,13 @@ class Pretokenizer:
         self._passes_from_normalizer = [*normalizer.passes, *after, *pattern.passes[:-1]]
         # `apply_to_text` leaves the last passes to the kernel that encodes
         self._passes_of_text = before + self._passes_from_normalizer
-        self.text_passes = _text_passes(self._passes_of_text)
+        self.text_passes, self.special_of_text = _text_passes(self._passes_of_text)
         self._changes_text = bool(self._passes_of_text or self._passes_from_normalizer)
 
     def apply_to_text(self, text):
-        """Change one text, str or bytes, as `apply` does, but leave `text_passes` to a kernel.
+        """Change one text, str or bytes, as `apply` does, but leave the last passes to kernels.
+
+        They are `text_passes` or, if that is None, the search for tokens of `special_of_text`.
 
         Returns None if Python cannot do that in little time.
         """
@@ -9006,7 +9013,8 @@ def build_vocabulary(learned, special_tokens, byte_tokens=()):
 #
 # A single text takes one call of a kernel, since a call takes longer than some words do. Python
 # passes the address of its UTF-8. The kernel copies it into the workspace, writes END after it, and
-# applies the passes of _TextPasses. With <eos> of id 7 and # for END:
+# cuts out special tokens; if other passes come before the last step of the pattern, another kernel
+# does that first. With <eos> of id 7 and # for END:
 #
 #     "lowest<eos>" at 0x7f…, 11 bytes   ->   lowest##   meanings 7, BOUNDARY   ->   259 257 7
 #
@@ -9016,6 +9024,7 @@ def build_vocabulary(learned, special_tokens, byte_tokens=()):
 # each other so:
 #
 #     _take_text                  puts a text into the workspace
+#     _take_changed               puts a text at an address there, after passes
 #     _encode_flat                encodes it; also a text at an address
 #         _scan_batch             finds the ends of the next words
 #         _encode_words           encodes them
@@ -10028,7 +10037,7 @@ class _Workspace:
     n_encoded: int  # words of the batch that are done, with the ENDs
     min_entries: int  # of the cache at first
     max_entries: int  # of the cache
-    passes: _TextPasses  # of a text that is not flat
+    special: _SpecialTable  # tokens that are cut out of a text that is not flat
     text: np.ndarray  # see FlatText
     scanned: np.ndarray
     meanings: np.ndarray
@@ -10280,9 +10289,9 @@ def _sample_words(workspace, tables, alpha, state, at):
 
 
 @kernel
-def _take_text(workspace, passes, text, scanned, meanings, ids, id_stops):
+def _take_text(workspace, special, text, scanned, meanings, ids, id_stops):
     """Put a flat text and the arrays for its ids into a workspace: see `_encode_flat`."""
-    workspace.passes = passes
+    workspace.special = special
     workspace.text = text
     workspace.scanned = scanned
     workspace.meanings = meanings
@@ -10291,11 +10300,30 @@ def _take_text(workspace, passes, text, scanned, meanings, ids, id_stops):
 
 
 @kernel
+def _take_changed(workspace, address, n_raw, passes):
+    """Put the text at an address into a workspace, after passes; returns 0.
+
+    Returns -1 if a character may change with its neighbours, or there is no room for the ids. A
+    kernel of its own, so that only tokenizers with such passes compile them.
+    """
+    text = np.empty(n_raw + 1 + PADDING, u8)
+    copy_memory(text.ctypes.data, address, n_raw)
+    text[n_raw] = END
+    text, meanings = _change_text(_add_padding(text, n_raw + 1), np.full(1, BOUNDARY), passes)
+    if not len(text) or len(text) > len(workspace.ids):
+        return -1
+    workspace.text = text
+    workspace.scanned = text
+    workspace.meanings = meanings
+    return 0
+
+
+@kernel
 def _encode_flat(workspace, address, n_raw, opening, at):
     """Write the ids of the text of a workspace to ids[at :], and where those of each text end.
 
     There must be room for as many ids as the text has bytes. Returns the end of all ids, or
-    -1 - start of a word that cannot be encoded. A text at an address may also be refused by -1.
+    -1 - start of a word that cannot be encoded.
 
     A batch of words is left for a while when the cache is full.
 
@@ -10313,10 +10341,8 @@ def _encode_flat(workspace, address, n_raw, opening, at):
         copy_memory(text.ctypes.data, address, n_raw)
         text[n_raw] = END
         text = _add_padding(text, n_raw + 1)
-        text, meanings = _change_text(text, meanings, workspace.passes)
+        text, meanings = _cut_at_special(text, text, meanings, workspace.special)
         scanned = text
-        if not len(text) or len(text) > len(workspace.ids):
-            return -1
     is_new = opening != CONTINUES
     _begin_text(workspace.tables)(
         text, ZERO, is_new, workspace.tables, workspace.memory, workspace.ids, at
@@ -14192,7 +14218,7 @@ class _Encoder:
         text = np.empty(self._room + 2 * PADDING, u8)
         self._own_ids = np.empty(len(text), u32)
         self._own = text, text, np.array([BOUNDARY]), self._own_ids, np.empty(1, i64)
-        self._passes = _text_passes([])
+        self._pretokenizer = None  # whose passes and tokens are in the workspace
         n_entries = min(CACHE_ENTRIES, MAX_CACHE_ENTRIES)
         pool = np.empty(max(16 * MAX_CACHE_ENTRIES, 1 << 16), u32)
         self.workspace = _Workspace(
@@ -14207,14 +14233,19 @@ class _Encoder:
             *[0] * 4,  # nothing is encoded yet
             n_entries,
             MAX_CACHE_ENTRIES,
-            self._passes,
+            _no_special(),
             *self._own,
         )
         self._size = ctypes.c_ssize_t()
         self._size_address = ctypes.addressof(self._size)
         self._encode_flat = entry_point(_encode_flat, self.workspace, 0, 0, BOUNDARY, 0)
 
-    def encode_one(self, text, passes, convert):
+    @functools.cached_property
+    def _take_changed(self):
+        passes, _ = _text_passes([_SpacesPass(Metaspace())])
+        return entry_point(_take_changed, self.workspace, 0, 0, passes)
+
+    def encode_one(self, text, pretokenizer, convert):
         """Encode one text, str or bytes, after Pretokenizer.apply_to_text: in one call of a kernel.
 
         The next call uses the array of ids again, so `convert`, a function of arrays, makes the
@@ -14234,9 +14265,14 @@ class _Encoder:
             is_plain = True
         if n > self._room or not is_plain:
             return None
-        if passes is not self._passes:
-            _take_text(self.workspace, passes, *self._own)
-            self._passes = passes
+        passes = pretokenizer.text_passes
+        if pretokenizer is not self._pretokenizer:
+            _take_text(self.workspace, pretokenizer.special_of_text, *self._own)
+            self._pretokenizer = pretokenizer
+        if passes is not None:
+            if self._take_changed(self.workspace, address, n, passes) < 0:
+                return None
+            n = -1  # the text is in the workspace, and flat
         n = self._encode_flat(self.workspace, address, n, BOUNDARY, 0)
         return convert(self._own_ids[:n]) if n >= 0 else None
 
@@ -14248,7 +14284,7 @@ class _Encoder:
         offsets = np.zeros(len(texts) + 1, i64)
         ids = np.empty(sum(map(len, texts)) + len(offsets) + PADDING, u32)
         n = 0
-        self._passes = None
+        self._pretokenizer = None
         if sampling:
             tables, alpha, seed = sampling
             state = np.full(2, seed % 2**64, u64)
@@ -14263,7 +14299,7 @@ class _Encoder:
                 stops = offsets[n_before + 1 :]
                 if sampling:
                     flat = pretokenizer.pattern.passes[-1].apply(flat, opening)
-                _take_text(self.workspace, pretokenizer.text_passes, *flat, ids, stops)
+                _take_text(self.workspace, pretokenizer.special_of_text, *flat, ids, stops)
                 if sampling:
                     if opening == BOUNDARY:
                         state[:] = (seed + n_before) % 2**64
@@ -14273,7 +14309,7 @@ class _Encoder:
                 if n < 0:
                     raise _unknown_letter(self.model, flat, -1 - n)
         finally:  # the workspace lets go of the text and the ids
-            _take_text(self.workspace, pretokenizer.text_passes, *self._own)
+            _take_text(self.workspace, pretokenizer.special_of_text, *self._own)
         ids.resize(n, refcheck=False)  # without a copy
         return ids, offsets
 
@@ -14865,7 +14901,7 @@ class Tokenizer:
             ids = None
             if data is not None:
                 encoder = self._take_encoder()
-                ids = encoder.encode_one(data, pretokenizer.text_passes, convert)
+                ids = encoder.encode_one(data, pretokenizer, convert)
                 self._idle.append(encoder)
             if ids is None:
                 check_options(Tokenizer.encode, {"text": text})
