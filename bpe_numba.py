@@ -14246,11 +14246,12 @@ class _Encoder:
         return entry_point(_take_changed, self.workspace, 0, 0, passes)
 
     def encode_one(self, text, pretokenizer, convert):
-        """Encode one text, str or bytes, after Pretokenizer.apply_to_text: in one call of a kernel.
+        """Encode one text, str or bytes, after Pretokenizer.apply_to_text: by one kernel, or two.
 
         The next call uses the array of ids again, so `convert`, a function of arrays, makes the
-        result. Returns None for a text that has more than PART_BYTES, or a byte 0xFE, or a letter
-        without a token, or that is not text: `encode` takes it, or says what is wrong.
+        result. Returns None for a text that has more than PART_BYTES, or a byte 0xFE, or characters
+        that may change with their neighbours, or a letter without a token, or that is not text:
+        `encode` takes it, or says what is wrong.
         """
         if isinstance(text, bytes):
             address = _bytes_address(text)
@@ -14894,7 +14895,7 @@ class Tokenizer:
         return ids
 
     def _encode_one(self, text, allowed_special, convert):
-        """Encode a text in one call of a kernel, see _Encoder; None if that is impossible."""
+        """Encode a text by kernels alone, see _Encoder; None if that is impossible."""
         try:
             pretokenizer = self._prepare(allowed_special)
             data = pretokenizer.apply_to_text(text)
