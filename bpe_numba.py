@@ -94,6 +94,7 @@ if _COLLECTS := gc.isenabled():
 import argparse
 import atexit
 import base64
+import binascii
 import bz2
 import codecs
 import contextlib
@@ -4385,35 +4386,53 @@ def _read_charsmap(text):
     ends at the node, the unit at `base` gives the position of the replacement; its bit 31 is set.
     """
     blob = base64.b64decode(text, validate=True)
-    changes = {}
-    n_bytes = 0
     size = int.from_bytes(blob[:4], "little")
     try:
-        units = np.frombuffer(blob, "<u4", size // 4, 4).tolist()
+        units = np.frombuffer(blob, "<u4", size // 4, 4).astype(i64)
+        keys, starts = _keys_of_trie(units)
         texts = blob[4 + size :]
-        children = defaultdict(list)  # base -> places
-        for place, unit in enumerate(units):
-            label = unit & 0x800000FF
-            if 0 < label < 256:
-                children[place ^ label].append(place)
-        prefixes = [(b"", 0)]
-        for prefix, place in prefixes:
-            unit = units[place]
-            base = place ^ unit >> 10 << (unit >> 6 & 8)
-            if unit & 1 << 8:
-                start = units[base] & 0x7FFFFFFF
-                end = texts.index(b"\0", start, start + MAX_REPLACEMENT)
-                changes[prefix.decode()] = texts[start:end].decode()
-            for child in children[base]:
-                byte = BYTES[units[child] & 0xFF]
-                prefixes.append((prefix + byte, child))
-                n_bytes += len(prefix)
-            require(n_bytes <= MAX_CHARSMAP_BYTES, "a circle")
+        replacements = {
+            start: texts[start : texts.index(b"\0", start, start + MAX_REPLACEMENT)].decode()
+            for start in {*starts}
+        }
     except (IndexError, ValueError):
         raise InputError(
             f"the precompiled charsmap is damaged, or cut off: it has {len(blob):,} bytes"
         ) from None
-    return changes
+    return dict(zip(keys, map(replacements.__getitem__, starts), strict=True))
+
+
+def _keys_of_trie(units):
+    """List the keys of a double array, and the positions of their replacements, level by level.
+
+    Raises IndexError or ValueError for units, int64[…], that are no such trie.
+    """
+    labels = units & 0x800000FF
+    places = np.flatnonzero((labels > 0) & (labels < 256))
+    bases = places ^ labels[places]
+    places = places[np.argsort(bases, kind="stable")]
+    bases.sort()
+    keys = []
+    starts = []
+    n_bytes = 0
+    nodes = np.zeros(1, i64)
+    prefixes = np.zeros((1, 0), u8)  # the bytes that lead to each node
+    while len(nodes):
+        node_units = units[nodes]
+        node_bases = nodes ^ node_units >> 10 << (node_units >> 6 & 8)
+        is_key = node_units & 1 << 8 > 0
+        text = np.pad(prefixes[is_key], ((0, 0), (0, 1))).tobytes()  # a NUL after each key
+        keys += text.decode().split("\0")[:-1]
+        starts += (units[node_bases[is_key]] & 0x7FFFFFFF).tolist()
+        firsts = np.searchsorted(bases, node_bases)
+        n_children = np.searchsorted(bases, node_bases, "right") - firsts
+        n_bytes += int(n_children.sum()) * prefixes.shape[1]
+        require(n_bytes <= MAX_CHARSMAP_BYTES, "a circle")
+        skipped = firsts - np.cumsum(n_children) + n_children
+        nodes = places[np.repeat(skipped, n_children) + np.arange(n_children.sum())]
+        parents = np.repeat(prefixes, n_children, axis=0)
+        prefixes = np.column_stack((parents, labels[nodes].astype(u8)))
+    return keys, starts
 
 
 def _any_of(texts):
@@ -8723,8 +8742,9 @@ class Model:
     def ids(self) -> dict[bytes, int]:
         """The id of each token; of several ids with the same bytes, the ordinary one."""
         others = sorted(self.vocab.keys() - self.ordinary)
-        ids = {self.vocab[token_id]: token_id for token_id in [*others, *self.ordinary]}
-        return self.synonyms | ids
+        token_ids = [*others, *self.ordinary]
+        tokens = map(self.vocab.__getitem__, token_ids)
+        return self.synonyms | dict(zip(tokens, token_ids, strict=True))
 
     @property
     def unknown_id(self) -> int | None:
@@ -9353,7 +9373,7 @@ def _merges_as_ids(merges, id_of):
     rows = np.empty((len(merges), 4), i64)
     try:
         for column, tokens in enumerate((lefts, rights, map(operator.add, lefts, rights))):
-            rows[:, column] = [*map(id_of.__getitem__, tokens)]
+            rows[:, column] = np.fromiter(map(id_of.__getitem__, tokens), i64, len(merges))
     except KeyError as error:
         raise InputError(f"a merge has or makes {error}, which is not in the vocabulary") from None
     rows[:, 3] = np.arange(len(merges))
@@ -10976,7 +10996,10 @@ def _as_parsed(score):
     >>> _as_parsed(-3.8403830528259277)
     -3.840383052825928
     """
-    whole, _, fraction = np.format_float_positional(score).partition(".")
+    digits = repr(score)
+    if "e" in digits:
+        digits = np.format_float_positional(score)
+    whole, _, fraction = digits.removesuffix(".0").partition(".")
     return float(whole + fraction) / float(f"1e{len(fraction)}")
 
 
@@ -10993,7 +11016,7 @@ def unigram_tables(model: Model, samples: bool = False) -> UnigramTables:
     if model.sums_in_single:
         finite = scores[chosen]
     else:  # Hugging Face also looks at special tokens for the worst score
-        scores = np.vectorize(_as_parsed)(scores)
+        scores = np.array([*map(_as_parsed, scores.tolist())])
         finite = scores[scores > -np.inf]
     tokens = {token_id: model.vocab[token_id] for token_id in chosen.tolist()}
     runs = {token_id: model.vocab[token_id] for token_id in unused if token_id not in tokens}
@@ -11254,8 +11277,11 @@ def _decode_metaspace(token, is_first, replacement, prepend_scheme="always", **_
 
 def _decode_strip(token, is_first, content, start, stop):
     """Remove a character up to `start` times from the start of a token, and `stop` from its end."""
-    one = re.escape(content)
-    return re.sub(rf"\A(?:{one}){{0,{start}}}|(?:{one}){{0,{stop}}}\Z", "", token)
+    for _ in range(start):
+        token = token.removeprefix(content)
+    for _ in range(stop):
+        token = token.removesuffix(content)
+    return token
 
 
 def _decode_byte(token, is_first):
@@ -11289,6 +11315,8 @@ _TOKEN_DECODERS = {
 }
 
 
+# They decode the first token of a text in another way.
+_OTHER_AT_FIRST = ("Metaspace", "WordPiece")
 _DECODERS = {
     name: functools.partial(_decode_tokens, decode) for name, decode in _TOKEN_DECODERS.items()
 }
@@ -11329,17 +11357,16 @@ def decoded_tokens(vocab, decoder):
             not are_joined or _decodes_separately(step, as_first),
             f"the decoder {step!r:.100} is not supported after a step that joins tokens",
         )
-        as_first = _call_step("decoder", _DECODERS, step, as_first, True)
+        decoded = _call_step("decoder", _DECODERS, step, as_first, True)
         if not are_joined or step["type"] == "Replace":
-            as_later = _call_step("decoder", _DECODERS, step, as_later, False)
+            are_same = as_later is as_first and step["type"] not in _OTHER_AT_FIRST
+            as_later = (
+                decoded if are_same else _call_step("decoder", _DECODERS, step, as_later, False)
+            )
+        as_first = decoded
         are_joined |= step["type"] in ("ByteFallback", "ByteLevel", "Fuse")
-    return [
-        {
-            key: text.encode("utf-8", "surrogateescape")
-            for key, text in zip(vocab, texts, strict=True)
-        }
-        for texts in (as_first, as_later)
-    ]
+    encode = operator.methodcaller("encode", "utf-8", "surrogateescape")
+    return [dict(zip(vocab, map(encode, texts), strict=True)) for texts in (as_first, as_later)]
 
 
 # ─── Formats ──────────────────────────────────────────────────────────────────────────────────────
@@ -11483,7 +11510,10 @@ def _by_id(ids, tokens):
     """Return id -> token, without an empty token, which no text becomes."""
     if len(set(ids)) < len(ids):
         raise InputError(f"several tokens have the id {_repeated(ids)}")
-    return {token_id: token for token_id, token in zip(ids, tokens, strict=True) if token}
+    vocab = dict(zip(ids, tokens, strict=True))
+    if all(vocab.values()):
+        return vocab
+    return {token_id: token for token_id, token in vocab.items() if token}
 
 
 @public
@@ -11920,9 +11950,8 @@ def read_tiktoken(data, file, config, encoding=None, **given):
     end = re.match(b"(?:" + _RANK + b")*+", data).end()  # of the good lines
     line = data.count(b"\n", 0, end) + 1
     require(end == len(data), f"line {line}: not a token in base64 and its id")
-    rows = [line.split() for line in data.splitlines()]
-    tokens = [base64.b64decode(token) for token, _ in rows]
-    vocab = _by_id([int(rank) for _, rank in rows], tokens)
+    words = data.split()  # in turn a token and its rank
+    vocab = _by_id([*map(int, words[1::2])], map(binascii.a2b_base64, words[::2]))
     facts = _read_beside(_sidecar(file))
     if encoding is not None:
         require_known("encoding", encoding, ENCODINGS)
@@ -13602,7 +13631,8 @@ def _with_folder(model, file, config, flags, is_complete=True):
         listed = {text: model.added_tokens.get(text, PLAIN_TOKEN) for text in model.special_tokens}
         listed = _flags_beside(listed, tokens, decoder, with_role)
         tokens = {text: own for text, own in tokens.items() if text not in listed}
-        model = dataclasses.replace(model, added_tokens=model.added_tokens | listed)
+        if any(model.added_tokens.get(text, PLAIN_TOKEN) != listed[text] for text in listed):
+            model = dataclasses.replace(model, added_tokens=model.added_tokens | listed)
     if "SentencePiece" in [step["type"] for step in model.normalizer]:
         # transformers finds them before SentencePiece sees the text
         tokens = {text: own._replace(normalized=False) for text, own in tokens.items()}
