@@ -13971,18 +13971,33 @@ class LibraryTokenizer(metaclass=_OfLibrary):
 _NOUNS[LibraryTokenizer] = ("a tokenizer of another library", "tokenizers of other libraries")
 
 
+def is_encoding(tokenizer):
+    """Check whether a tokenizer is a tiktoken.Encoding."""
+    return isinstance(tokenizer, LibraryTokenizer) and hasattr(tokenizer, "encode_ordinary")
+
+
+def _model_of_encoding(encoding):
+    """Make the model of a tiktoken.Encoding, from the arguments by which Python pickles it."""
+    arguments = encoding.__getstate__()
+    if isinstance(arguments, str):  # the name of a published one; a copy of it has the arguments
+        arguments = copy.copy(encoding).__getstate__()
+    with naming_file("this tiktoken.Encoding is not supported"):
+        try:
+            ranks = arguments["mergeable_ranks"]
+            special_tokens = arguments["special_tokens"]
+            pattern = arguments["pat_str"]
+        except (KeyError, TypeError):
+            raise InputError("tiktoken pickles it in another way: load its rank file") from None
+        vocab = {token_id: token for token, token_id in ranks.items()}
+        model = Model(vocab, None, special_tokens, _read_regex(pattern, _FANCY))
+        _ids_as_ranks(model)  # raises InputError for a pattern that leaves out text
+    return model
+
+
 def _model_of(tokenizer):
     """Make the model of a tokenizer of tokenizers, transformers or tiktoken."""
-    if hasattr(tokenizer, "_mergeable_ranks"):
-        model = Model(
-            {token_id: token for token, token_id in tokenizer._mergeable_ranks.items()},
-            None,
-            tokenizer._special_tokens,
-            _read_regex(tokenizer._pat_str, _FANCY),
-        )
-        with naming_file("this tiktoken.Encoding is not supported"):
-            _ids_as_ranks(model)  # raises InputError for a pattern that leaves out text
-        return model
+    if is_encoding(tokenizer):
+        return _model_of_encoding(tokenizer)
     backend = getattr(tokenizer, "backend_tokenizer", tokenizer)
     require(
         hasattr(backend, "to_str"),
@@ -14841,7 +14856,8 @@ class Tokenizer:
         there. One that was loaded from a tokenizer of transformers becomes a copy of that. Any
         other becomes the one that `save` would write. A text or a list of texts is encoded here,
         with the options add_special_tokens, padding, truncation, max_length and return_tensors. The
-        library does everything else; transformers 4 also encodes lists.
+        library does everything else, and encodes if the class of the tokenizer has a way of its own
+        to do so, as for texts with boxes.
 
         >>> vocab = {b: bytes([b]) for b in range(256)}
         >>> tokenizer = Tokenizer(vocab, [], ["<pad>"])
@@ -14852,9 +14868,7 @@ class Tokenizer:
         transformers = import_optional("transformers")
         origin = self._origin
         if hasattr(origin, "backend_tokenizer"):
-            original = copy.deepcopy(origin)
-            # CLIPTokenizer changes a method of its backend, which is no longer so in a copy
-            getattr(original, "_wrap_decode_method_backend_tokenizer", do_nothing)()
+            original = _copy_of_fast(origin)
         elif getattr(origin, "name", None) in _HUB_FILES and _names_class(origin):
             original = transformers.AutoTokenizer.from_pretrained(origin.parent)
             require(
@@ -14888,7 +14902,7 @@ class Tokenizer:
         [[72, 105], [33]]
         """
         encoding = self._origin
-        if not hasattr(encoding, "_mergeable_ranks"):
+        if not is_encoding(encoding):
             encoding = self.to_tiktoken(name)
         return _swapped(_EncodingBatches, type(encoding), vars(encoding) | {"_ours": self})
 
@@ -15497,9 +15511,18 @@ class _LateEncodings(UserList):
         return list, (self.data,)
 
 
+def _copy_of_fast(owner):
+    """Copy a fast tokenizer of transformers."""
+    if "decode" not in vars(owner.backend_tokenizer):
+        return copy.deepcopy(owner)
+    with tempfile.TemporaryDirectory() as folder:  # a CLIPTokenizer, which replaces this method
+        owner.save_pretrained(folder)
+        return type(owner).from_pretrained(folder)
+
+
 def _references(owner):
     """Count the references to the library's tokenizer; a caller who holds one may change it."""
-    backend = owner._tokenizer
+    backend = owner._backend
     return sys.getrefcount(backend)
 
 
@@ -15507,12 +15530,22 @@ def _references(owner):
 _OPTIONS_HERE = {
     "add_special_tokens",
     "max_length",
-    "padding_strategy",
+    "padding",
     "return_tensors",
-    "truncation_strategy",
+    "truncation",
     "verbose",
 }
-_OWN_REFERENCES = _references(SimpleNamespace(_tokenizer=object()))  # 3, or 2 in Python 3.14
+_OWN_REFERENCES = _references(SimpleNamespace(_backend=object()))  # 3, or 2 in Python 3.14
+_NO_LENGTH = 10**20  # a greater model_max_length stands for none
+
+
+class _Strategy(NamedTuple):
+    """What the options of a call of transformers mean for the rows of ids."""
+
+    pads: bool
+    width: int | None  # of padded rows; None: that of the longest
+    max_length: int | None
+    truncates: bool  # to max_length
 
 
 class _FastTexts(_Swapped):
@@ -15520,6 +15553,24 @@ class _FastTexts(_Swapped):
 
     _state = None  # that of the library's tokenizer for which `_ours` was made
     _written = None  # a hash of all its parts, which takes some time
+    _has_warned = False  # of a text that is too long for its model
+
+    def __call__(self, text=None, text_pair=None, *arguments, **options):
+        """Encode a text or a list of texts here; all else is left to the library."""
+        call = super().__call__
+        if hasattr(type(self), "set_src_lang_special_tokens"):
+            call("")  # puts the tokens of the language of the input around texts
+        library = functools.partial(call, text, text_pair, *arguments, **options)
+        is_plain = text_pair is None and not arguments and self._inherits("__call__")
+        encoding = self._encode_here(text, options, library) if is_plain else None
+        return library() if encoding is None else encoding
+
+    def encode(self, text, text_pair=None, *arguments, **options):
+        """Return only the ids of a text."""
+        library = functools.partial(super().encode, text, text_pair, *arguments, **options)
+        is_plain = text_pair is None and not arguments and self._inherits("encode")
+        encoding = self._encode_here(text, options, library) if is_plain else None
+        return library() if encoding is None else encoding["input_ids"]
 
     def add_tokens(self, *arguments, **options):
         """Add tokens, which `_ours` lacks."""
@@ -15530,7 +15581,17 @@ class _FastTexts(_Swapped):
     def backend_tokenizer(self):
         """The library's tokenizer, which the caller may change."""
         self._written = None
-        return self._tokenizer
+        return self._backend
+
+    @property
+    def _backend(self):
+        return super().backend_tokenizer
+
+    def _inherits(self, name):
+        """Whether the class of the library has only inherited a method."""
+        _, owner = type(self).__bases__
+        base = import_optional("transformers").PreTrainedTokenizerFast
+        return getattr(owner, name) is getattr(base, name)
 
     def _current(self):
         """Make a Tokenizer of the library's tokenizer as it is now, or take it from before.
@@ -15539,94 +15600,128 @@ class _FastTexts(_Swapped):
         leaves out merges at random.
         """
         if self._written is None or _references(self) > _OWN_REFERENCES:
-            self._written = hash(self._tokenizer.to_str())
-        backend = self._tokenizer
+            self._written = hash(self._backend.to_str())
+        backend = self._backend
         processor = backend.post_processor  # the only part that transformers changes itself
         state = self._written, processor and processor.__getstate__()
         if state != self._state:
             self._state = state
             self._ours = None
-            one = super()._encode_plus("a", return_token_type_ids=True)
+            types = super().__call__("a", return_token_type_ids=True)["token_type_ids"]
             has_dropout = getattr(backend.model, "dropout", None)
-            if not any(one["token_type_ids"]) and not has_dropout:
+            if not any(types) and not has_dropout:
                 # a note on a setting of the library is for `load`
                 with warnings.catch_warnings(action="ignore"), contextlib.suppress(InputError):
                     self._ours = Tokenizer.from_model(_model_of(backend))
         return self._ours
 
-    def _encode_plus(self, text, text_pair=None, **options):
-        """Encode a text or a list of texts here; all else is left to the library."""
-        library = functools.partial(super()._encode_plus, text, text_pair, **options)
-        encoding = None
-        if text_pair is None and self._knows_call(text, options) and self._current():
+    def _encode_here(self, text, options, library):
+        """Encode a text or a list of texts; returns None if that is left to the library."""
+        strategy = self._strategy(**options) if self._knows_call(text, options) else None
+        if strategy and self._current():
             with contextlib.suppress(InputError):  # the library refuses a text in its own words
-                encoding = self._encode_here(text, library, **options)
-        return library() if encoding is None else encoding
+                return self._encode_rows(text, library, strategy, **options)
+        return None
 
     def _knows_call(self, text, options):
-        """Whether `_encode_here` does what the library does for this text and these options."""
+        """Whether `_encode_rows` does what the library does for this text and these options."""
         texts = [text] if isinstance(text, str) else text
         if not isinstance(texts, list | tuple) or {*map(type, texts)} != {str}:
             return False
+        gap = getattr(self, "fill_token", None)  # CodeLlama cuts a text there
+        if gap and any(gap in text for text in texts):
+            return False
         if any(options[name] for name in options.keys() - _OPTIONS_HERE):
             return False
-        chosen = options.get("return_token_type_ids"), options.get("return_attention_mask")
-        if chosen != (None, None) or self.pad_token_type_id:
+        chosen = ("return_token_type_ids", "return_attention_mask", "text_target")
+        if any(options.get(name) is not None for name in chosen) or self.pad_token_type_id:
             return False
-        if not isinstance(options.get("max_length"), int | None):
-            return False
-        strategy = options.get("truncation_strategy", "do_not_truncate")
-        cuts_the_end = self.truncation_side == "right" and strategy != "only_second"
-        return cuts_the_end or strategy == "do_not_truncate"
+        return not (self.split_special_tokens and "split_special_tokens" not in options)
 
-    def _encode_here(
+    def _strategy(self, padding=False, truncation=None, max_length=None, **_):
+        """Read the options of the library; returns None if it would refuse them or give a note."""
+        padding = getattr(padding, "value", padding)  # of an Enum
+        truncation = getattr(truncation, "value", truncation)
+        if not isinstance(padding, bool | str) or not isinstance(truncation, bool | str | None):
+            return None
+        pads = padding in (True, "longest", "max_length")
+        to_max_length = padding == "max_length"
+        truncates = truncation in (True, "longest_first", "only_first")
+        if not pads and padding not in (False, "do_not_pad"):
+            return None
+        if not truncates and truncation not in (None, False, "do_not_truncate"):
+            return None
+        if not isinstance(max_length, int | None) or (pads and self.pad_token_id is None):
+            return None
+        if max_length is not None:
+            truncates |= padding is False and truncation is None
+            if padding is True and not truncates:  # the library says that it has no effect
+                return None
+        elif truncates or to_max_length:
+            if self.model_max_length > _NO_LENGTH:
+                truncates = False
+                pads &= not to_max_length
+            else:
+                max_length = self.model_max_length
+        if truncates and self.truncation_side != "right":
+            return None
+        return _Strategy(pads, max_length if to_max_length else None, max_length, truncates)
+
+    def _encode_rows(
         self,
         text,
         library,
+        strategy,
         add_special_tokens=True,
-        padding_strategy="do_not_pad",
-        truncation_strategy="do_not_truncate",
-        max_length=None,
         return_tensors=None,
         verbose=True,
         **others,
     ):
-        """Encode a text or texts; returns None if rows to be padded are longer than max_length.
+        """Encode a text or texts; returns None if rows to be padded are longer than their width.
 
-        others  options that are off; see `_knows_call`
+        others  options that are off or belong to the strategy
         """
         texts = [text] if isinstance(text, str) else text
-        room = None if truncation_strategy == "do_not_truncate" else max_length
         ids, offsets = self._ours.encode_batch_to_numpy(
-            texts, add_special_tokens=add_special_tokens, max_length=room
+            texts,
+            add_special_tokens=add_special_tokens,
+            max_length=strategy.max_length if strategy.truncates else None,
         )
         columns = (
             ("input_ids", ids, self.pad_token_id),
             ("token_type_ids", 0 * ids, 0),
             ("attention_mask", 0 * ids + 1, 0),
         )
-        width = max_length if padding_strategy == "max_length" else 0
         data = {}
         for name, values, pad_id in columns:
             if name not in ("input_ids", *self.model_input_names):
                 continue
-            if padding_strategy == "do_not_pad":
+            if not strategy.pads:
                 rows = split_ids(values, offsets)
             else:
                 values = values.astype(i64)
-                rows = pad_ids(values, offsets, width, pad_id, self.padding_side == "left")
-                if padding_strategy == "max_length" and rows.shape[1] > max_length:
+                is_left = self.padding_side == "left"
+                width = strategy.width
+                rows = pad_ids(values, offsets, width or 0, pad_id, is_left)
+                if width is not None and rows.shape[1] > width:
                     return None
                 if return_tensors is None:
                     rows = rows.tolist()
             data[name] = rows
-        longest = max(data["input_ids"], key=len)
-        self._eventual_warn_about_too_long_sequence(longest, max_length, verbose)
+        if verbose and strategy.max_length is None:
+            self._warn_if_long(texts, np.diff(offsets), add_special_tokens)
         if isinstance(text, str) and return_tensors is None:
             data = {name: rows[0] for name, rows in data.items()}
         return import_optional("transformers").BatchEncoding(
             data, _LateEncodings(library), return_tensors, n_sequences=1
         )
+
+    def _warn_if_long(self, texts, sizes, add_special_tokens):
+        """Let the library warn once of a text that is too long for its model."""
+        longest = sizes.argmax()
+        if sizes[longest] > self.model_max_length and not self._has_warned:
+            self._has_warned = True
+            super().__call__(texts[longest], add_special_tokens=add_special_tokens)
 
 
 def _id_array(ids):

@@ -6188,7 +6188,23 @@ def test_a_name_of_the_hub_without_its_package(tmp_path, monkeypatch):
             bpe.Tokenizer.load(name)
 
 
-def test_tokenizers_of_other_libraries_are_loaded(tokenizer):
+def test_a_class_with_texts_of_its_own_has_them_as_before(tmp_path):
+    for name, texts in (
+        ("CodeLlamaTokenizer", ["hi <FILL_ME> the", "hi"]),
+        ("NllbTokenizer", ["hi"]),
+    ):
+        write_for_class(tmp_path / name, name)
+        theirs = transformers.AutoTokenizer.from_pretrained(tmp_path / name)
+        ours = bpe.Tokenizer.load(theirs).as_hf()
+        for tokenizer in (theirs, ours):  # of NLLB: around the next text that is no target
+            getattr(tokenizer, "set_tgt_lang_special_tokens", bpe.do_nothing)("fra_Latn")
+        for text in texts:
+            assert ours(text)["input_ids"] == theirs(text)["input_ids"]
+            assert ours.encode(text) == theirs.encode(text)
+        assert ours._ours is not None
+
+
+def test_tokenizers_of_other_libraries_are_loaded(tokenizer, monkeypatch):
     roles = {"eos_token": END, "model_max_length": 99, "chat_template": "{{ messages }}"}
     backend = tokenizer.to_huggingface()
     theirs = transformers.PreTrainedTokenizerFast(tokenizer_object=backend, **roles)
@@ -6197,9 +6213,18 @@ def test_tokenizers_of_other_libraries_are_loaded(tokenizer):
         loaded = bpe.Tokenizer.load(theirs)
     assert loaded.config.items() > roles.items() and loaded.digest == tokenizer.digest
     assert bpe.Tokenizer.load(backend).digest == tokenizer.digest
-    loaded = bpe.Tokenizer.load(tokenizer.to_tiktoken())
-    assert loaded.special_tokens == tokenizer.special_tokens
-    assert loaded.encode(f"import this{END}") == tokenizer.encode(f"import this{END}")
+    encoding = tokenizer.to_tiktoken()
+    monkeypatch.setitem(
+        tiktoken.registry.ENCODINGS, "published", tokenizer.to_tiktoken("published")
+    )
+    for other in (encoding, tiktoken.get_encoding("published")):
+        loaded = bpe.Tokenizer.load(other)
+        assert loaded.special_tokens == tokenizer.special_tokens
+        assert loaded.encode(f"import this{END}") == tokenizer.encode(f"import this{END}")
+    monkeypatch.setattr(tiktoken.Encoding, "__getstate__", lambda encoding: {"name": "other"})
+    with refusal("not supported: tiktoken pickles it in another way: load its rank file"):
+        bpe.Tokenizer.load(encoding)
+    monkeypatch.undo()
     with refusal("a model is a path, a name of the hub, a tokenizers.Tokenizer"):
         bpe.Tokenizer.load(object())
     with refusal("a tokenizer of another library has its own: omit `pattern`"):
@@ -6931,6 +6956,12 @@ def test_all_but_plain_texts_is_left_to_transformers(swapped, tmp_path):
             assert same.tokens(0) == there.tokens(0) and same[2].offsets == there[2].offsets
         assert ours.batch_decode(there["input_ids"]) == theirs.batch_decode(there["input_ids"])
         assert ours.tokenize(texts[0]) == theirs.tokenize(texts[0])
+        assert_same_batch(theirs.encode, ours.encode, texts[0], truncation=True, max_length=2)
+        assert_same_batch(theirs, ours, texts, text_target="")
+        for tokenizer in (theirs, ours):  # the library warns once of a text that is too long
+            tokenizer.model_max_length = 3
+            tokenizer([*texts, texts[0]])
+        assert ours.deprecation_warnings == theirs.deprecation_warnings != {}
         assert_same_batch(theirs, ours, texts, texts[::-1])
         assert_same_batch(theirs, ours, "Hello", "it is")
         collate = transformers.DataCollatorWithPadding(ours, return_tensors="np")
@@ -6995,7 +7026,7 @@ forging_texts = st.lists(hostile_texts | st.sampled_from(["<s>", "a<s>" + END]),
 
 @given(texts=forging_texts, options=st.fixed_dictionaries({}, optional=tiktoken_options))
 def test_a_swapped_encoding_gives_what_tiktoken_gives(tokenizer, texts, options):
-    ranks = {"mergeable_ranks": tokenizer.to_tiktoken()._mergeable_ranks}
+    ranks = {"mergeable_ranks": tokenizer.to_tiktoken().__getstate__()["mergeable_ranks"]}
     special = tokenizer.special_tokens | {"<s>": len(tokenizer) + 1}
     pattern = tokenizer.pattern.source
     theirs = tiktoken.Encoding("named", pat_str=pattern, special_tokens=special, **ranks)
