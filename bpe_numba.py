@@ -15682,34 +15682,19 @@ class _FastTexts(_Swapped):
         others  options that are off or belong to the strategy
         """
         texts = [text] if isinstance(text, str) else text
-        ids, offsets = self._ours.encode_batch_to_numpy(
-            texts,
-            add_special_tokens=add_special_tokens,
-            max_length=strategy.max_length if strategy.truncates else None,
-        )
-        columns = (
-            ("input_ids", ids, self.pad_token_id),
-            ("token_type_ids", 0 * ids, 0),
-            ("attention_mask", 0 * ids + 1, 0),
-        )
-        data = {}
-        for name, values, pad_id in columns:
-            if name not in ("input_ids", *self.model_input_names):
-                continue
-            if not strategy.pads:
-                rows = split_ids(values, offsets)
-            else:
-                values = values.astype(i64)
-                is_left = self.padding_side == "left"
-                width = strategy.width
-                rows = pad_ids(values, offsets, width or 0, pad_id, is_left)
-                if width is not None and rows.shape[1] > width:
-                    return None
-                if return_tensors is None:
-                    rows = rows.tolist()
-            data[name] = rows
+        options = {"add_special_tokens": add_special_tokens}
+        if strategy.truncates:
+            options["max_length"] = strategy.max_length
+        if strategy.pads:
+            sizes, data = self._encode_padded(texts, strategy.width or 0, options)
+            if strategy.width is not None and data["input_ids"].shape[1] > strategy.width:
+                return None
+            if return_tensors is None:
+                data = {name: rows.tolist() for name, rows in data.items()}
+        else:
+            sizes, data = self._encode_lists(texts, options)
         if verbose and strategy.max_length is None:
-            self._warn_if_long(texts, np.diff(offsets), add_special_tokens)
+            self._warn_if_long(texts, sizes, add_special_tokens)
         if isinstance(text, str) and return_tensors is None:
             data = {name: rows[0] for name, rows in data.items()}
         return import_optional("transformers").BatchEncoding(
@@ -15718,10 +15703,40 @@ class _FastTexts(_Swapped):
 
     def _warn_if_long(self, texts, sizes, add_special_tokens):
         """Let the library warn once of a text that is too long for its model."""
-        longest = sizes.argmax()
-        if sizes[longest] > self.model_max_length and not self._has_warned:
+        longest = max(sizes)
+        if longest > self.model_max_length and not self._has_warned:
             self._has_warned = True
-            super().__call__(texts[longest], add_special_tokens=add_special_tokens)
+            super().__call__(texts[sizes.index(longest)], add_special_tokens=add_special_tokens)
+
+    def _select_columns(self, input_ids, token_type_ids, attention_mask):
+        """Select the columns that a call returns, by their names."""
+        columns = {"token_type_ids": token_type_ids, "attention_mask": attention_mask}
+        others = {name: rows for name, rows in columns.items() if name in self.model_input_names}
+        return {"input_ids": input_ids} | others
+
+    def _encode_lists(self, texts, options):
+        """Encode each text as a list; returns the numbers of their ids, and the columns."""
+        if len(texts) == 1 and "max_length" not in options:
+            rows = [self._ours.encode(texts[0], **options)]  # much faster than a batch of one
+        else:
+            rows = self._ours.encode_batch(texts, **options)
+        sizes = [*map(len, rows)]
+        columns = rows, [[0] * n for n in sizes], [[1] * n for n in sizes]
+        return sizes, self._select_columns(*columns)
+
+    def _encode_padded(self, texts, width, options):
+        """Encode each text as a row of int64 matrices that have at least `width` columns.
+
+        Returns the numbers of their ids, and the matrices.
+        """
+        ids, offsets = self._ours.encode_batch_to_numpy(texts, **options)
+        is_left = self.padding_side == "left"
+        columns = ((ids, self.pad_token_id), (0 * ids, 0), (0 * ids + 1, 0))
+        matrices = [
+            pad_ids(values.astype(i64), offsets, width, pad_id, is_left)
+            for values, pad_id in columns
+        ]
+        return np.diff(offsets).tolist(), self._select_columns(*matrices)
 
 
 def _id_array(ids):
