@@ -6894,14 +6894,18 @@ def _clear_entries(entries, start, stop):
 
 
 @inline_kernel
-def _copy_entry(entries, k, larger):
-    """Copy entry k, if it has a word, into the entries of a larger table."""
+def _copy_entry(entries, k, larger, n_cleared):
+    """Copy entry k, if it has a word, into the entries of a larger table.
+
+    The entries from `n_cleared` on have no content yet. A word that would come there is left out.
+    """
     if entries[k, 1]:
         slot = _home_slot(entries[k, 0], entries[k, 1], len(larger))
-        while larger[slot, 1]:
+        while slot < u64(n_cleared) and larger[slot, 1]:
             slot = (slot + ONE) & u64(len(larger) - 1)
-        for column in range(4):
-            larger[slot, column] = entries[k, column]
+        if slot < u64(n_cleared):
+            for column in range(4):
+                larger[slot, column] = entries[k, column]
 
 
 @inner_kernel
@@ -6910,7 +6914,7 @@ def _resize(table, n_entries):
     entries = table.entries
     larger = _new_entries(n_entries)
     for k in range(len(entries)):
-        _copy_entry(entries, k, larger)
+        _copy_entry(entries, k, larger, n_entries)
     table.entries = larger
 
 
@@ -10072,20 +10076,27 @@ def _new_larger(n, max_entries):
     return _on_huge_pages(np.empty((size, 4), u64))
 
 
+# the entries that are cleared before words come near: room for words beside their home slots
+CLEARED_AHEAD = 64
+
+
 @inline_kernel
 def _prepare_larger(n_words, slot, entries, larger):
-    """Make a step towards the larger table, after word number `n_words` was stored in a slot."""
+    """Make a step towards the larger table, after word number `n_words` was stored in a slot.
+
+    Home slots have the same order in both tables. So a part of the larger one is cleared, and then
+    gets its words while the processor's cache still has it.
+    """
     n = len(entries)
-    step = n_words - n // 4
-    if step >= 0 and len(larger):
-        first = 8 * (step - n // 8)
-        if first < 0:
-            _clear_entries(larger, 32 * step, min(32 * (step + 1), len(larger)))
-        else:
-            if slot < first:  # the others are copied now or later
-                _copy_entry(entries, slot, larger)
-            for k in range(first, min(first + 8, n)):
-                _copy_entry(entries, k, larger)
+    first = 4 * (n_words - n // 4)
+    if first >= 0 and len(larger):
+        ratio = len(larger) // n
+        n_cleared = min(ratio * (first + 4) + CLEARED_AHEAD, len(larger))
+        _clear_entries(larger, ratio * first + CLEARED_AHEAD * (first > 0), n_cleared)
+        if slot < first:  # the others are copied now or later
+            _copy_entry(entries, slot, larger, n_cleared)
+        for k in range(first, first + 4):
+            _copy_entry(entries, k, larger, n_cleared)
 
 
 @inner_kernel
