@@ -250,13 +250,16 @@ if not COMPILES:
     np.seterr(over="ignore")  # hashes are computed modulo 2**64
 
 
+MANY_OBJECTS = 10_000  # a search of fewer takes less than a millisecond
+
+
 def _collect_again():
     """Let Python search for garbage again, in its own time.
 
-    All objects that exist now move to the oldest generation, without a search, unless the program
-    has put some out of reach by `gc.freeze`.
+    If there are many new objects, all that exist now move to the oldest generation, without a
+    search, unless the program has put some out of reach by `gc.freeze`: to count those takes long.
     """
-    if not gc.get_freeze_count():
+    if gc.get_count()[0] > MANY_OBJECTS and not gc.get_freeze_count():
         gc.freeze()
         gc.unfreeze()
     gc.enable()
@@ -2621,23 +2624,31 @@ def _find_classes(sources):
     """
     if len(sources) > MAX_SETS:
         raise Unsupported(f"more than {MAX_SETS} sets of characters")
-    sizes = np.repeat(np.arange(1, 5, dtype=u64), [0x80, 0x780, 0xF800, 0x100000])  # in UTF-8
-    sizes[0xD800:0xE000] = 1  # a lone surrogate means an invalid byte
-    # The bits of a code point: one for each set that contains it, and above them its size.
+    # The code points from one of these to the next have one size in UTF-8. A lone surrogate means an
+    # invalid byte, and a text has only 128 of them.
+    borders = np.array([0, 0x80, 0x800, 0xD800, 0xE000, 0x10000])
+    sets = [_code_points_matching(source) for source in sources]
+    for matches in sets:
+        if len({*matches[0xDC80:0xDD00].tolist()}) > 1:
+            raise Unsupported("a class that distinguishes between invalid bytes")
+    changes = [1 + np.flatnonzero(matches[1:] != matches[:-1]) for matches in sets]
+    # Neighbours are mostly alike: these are the runs of code points that no set tells apart.
+    starts = np.unique(np.concatenate([borders, *changes]))
+    starts = starts[(starts <= 0xD800) | (starts >= 0xE000)]
+    sizes = np.array([1, 2, 3, 1, 3, 4], u64)[np.searchsorted(borders, starts, "right") - 1]
+    # The bits of a run: one for each set that contains it, and above them its size.
     bits = sizes << u64(SIZE_BIT)
-    for bit, source in enumerate(sources):
-        bits |= _code_points_matching(source).astype(u64) << u64(bit)
-    invalid = bits[0xDC80:0xDD00]
-    if np.ptp(invalid):
-        raise Unsupported("a class that distinguishes between invalid bytes")
-    bits[0xD800:0xE000] = invalid[0]  # a text has no other surrogates
-    classes, examples, class_of = np.unique(bits, return_index=True, return_inverse=True)
+    looked_at = np.where(starts == 0xD800, SURROGATE_ESCAPE, starts)
+    for bit, matches in enumerate(sets):
+        bits |= matches[looked_at].astype(u64) << u64(bit)
+    classes, firsts, class_of_run = np.unique(bits, return_index=True, return_inverse=True)
+    class_of = np.repeat(class_of_run.astype(np.uint16), np.diff(starts, append=N_CODE_POINTS))
+    examples = starts[firsts]
     matching = [
         {source for bit, source in enumerate(sources) if of_class >> bit & 1}
         for of_class in classes.tolist()
     ]
-    sizes = [*sizes[examples].tolist(), 1]
-    return class_of.astype(np.uint16), examples, sizes, [*matching, {"END"}]
+    return class_of, examples, [*sizes[firsts].tolist(), 1], [*matching, {"END"}]
 
 
 def _step(state, matching):
@@ -2989,20 +3000,24 @@ def _utf8_table(entries, class_of):
     multibyte = np.pad(class_of, (0, 0x30000), constant_values=no_class)
     multibyte[:0x80] = no_class
     multibyte[0xD800:0xE000] = no_class
-    # The last byte of a character tells 64 code points apart, and few such blocks differ. As one
-    # item of 128 bytes each, they are sorted five times as fast as rows of an array.
-    blocks, block_of = np.unique(multibyte.view("V128"), return_inverse=True)
-    blocks = blocks.view(np.uint16)
+    # The last byte of a character tells 64 code points apart, the byte before it 64 such blocks,
+    # and so on. Few blocks differ, and few rows of them. A character is valid only in its shortest
+    # form, so longer ones have the first, invalid block in place of others.
+    blocks, block_of = _different_rows(multibyte.reshape(-1, 64))
+    of_three = np.append(np.full(0x20, block_of[0]), block_of[0x20:0x400])  # up to U+FFFF
+    of_four = np.append(np.full(0x400, block_of[0]), block_of[0x400:])
+    groups, group_of = _different_rows(np.append(of_three, of_four).reshape(-1, 64))
 
     def row_entries(continued):
-        """Make an entry for each 64 of these entries, which leads to a row that has them."""
+        """Make an entry for each row of 64 entries, which leads to a row of the table with them."""
         links = []
-        for block in continued.reshape(-1, 64):
-            key = block.tobytes()
+        keys = continued.tobytes()
+        for start in range(0, len(keys), 64 * 4):
+            key = keys[start : start + 64 * 4]
             if key not in entry_of:
                 entry_of[key] = len(rows) << 8
                 rows.append(empty.copy())
-                rows[-1][0x80:0xC0] = block  # by the byte that continues a character
+                rows[-1][0x80:0xC0] = np.frombuffer(key, u32)  # by the byte that continues
             links.append(entry_of[key])
         return np.array(links, u32)
 
@@ -3011,16 +3026,20 @@ def _utf8_table(entries, class_of):
         row[END] = of_class[-1]
         row[:0x80] = of_class[class_of[:0x80]]
         row[INVALID_BYTE] = of_class[class_of[SURROGATE_ESCAPE]]
-        # Each 64 code points have an entry, which leads to the row of their last byte. A character
-        # is valid only in its shortest form.
-        last = np.append(of_class, INVALID_UTF8)[blocks]
-        before_last = row_entries(last)[block_of]
-        row[0xC0:0xE0] = before_last[:0x20]  # U+0080 to U+07FF: two bytes
-        before_last[:0x20] = INVALID_UTF8
-        row[0xE0:0xF0] = row_entries(before_last[:0x400])  # up to U+FFFF
-        before_last[:0x400] = INVALID_UTF8
-        row[0xF0:0xF5] = row_entries(row_entries(before_last))
+        of_block = row_entries(np.append(of_class, INVALID_UTF8)[blocks])
+        of_group = row_entries(of_block[groups])[group_of]
+        row[0xC0:0xE0] = of_block[block_of[:0x20]]  # U+0080 to U+07FF: two bytes
+        row[0xE0:0xF0] = of_group[:0x10]
+        row[0xF0:0xF5] = row_entries(of_group[0x10:])
     return np.concatenate(rows)
+
+
+def _different_rows(array):
+    """List the rows of a matrix that differ, and for each row the number of its equal."""
+    # As one item each, rows are sorted five times as fast as by numbers.
+    items = np.ascontiguousarray(array).view(f"V{array.shape[1] * array.itemsize}").ravel()
+    different, number_of = np.unique(items, return_inverse=True)
+    return different.view(array.dtype).reshape(-1, array.shape[1]), number_of
 
 
 def _is_one_character(source):
@@ -4374,6 +4393,7 @@ MAX_REPLACEMENT = 100  # bytes; the replacements of Unicode's normal forms have 
 MAX_CHARSMAP_BYTES = 1 << 23
 
 
+@functools.lru_cache(maxsize=4)
 def _read_charsmap(text):
     """Read the keys and replacements of a precompiled charsmap in base64; or raise InputError.
 
@@ -4486,8 +4506,9 @@ class _LongestMatches:
     def __init__(self, charsmap, symbols):
         self.changes = _read_charsmap(charsmap) if charsmap else {}
         self.symbols = {*symbols}
-        self.longest = max(map(len, {*self.changes, *symbols}), default=1)
-        self.tails = {char for key in {*self.changes, *symbols} for char in key[1:]}
+        keys = [*self.changes, *symbols]
+        self.longest = max(map(len, keys), default=1)
+        self.tails = {*"".join([key[1:] for key in keys])}
 
     def find(self, text):
         """Yield the texts that the matches become."""
