@@ -1594,7 +1594,7 @@ class Engine:
             if is_own and not threads:
                 pool.start_processes(n)
             for item in items:
-                if len(running) > limit:
+                if len(running) >= limit:
                     yield running.popleft().result()
                 running.append(pool.submit(function, item))
             while running:
