@@ -2624,8 +2624,8 @@ def _find_classes(sources):
     """
     if len(sources) > MAX_SETS:
         raise Unsupported(f"more than {MAX_SETS} sets of characters")
-    # The code points from one of these to the next have one size in UTF-8. A lone surrogate means an
-    # invalid byte, and a text has only 128 of them.
+    # The code points from one of these to the next have one size in UTF-8. A lone surrogate means
+    # an invalid byte, and a text has only 128 of them.
     borders = np.array([0, 0x80, 0x800, 0xD800, 0xE000, 0x10000])
     sets = [_code_points_matching(source) for source in sources]
     for matches in sets:
