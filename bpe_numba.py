@@ -18143,35 +18143,41 @@ class Curve(Report):
         another one that matplotlib knows.
         """
         pyplot = import_optional("matplotlib.pyplot")
+        all_sizes = [sizes for sizes, *_ in self.columns.values()]
+        saves = max(map(len, all_sizes)) > 1000  # else nothing is saved by 1,000 more
+        n = 1 + saves + bool(self.bits)
         with pyplot.rc_context({"font.size": 9, "svg.hashsalt": "curve"}):
-            n = 3 if self.bits else 2
-            size = (3.5 * n, 3)
-            figure, (left, right, *third) = pyplot.subplots(
-                1, n, figsize=size, layout="constrained"
-            )
+            options = {"figsize": (3.5 * n, 3), "layout": "constrained", "squeeze": False}
+            figure, [panels] = pyplot.subplots(1, n, **options)
             pyplot.close(figure)  # else a notebook shows it twice
-            left.set(xlabel="vocabulary", ylabel="bytes per token")
-            saving = "% of the tokens that 1,000 more save"
-            right.set(yscale="log", xlabel="vocabulary", ylabel=saving)
-            for name, (sizes, _, rates, saved) in self.columns.items():
-                label = name.replace("$", r"\$")  # $ begins a formula
-                left.semilogx(sizes, rates, base=2, label=label)
-                right.semilogx(sizes, saved, base=2)
-            places = import_optional("matplotlib.ticker").LogLocator(subs=(1, 2, 3, 5))
-            right.yaxis.set_major_locator(places)
-            right.yaxis.set_major_formatter("{x:g}")  # else 6 × 10¹
-            right.minorticks_off()
-            for axes in third:
-                axes.set(xlabel="vocabulary", ylabel="bits per byte of held-out text")
+            for axes in panels:
+                axes.set_xlabel("vocabulary")
+                if any(sizes[-1] >= 2 * sizes[0] for sizes in all_sizes):
+                    axes.set_xscale("log", base=2)
+            panels[0].set_ylabel("bytes per token")
+            for name, (sizes, _, rates, _) in self.columns.items():
+                panels[0].plot(sizes, rates, label=name.replace("$", r"\$"))  # $ begins a formula
+            panels[0].legend()
+            if saves:
+                self._plot_savings(panels[1])
+            if self.bits:
+                panels[-1].set_ylabel("bits per byte of held-out text")
                 for sizes, bits in self.bits.values():
-                    axes.semilogx(sizes, bits, "o-", base=2, markersize=3)
-            left.legend()
-            if max(len(sizes) for sizes, *_ in self.columns.values()) <= 1000:
-                right.remove()
+                    panels[-1].plot(sizes, bits, "o-", markersize=3)
             if path:
                 with atomic_write(Path(path)) as file:
                     figure.savefig(file, format=Path(path).suffix[1:], dpi=200)
         return figure
+
+    def _plot_savings(self, axes):
+        """Draw the tokens that 1,000 more would save."""
+        axes.set(yscale="log", ylabel="% of the tokens that 1,000 more save")
+        for sizes, _, _, saved in self.columns.values():
+            axes.plot(sizes, saved)
+        places = import_optional("matplotlib.ticker").LogLocator(subs=(1, 2, 3, 5))
+        axes.yaxis.set_major_locator(places)
+        axes.yaxis.set_major_formatter("{x:g}")  # else 6 × 10¹
+        axes.minorticks_off()
 
 
 @public(former={"engine": "pass `workers`", **_OF_CONVERT})
@@ -18792,8 +18798,9 @@ def _call(name, options):
     result = function(**options)
     if result is not None and (progress or not out):
         print(result)
-    if progress and out:
-        print(f"\nWritten to {out}")
+    for path in filter(None, map(options.get, ("out", "html", "plot"))):
+        if progress:
+            print(f"\nWritten to {path}")
     if progress and name == "train":
         command = f"{_program} encode {shlex.quote(out)} -"
         print(f"\nNext:\n  echo 'Hello, world!' | {command}")

@@ -9368,7 +9368,9 @@ def test_curves_are_drawn(reports, tmp_path):
     # a few merges save nothing by 1,000 more
     for report, n_axes in ((bpe.curve({"$a$": few}), 1), (reports[2], 2)):
         figure = report.plot(tmp_path / "picture.svg")
-        assert len(figure.axes) == n_axes
+        assert len(figure.axes) == n_axes and figure.get_figwidth() == 3.5 * n_axes
+        least, most = figure.axes[0].get_xlim()
+        assert sum(least <= tick <= most for tick in figure.axes[0].get_xticks()) > 1
         assert len(report.plot().axes[0].lines) == len(report.columns)
         assert (tmp_path / "picture.svg").read_text().startswith("<?xml")
         labels = figure.axes[0].get_xticklabels() + figure.axes[-1].get_yticklabels()
@@ -9470,6 +9472,7 @@ def test_views_of_a_pipe_and_reports_on_a_page(command, model, tmp_path, monkeyp
     line = f"view model 'The cat' --beside model --html {page}"
     output = command(line, cwd=model).stdout.decode()
     assert output.count("model: 7 bytes, 3 tokens") == 2
+    assert output.endswith(f"\nWritten to {page}\n")
     assert cells_of(page.read_text(), "h4") == ["model: 7 bytes, 3 tokens"] * 2
     output = command(f"compare model --corpus {tmp_path / 'a.txt'} --html {page}", cwd=model).stdout
     titles = cells_of(page.read_text(), "h4")
