@@ -267,7 +267,7 @@ def _collect_again():
 
 @contextlib.contextmanager
 def collecting_later():
-    """Search for no garbage during a call that makes many objects, all of which stay."""
+    """Search for no garbage during a call that may make many objects, all of which stay."""
     collects = gc.isenabled()
     gc.disable()
     try:
@@ -668,16 +668,23 @@ def naming_file(where, problem="wrong content"):
     except InputError as error:
         if error._names_file or str(where) in str(error):
             raise
-        named = InputError(f"{where}: {error}")
-        named._names_file = isinstance(where, Path)
-        raise named from None
+        raise _naming_error(where, error) from None
     except Exception as error:
         if getattr(error, "filename", None):  # the error already names the file
             raise
         reason = f"{type(error).__name__}: {error}"
-        named = InputError(f"{where}: {problem}: {reason:.200}")
-        named._names_file = isinstance(where, Path)
-        raise named from error
+        raise _naming_error(where, f"{problem}: {reason:.200}") from error
+
+
+def _naming_error(where, message):
+    """Make an InputError whose message begins with the name of a file, or with a clause.
+
+    No variable of the frame that raises an error may hold the error: it holds the frame, and so all
+    arguments, until Python searches for garbage.
+    """
+    error = InputError(f"{where}: {message}")
+    error._names_file = isinstance(where, Path)
+    return error
 
 
 def require_known(what, name, names):
@@ -706,10 +713,9 @@ def interruptible(function: Function) -> Function:
         try:
             return function(*arguments, **options)
         except (SystemError, TypeError) as error:
-            problem = interrupt_in(error)
-            if problem is error:
+            if interrupt_in(error) is error:
                 raise
-            raise problem from None
+            raise interrupt_in(error) from None
 
     return call
 
@@ -1522,7 +1528,10 @@ class _Workers:
         finally:
             self.idle.append(connection)
         if error:
-            raise error
+            try:
+                raise error
+            finally:
+                del error  # or it would keep this frame
         return result
 
     def _kill_processes(self):
@@ -5649,7 +5658,10 @@ def _corpus_files(folder, left_out):
     """List the files of a folder that are text by their names, and not parts of a model."""
 
     def fail(error):  # or `os.walk` would leave out a folder that cannot be read
-        raise error
+        try:
+            raise error
+        finally:
+            del error  # or it would keep this frame
 
     for parent, folders, names in os.walk(folder, onerror=fail):
         folders[:] = [name for name in folders if name[0] != "."]
@@ -5861,7 +5873,10 @@ def _item_text(item):
     An item may be an InputError that tells why a row has no text.
     """
     if isinstance(item, InputError):
-        raise item
+        try:
+            raise item
+        finally:
+            del item  # or it would keep this frame
     if item is None or (isinstance(item, float) and math.isnan(item)):  # as in pandas
         raise _Null
     return _text_bytes(item)

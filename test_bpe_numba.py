@@ -23,6 +23,7 @@ import dataclasses
 import dis
 import doctest
 import functools
+import gc
 import gzip
 import hashlib
 import html
@@ -54,6 +55,7 @@ import tomllib
 import tracemalloc
 import unicodedata
 import warnings
+import weakref
 import zipfile
 import zlib
 from collections import Counter, namedtuple
@@ -6678,6 +6680,35 @@ def test_results_do_not_share_the_memory_of_a_thread():
     assert [bytes(ids.tolist()) for ids in arrays] == texts and arrays[0].dtype == np.uint32
     assert tokenizer.encode("x<s>") == [*b"x", 256]
     assert tokenizer.encode_ordinary("x<s>") == [*b"x<s>"]
+
+
+def test_a_tokenizer_is_freed_without_a_search_for_garbage(tmp_path):
+    small = bpe.Tokenizer({0: b"a"}, [], alphabet="characters", kind="wordpiece")
+    text = small.to_str()
+
+    def refuse(call, *arguments):
+        with pytest.raises(bpe.InputError):
+            call(*arguments)
+
+    calls = [
+        lambda t: t.save(tmp_path / "saved"),
+        lambda t: refuse(t.save, tmp_path / "saved", "tiktoken"),
+        lambda t: refuse(t.encode, "ab"),
+        lambda t: refuse(t.encode_batch, ["a", 5]),
+        lambda t: refuse(t.decode, [99]),
+        lambda t: t.with_special_tokens(["<x>"]).encode("a<x>"),
+        lambda t: copy.deepcopy(t).encode_batch(["a"] * 3),
+    ]
+    for call in calls:
+        tokenizer = bpe.Tokenizer.from_str(text)
+        reference = weakref.ref(tokenizer)
+        gc.disable()
+        try:
+            call(tokenizer)
+            del tokenizer
+            assert reference() is None
+        finally:
+            gc.enable()
 
 
 def test_copies_are_independent(tokenizer):
