@@ -2421,23 +2421,25 @@ _DIGITS = {"type": "Digits", "individual_digits": False}
 
 
 class ByteDigits(NamedTuple):
-    """Cut off each byte whose name is a number, as a Digits after a ByteLevel does."""
+    """Cut off bytes whose names are numbers, as a Digits after a ByteLevel does."""
+
+    individual: bool = True  # each, or runs of them
 
 
 def _pre_tokenizer_steps(pre_tokenizer):
     """Make the steps of a pattern for a pre_tokenizer.
 
-    Digits after a ByteLevel cuts the names of bytes, and not the text: it is left out, see
-    `_check_after_bytes`, or cuts between bytes if each digit is cut off. If no step is left that
+    Digits after a ByteLevel cuts the names of bytes, and not the text: it cuts between bytes if it
+    is the last part; otherwise it is left out, see `_check_after_bytes`. If no step is left that
     could cut, the pattern "none" is the last step.
     """
     steps = []
     has_byte_level = False
-    for part in _flattened(pre_tokenizer, "pretokenizers"):
-        if has_byte_level and part == _DIGITS:
-            continue
+    parts = _flattened(pre_tokenizer, "pretokenizers")
+    for k, part in enumerate(parts):
         if has_byte_level and part["type"] == "Digits":
-            steps.append(ByteDigits())
+            if k == len(parts) - 1:
+                steps.append(ByteDigits(part.get("individual_digits", False)))
             continue
         for step in _call_step("pre_tokenizer", _PRE_TOKENIZERS, part):
             steps += _plain_steps(step)
@@ -5091,8 +5093,9 @@ _NUMBER_BYTES = rb"0-9\xb2\xb3\xb9\xbc-\xbe"
 
 
 class _ByteDigitsPass(NamedTuple):
-    """Cut off each byte whose name is a number, also within a character."""
+    """Cut off bytes whose names are numbers, also within a character."""
 
+    individual: bool  # each, or runs of them
     table = None
     changes = None
     warning = ""
@@ -5104,8 +5107,10 @@ class _ByteDigitsPass(NamedTuple):
         """Write END around these bytes."""
         parts = []
         meanings = []
+        some = b"" if self.individual else b"+"
+        cut = re.compile(rb"[%b]%b|[^%b]+" % (_NUMBER_BYTES, some, _NUMBER_BYTES)).findall
         for data, meaning in zip(flat.parts(), flat.meanings.tolist(), strict=True):
-            pieces = re.findall(rb"[%b]|[^%b]+" % (_NUMBER_BYTES, _NUMBER_BYTES), data) or [b""]
+            pieces = cut(data) or [b""]
             parts += pieces
             meanings += [INSIDE] * (len(pieces) - 1) + [meaning]
         return FlatText.join(parts, meanings)
@@ -5151,7 +5156,7 @@ class Pattern:
             if kind is Metaspace:
                 self.passes += map(_SpacesPass, run)
             elif kind is ByteDigits:
-                self.passes.append(_ByteDigitsPass())
+                self.passes += map(_ByteDigitsPass._make, run)
             else:
                 self.passes += _cut_passes(tuple(run))
         self.warning = "; ".join(each.warning for each in self.passes if each.warning)
@@ -9214,7 +9219,11 @@ def missing_letters(model):
             continue
         splits = ((text[:k], text[k:]) for k in range(1, len(text)))
         if any(all(len(part) == 1 or part in texts for part in split) for split in splits):
-            require(model.byte_fallback, f"a character of the token {text!r} is not a token itself")
+            require(
+                model.byte_fallback,
+                f"a character of the token {text!r} is neither a token itself nor made of byte "
+                "tokens: the sentencepiece package reads such a model",
+            )
             missing.update({*text} - letters)
     codes = sorted(map(ord, missing))
     return dict(zip(codes, itertools.count(max(model.vocab) + 1), strict=False))
@@ -11823,8 +11832,14 @@ def _lines_of_merges(files):
     return re.sub(r"\A#version.*\s*", "", files.merges).splitlines()
 
 
+def _ends_words(files):
+    """Check whether letters have another name at the end of a word, as in CLIP's two files."""
+    return {"a</w>", "b</w>"} <= files.names.keys()
+
+
 def _read_gpt2_files(files):
     """Read GPT-2's two files."""
+    require(not _ends_words(files), "as in CLIP's files, tokens end in </w>: omit `pattern`")
     model = _gpt2_model(files.names, _lines_of_merges(files), files.special_tokens, files.pattern)
     if files.special_tokens is None and len(model.special_tokens) > len(files.names) // 8:
         note(f"{files.where}: no merge makes many of the names: do these files belong together?")
@@ -11833,25 +11848,30 @@ def _read_gpt2_files(files):
 
 def _is_of_pair_class(files):
     """Check whether a class of transformers makes the steps around the two files."""
-    return files.special_tokens is None and _class_for(files.config, *_CUTS_OF_PAIRS)
+    row = _class_for(files.config, *_CUTS_OF_PAIRS)
+    return row and (files.special_tokens is None or row.model == _OF_WORDS)
 
 
 def _read_by_pair_class(files):
-    """Read the two files as the class of `config` does."""
+    """Read the two files as the class of `config` does, and add the tokens of the caller."""
+    files.config |= CLASSES[_class_name(files.config)].roles | files.config
     vocabulary = {"vocab": files.names, "merges": _lines_of_merges(files)}
-    return _read_by_class(files.config, vocabulary)
+    model = _read_by_class(files.config, vocabulary)
+    given = files.special_tokens
+    if given is None:
+        return model
+    tokens = dict.fromkeys(_check_texts(given), PLAIN_TOKEN)
+    return add_special_tokens(model, tokens, given if isinstance(given, Mapping) else {})
 
 
 def _is_clip(files):
     """Check whether these are CLIP's two files, with nothing beside them that names a class."""
-    is_given = files.special_tokens is not None or "tokenizer_class" in files.config
-    return "a</w>" in files.names and not is_given
+    return _ends_words(files) and not files.config.get("tokenizer_class")
 
 
 def _read_clip(files):
-    """Read CLIP's two files; the config gets the roles of its class."""
-    roles = CLASSES["CLIPTokenizer"].roles | {"tokenizer_class": "CLIPTokenizer"}
-    files.config |= roles | files.config
+    """Read CLIP's two files; the config gets the name of its class."""
+    files.config["tokenizer_class"] = "CLIPTokenizer"
     return _read_by_pair_class(files)
 
 
@@ -11938,7 +11958,7 @@ def _find_vocab_files(data, file, config, special_tokens, pattern):
         )
     cut = _BYTE_LEVEL if config.get("add_prefix_space") else "gpt2"
     known = {"special_tokens": special_tokens, "pattern": pattern or cut}
-    if not (special_tokens or pattern):
+    if not pattern:
         known["config"] = config
     for vocab, merges in (("vocab.json", "merges.txt"), ("encoder.json", "vocab.bpe")):
         start = file.name.removesuffix(vocab).removesuffix(merges)
@@ -12258,6 +12278,7 @@ def read_unigram(data, added, alphabet):
     _refuse(
         byte_fallback and alphabet == "bytes", "a Unigram with byte_fallback beside a ByteLevel"
     )
+    require(data["vocab"], "a Unigram without tokens")
     names, scores = zip(*data["vocab"], strict=True)
     ids = _token_names(data)  # a piece that is listed twice has its last id here
     plain = _plain_names(ids, alphabet)
@@ -12480,14 +12501,13 @@ _NEW_DECODERS = {"bytes": _BYTE_LEVEL, "characters": {"type": "Fuse"}}
 def _check_after_bytes(parts, kind, fields):
     """Check the pre-tokenizers after a ByteLevel, which writes each byte as a character, its name.
 
-    Only Digits and one Split may cut between names there. If Digits cuts off each digit, a pass
-    does so; it is the last step. Otherwise it cuts around runs of numbers. Some
-    names are numbers, such as ¼ for the byte 0xBC, so it also cuts a character such as "ü", whose
-    name is "Ã¼". No text becomes a token that Digits would cut: the merges of such tokens are taken
-    out of `fields`, which are those of Model.
+    Only Digits and one Split may cut between names there. If Digits is the last step, a pass does
+    so. Otherwise it cuts around runs of numbers. Some names are numbers, such as ¼ for the byte
+    0xBC, so it also cuts a character such as "ü", whose name is "Ã¼". No text becomes a token that
+    Digits would cut: the merges of such tokens are taken out of `fields`, which are those of Model.
     """
     is_plain = kind == "bpe" and not fields["ignore_merges"]
-    if parts == [_DIGITS | {"individual_digits": True}]:
+    if len(parts) == 1 and parts[0]["type"] == "Digits":
         return
     for part in parts:
         _refuse(
@@ -12932,7 +12952,8 @@ class _TokenizerClass(NamedTuple):
     """The steps and tokens that a class of transformers adds to the vocabulary of a folder.
 
     In templates and `pieces`, the name of a role stands for its token, and src_lang for that
-    setting; other words stand for themselves. A number after a colon is the type of a token.
+    setting; other words stand for themselves. A number after a colon is the type of a token, and
+    one after an equals sign is its id, whatever id the token has.
     """
 
     roles: dict  # the tokens of roles that a folder does not name
@@ -12944,10 +12965,14 @@ class _TokenizerClass(NamedTuple):
     model: dict = MappingProxyType({})  # fields of the "model" object
     pieces: str = ""  # the tokens by their ids; 3: are those of a .model from 3 on
     extra: Collection[str] = ()  # further special tokens
+    extra_beside: bool = True  # they are added to the pieces of a .model, too
     mask: AddedToken = PLAIN_TOKEN  # how the mask token is found
     facts: dict = MappingProxyType({})  # what a tokenizer_config.json without the class must say
     knows_unknown: bool = False  # a BPE has the unknown token of the roles
     keeps_steps: bool = False  # the steps of a tokenizer.json stay
+    renews: bool = False  # its special tokens lose the flags that a folder gives them
+    yields: bool = False  # add_bos_token and add_eos_token take the place of its template
+    untold: dict = MappingProxyType({})  # settings that another value changes there, but not here
 
 
 _CLASS_SETTINGS = {
@@ -12983,7 +13008,7 @@ _ROLES_OF_COHERE = _roles_of(
 )
 _BERT_TEMPLATES = "cls $A sep", "cls $A sep $B:1 sep:1"
 _ROBERTA_TEMPLATES = "cls $A sep", "cls $A sep sep $B sep"
-_AFTER_SPACE = AddedToken(lstrip=True, normalized=True)
+_AFTER_SPACE = AddedToken(lstrip=True)
 _EXTRA_IDS = [f"<extra_id_{number}>" for number in range(100)]
 _MBART_CODES = (
     "ar_AR cs_CZ de_DE en_XX es_XX et_EE fi_FI fr_XX gu_IN hi_IN it_IT ja_XX kk_KZ ko_KR lt_LT "
@@ -13012,17 +13037,19 @@ _ALBERT = _TokenizerClass(
     settings=_PREFIXED,
     model={"unk_id": 1},
     pieces="0:",
+    yields=True,
 )
 _T5 = _TokenizerClass(
     _ROLES_OF_T5,
     "words",
     "precompiled",
-    "$A </s>",
-    "$A </s> $B </s>",
+    "$A eos",
+    "$A eos $B eos",
     settings=_PREFIXED,
     model={"unk_id": 2},
     pieces=" ".join(["0:", *reversed(_EXTRA_IDS)]),
     extra=_EXTRA_IDS,
+    untold={"extra_ids": 100},
 )
 _XLM_ROBERTA = _TokenizerClass(
     _ROLES_OF_ROBERTA,
@@ -13067,7 +13094,7 @@ CLASSES = {
         mask=_AFTER_SPACE,
     ),
     "BlenderbotTokenizer": _TokenizerClass(
-        _ROLES_OF_ROBERTA, "bytes", settings=_PREFIXED, mask=AddedToken(lstrip=True)
+        _ROLES_OF_ROBERTA, "bytes", settings=_PREFIXED, mask=_AFTER_SPACE
     ),
     "CLIPTokenizer": _TokenizerClass(
         _ENDS | _roles_of("bos=<|startoftext|> pad=<|endoftext|>"),
@@ -13081,12 +13108,15 @@ CLASSES = {
     "CamembertTokenizer": _XLM_ROBERTA._replace(
         model={},
         pieces="<s>NOTUSED pad </s>NOTUSED unk <unk>NOTUSED 1: mask",
-        mask=AddedToken(lstrip=True),
+        extra=("<s>NOTUSED", "</s>NOTUSED", "<unk>NOTUSED"),
+        extra_beside=False,
+        mask=_AFTER_SPACE,
     ),
     "CodeGenTokenizer": _GPT2,
     "CodeLlamaTokenizer": _LLAMA._replace(
         roles=_ROLES_OF_LLAMA
         | _roles_of("prefix=▁<PRE> middle=▁<MID> suffix=▁<SUF> eot=▁<EOT> fill=<FILL_ME>"),
+        extra=("▁<PRE>", "▁<MID>", "▁<SUF>", "▁<EOT>", "<FILL_ME>"),
         settings=_LLAMA.settings | {"add_bos_token": True},
         knows_unknown=True,
     ),
@@ -13131,8 +13161,8 @@ CLASSES = {
         _roles_of("unk=<unk> sep=</s> pad=<pad> cls=<s> mask=<mask>"),
         "suffix",
         "herbert",
-        "cls $A sep",
-        "cls $A sep $B sep",
+        "cls=0 $A sep=2",
+        "cls=0 $A sep=2 $B sep=2",
         model=_OF_WORDS,
         knows_unknown=True,
     ),
@@ -13140,7 +13170,7 @@ CLASSES = {
     "LasrTokenizer": _T5._replace(model={"unk_id": 3}, pieces="0:"),
     "LayoutLMTokenizer": _BERT_CLASS,
     "LayoutLMv2Tokenizer": _BERT_CLASS._replace(facts={}),
-    "LayoutLMv3Tokenizer": _ROBERTA._replace(settings=_PREFIXED, mask=AddedToken(lstrip=True)),
+    "LayoutLMv3Tokenizer": _ROBERTA._replace(settings=_PREFIXED),
     "LlamaTokenizer": _LLAMA,
     "LongformerTokenizer": _ROBERTA,
     "LukeTokenizer": _ROBERTA._replace(
@@ -13188,8 +13218,9 @@ CLASSES = {
         "src_lang $A $B eos",
         settings=_PREFIXED | {"src_lang": "eng_Latn"},
         model={"type": "BPE", "fuse_unk": True},
-        mask=_AFTER_SPACE,
+        mask=AddedToken(lstrip=True, normalized=True),
         knows_unknown=True,
+        untold={"legacy_behaviour": False},
     ),
     "OpenAIGPTTokenizer": _TokenizerClass(
         {"unk_token": "<unk>"}, "suffix", "uncased", model=_OF_WORDS, knows_unknown=True
@@ -13202,9 +13233,10 @@ CLASSES = {
         "$A $B eos",
         settings=_PREFIXED,
         extra=["<mask_1>", *(f"<unk_{number}>" for number in range(2, 103))],
+        untold={"offset": 103, "mask_token_sent": "<mask_1>"},
     ),
     "Phi3Tokenizer": _LLAMA,
-    "Qwen2Tokenizer": _TokenizerClass(_ROLES_OF_QWEN, "qwen2", "nfc"),
+    "Qwen2Tokenizer": _TokenizerClass(_ROLES_OF_QWEN, "qwen2", "nfc", renews=True),
     "Qwen3_5Tokenizer": _TokenizerClass(_ROLES_OF_QWEN, "qwen3.5", "nfc"),
     "ReformerTokenizer": _TokenizerClass(
         _roles_of("eos=</s> unk=<unk>"),
@@ -13237,6 +13269,7 @@ CLASSES = {
     "WhisperTokenizer": _GPT2._replace(
         template="<|startoftranscript|> <|notimestamps|> $A eos",
         pair="<|startoftranscript|> <|notimestamps|> $A $B:1 eos:1",
+        untold={"language": None, "task": None, "predict_timestamps": False},
     ),
     "XGLMTokenizer": _TokenizerClass(
         _roles_of("bos=<s> eos=</s> unk=<unk> sep=</s> pad=<pad> cls=<s>"),
@@ -13260,6 +13293,7 @@ CLASSES = {
         model={},
         pieces="0:",
         extra=("<eop>", "<eod>"),
+        extra_beside=False,
         mask=_AFTER_SPACE,
         facts=_LEFT_SIDE,
     ),
@@ -13330,7 +13364,11 @@ def _names_class(file):
 
 def _settings_of(row, config):
     """Return the settings of a class, which are those of a folder where it has them."""
-    given = {name: value for name, value in config.items() if value is not None}
+    by_default = {"src_lang"}  # those for which null means the default
+    if row.cuts in ("llama", "qwen2", "qwen3.5"):
+        by_default.add("add_prefix_space")
+    is_given = {name for name in config if config[name] is not None} | config.keys() - by_default
+    given = {name: config[name] for name in config if name in is_given}
     return _CLASS_SETTINGS | row.settings | given
 
 
@@ -13495,7 +13533,8 @@ def _pieces_of_class(row, config, pieces):
         if word.endswith(":"):
             listed += pieces[int(word[:-1]) :]
         else:
-            listed.append((config.get(f"{word}_token") or word, 0.0))
+            role = f"{word}_token"
+            listed.append((str(config[role]) if role in row.roles else word, 0.0))
     return listed
 
 
@@ -13515,16 +13554,27 @@ def _read_pieces(proto, row, config):
 def _class_processor(row, model):
     """Make the post_processor of a class, or None if a token of its template is missing."""
     settings = _settings_of(row, model.config)
+    fixed = {}  # the ids that a template names
 
     def pieces(template):
         for word in template.split():
             name, _, number = word.partition(":")
+            name, _, own_id = name.partition("=")
             named = settings.get(f"{name}_token") or settings.get(name)
-            yield named if isinstance(named, str) else name, int(number or 0)
+            name = named if isinstance(named, str) else name
+            if own_id:
+                fixed[name] = int(own_id)
+            yield name, int(number or 0)
+
+    def id_of(name):
+        return model.special_tokens.get(name, model.ids.get(name.encode()))
 
     templates = [[*pieces(template)] for template in (row.template, row.pair)]
     names = {name for name, _ in itertools.chain(*templates)} - {"$A", "$B"}
-    ids = {name: model.special_tokens.get(name, model.ids.get(name.encode())) for name in names}
+    ids = {name: id_of(name) for name in names} | fixed
+    language = settings["src_lang"]
+    if language in names and ids[language] is None:  # an unknown language is the unknown token
+        ids[language] = id_of(str(settings.get("unk_token")))
     return None if None in ids.values() else _processor(*templates, ids)
 
 
@@ -13583,15 +13633,18 @@ def _roles(config):
 def _read_config(file):
     """Read the settings beside a model, all as if they were in tokenizer_config.json.
 
-    The text of a token takes the place of its object. Returns the settings and text -> AddedToken.
+    The text of a token takes the place of its object. Returns the settings and the flags of the
+    objects: (setting, text) -> AddedToken.
     """
     flags = {}
 
-    def text_of(token):
+    def text_of(setting, token):
         if isinstance(token, str):
             return token
         text = token["content"]
-        flags.setdefault(text, _read_flags({"special": False} | token))
+        is_special = bool(token.get("special"))
+        plain = {"special": is_special, "normalized": not (is_special or text in named)}
+        flags[setting, text] = _read_flags(plain | token)
         return text
 
     config = _read_beside(_beside(file, "tokenizer_config.json"))
@@ -13601,13 +13654,18 @@ def _read_config(file):
         names = _read_beside(_beside(file, "added_tokens.json"))
         tokens = {names[text]: {"content": text, "normalized": True} for text in names}
         config["added_tokens_decoder"] = tokens
+    roles = _roles(config)
+    named = [token["content"] if isinstance(token, dict) else token for token in roles.values()]
     for name in ("added_tokens_decoder", "extra_special_tokens", "additional_special_tokens"):
         part = config.get(name)
         if isinstance(part, dict):
-            config[name] = dict(zip(part, map(text_of, part.values()), strict=True))
+            is_decoder = name == "added_tokens_decoder"
+            config[name] = {
+                key: text_of(name if is_decoder else key, token) for key, token in part.items()
+            }
         elif part:
-            config[name] = [*map(text_of, part)]
-    config |= {role: text_of(token) for role, token in _roles(config).items()}
+            config[name] = [text_of(name, token) for token in part]
+    config |= {role: text_of(role, token) for role, token in roles.items()}
     template = _beside(file, "chat_template.jinja")
     if template.is_file():
         config["chat_template"] = _read_text(template)
@@ -13619,21 +13677,48 @@ def _read_config(file):
     return config, flags
 
 
-def _special_texts(config, known):
+def _named_tokens(config):
     """List the special tokens with a role, as transformers adds them, and further ones.
 
-    Those of `known` were added before, and are left out of the further ones. A further one with a
-    name of its own gets a role in `config`.
+    Each is its setting and its text. A further one with a name of its own gets a role in `config`.
     """
     roles = _roles(config)
-    further = config.get("extra_special_tokens") or []
+    name = "extra_special_tokens"
+    further = config.get(name) or []
     if isinstance(further, dict):
         roles |= further
         further = []
+    if not further:
+        name = "additional_special_tokens"
+        further = config.get(name) or []
     config |= roles
-    further = further or config.get("additional_special_tokens") or []
-    with_role = [roles[role] for role in (*_ROLE_ORDER, *roles) if role in roles]
-    return with_role, [text for text in further if text not in known]
+    order = dict.fromkeys((*_ROLE_ORDER, *roles))
+    return [(role, roles[role]) for role in order if role in roles], [
+        (name, text) for text in further
+    ]
+
+
+def _tokens_beside(beside, has_decoder, with_role, further, flags):
+    """Return the tokens that transformers adds to a vocabulary, text -> AddedToken.
+
+    A token that has several settings has the flags of the last one, unless it is in `beside`.
+
+    beside       those of an added_tokens_decoder, or of an added_tokens.json
+    with_role    as from `_named_tokens`, as `further`
+    flags        as from `_read_config`
+    """
+    named = {text for _, text in with_role}
+    known = named if has_decoder else {*named, *(text for _, text in further)}
+    tokens = {}
+    for text, own in beside.items():
+        is_special = own.special or text in known
+        normalized = own.normalized and (has_decoder or not is_special)
+        tokens[text] = own._replace(special=is_special, normalized=normalized)
+    settings = [(text, flags.get((name, text), PLAIN_TOKEN)) for name, text in with_role + further]
+    for text, own in dict.fromkeys(settings):
+        if text not in beside:
+            tokens[text] = own._replace(special=own.special or text in named)
+    return tokens
 
 
 def _flags_beside(listed, tokens, decoder, with_role):
@@ -13647,13 +13732,11 @@ def _flags_beside(listed, tokens, decoder, with_role):
     changed = {}
     for text in listed.keys() & tokens:
         own = listed[text]
-        new = tokens[text]
         if decoder is None:  # a role only makes a token special
             changed[text] = own._replace(special=own.special or text in with_role)
-        elif text in decoder:  # the decoder has the flags of its tokens; roles of others do nothing
-            changed[text] = new._replace(
-                special=own.special or new.special, normalized=decoder[text].normalized
-            )
+        elif text in decoder:  # roles of other tokens do nothing
+            new = tokens[text]
+            changed[text] = new._replace(special=own.special or new.special)
     return listed | changed
 
 
@@ -13667,16 +13750,23 @@ def _with_folder(model, file, config, flags, is_complete=True):
     added = config.pop("added_tokens_decoder")
     has_decoder = config.pop("has_added_tokens_decoder")
     ids = {added[key]: int(key) for key in sorted(added, key=int) if added[key]}
-    beside = {text: flags[text] for text in ids}
+    beside = {text: flags["added_tokens_decoder", text] for text in ids}
     decoder = beside if has_decoder else None
-    with_role, further = _special_texts(config, {*model.added_tokens, *(decoder or ())})
-    tokens = dict(beside)
-    for text in with_role + further:
-        own = flags.get(text, PLAIN_TOKEN)
-        tokens[text] = own._replace(special=True, normalized=text not in ids and own.normalized)
+    with_role, further = _named_tokens(config)
+    row = CLASSES.get(_class_name(config))
+    makes_steps = bool(row) and not row.keeps_steps
+    if is_complete and not makes_steps:
+        further = [(name, text) for name, text in further if text not in model.added_tokens]
+    tokens = _tokens_beside(beside, has_decoder, with_role, further, flags)
+    if row and row.renews:
+        tokens |= dict.fromkeys([text for _, text in with_role + further], PLAIN_TOKEN)
     if is_complete:
         listed = {text: model.added_tokens.get(text, PLAIN_TOKEN) for text in model.special_tokens}
-        listed = _flags_beside(listed, tokens, decoder, with_role)
+        if makes_steps and (has_decoder or row.renews):  # the class makes its added tokens anew
+            listed |= {text: own for text, own in tokens.items() if text in listed}
+        else:
+            roles = [text for _, text in with_role]
+            listed = _flags_beside(listed, tokens, decoder, roles)
         tokens = {text: own for text, own in tokens.items() if text not in listed}
         if any(model.added_tokens.get(text, PLAIN_TOKEN) != listed[text] for text in listed):
             model = dataclasses.replace(model, added_tokens=model.added_tokens | listed)
@@ -13706,16 +13796,16 @@ def _sides_of(model, post_processor):
 def _complete_config(row, config, flags, is_complete):
     """Give settings the roles and further special tokens of a class.
 
-    is_complete  the model is a tokenizer.json, whose tokens have flags of their own
+    is_complete  the model is a tokenizer.json
     """
     for role, text in row.roles.items():
         config.setdefault(role, text)
-    mask = config.get("mask_token")
-    if mask and not is_complete:
-        flags.setdefault(mask, row.mask)
+    flags.setdefault(("mask_token", config.get("mask_token")), row.mask)
+    # a list beside it, or null, takes the place of that of the class
     names = ("extra_special_tokens", "additional_special_tokens")
-    if row.extra and not any(map(config.get, names)):
-        config["extra_special_tokens"] = [*row.extra]
+    has_extra = row.extra and (is_complete or row.extra_beside)
+    if has_extra and all(isinstance(config.get(name, {}), dict) for name in names):
+        config["additional_special_tokens"] = [*row.extra]
 
 
 def _add_template(model, is_complete):
@@ -13727,15 +13817,21 @@ def _add_template(model, is_complete):
     if not is_complete and model.kind == "wordpiece" and not (row and row.cuts == "bert"):
         row = _BERT_CLASS  # as `read_bert` reads the files of other classes
     settings = _settings_of(row, model.config) if row else model.config
+    names = ("add_bos_token", "add_eos_token")
+    adds_always = row and any(map(row.settings.get, names))
+    if is_complete and adds_always:  # beside a tokenizer.json, the folder has no say
+        settings = settings | {"add_eos_token": False} | row.settings
     config = dict.fromkeys(("bos_token", "eos_token"), "<|endoftext|>") | settings  # of GPT-2
-    names = [role for role in ("bos_token", "eos_token") if config.get(f"add_{role}")]
-    sides = [(config[role] or "") if role in names else "" for role in ("bos_token", "eos_token")]
-    if row and row.template and (is_complete or row.template != "$A"):
+    sides = [config.get(f"add_{role}") and config[role] for role in ("bos_token", "eos_token")]
+    has_template = row and row.template and (is_complete or row.template != "$A")
+    yields = row and row.yields and not is_complete
+    yields = yields and not model.config.keys().isdisjoint(names)
+    if has_template and not yields:
         made = _class_processor(row, model)
         is_own = is_complete and _sides_of(model, made) == _sides_of(model, model.post_processor)
         if made and not is_own:
             model.post_processor = made
-    elif any(sides) and not is_complete:
+    elif yields or adds_always or (any(sides) and not is_complete):
         missing = {*filter(None, sides)} - model.special_tokens.keys()
         require(not missing, f"{missing!r:.99} belongs to each text, but is no special token")
         before, after = ([*filter(None, [side])] for side in sides)
@@ -13880,6 +13976,14 @@ WRITTEN_FORMATS = [name for name in FORMATS if FORMATS[name].write]
 _TAKEN_FIRST = ("tekken.json", "tokenizer.model", "tiktoken.model")
 
 
+def _has_template_of(row, model):
+    """Check whether the template of a class is known, with all of its tokens."""
+    is_told = all(
+        model.config.get(name, row.untold[name]) == row.untold[name] for name in row.untold
+    )
+    return is_told and (not row.template or _class_processor(row, model) is not None)
+
+
 def _note_class(model, file, form):
     """Say that AutoTokenizer gives other ids for a folder, by its class or by another file."""
     name = _class_name(model.config)
@@ -13893,7 +13997,8 @@ def _note_class(model, file, form):
             )
             return
     is_of_bytes = name == "LlamaTokenizer" and model.alphabet == "bytes" and is_listed
-    if name in _OWN_CLASSES and not is_of_bytes and not (row and _is_of_class(row, model)):
+    is_same = row and _is_of_class(row, model) and _has_template_of(row, model)
+    if name in _OWN_CLASSES and not is_of_bytes and not is_same:
         note(
             f"{file}: AutoTokenizer of transformers 5 gives other ids for some texts, by the class "
             f"{name}; Tokenizer.load(AutoTokenizer.from_pretrained(folder)) has those"
@@ -15030,7 +15135,10 @@ class Tokenizer:
         else:
             with naming_file("the text"):
                 text = data.decode()
-            theirs = self._huggingface.encode(text, add_special_tokens=False)
+            try:
+                theirs = self._huggingface.encode(text, add_special_tokens=False)
+            except Exception as error:  # `tokenizers` raises no class of its own
+                raise InputError(f"Hugging Face finds no offsets: {error}") from None
             require(theirs.ids == ids, "Hugging Face has other ids: there are no offsets")
             places = firsts[[start for start, _ in theirs.offsets]]
         if characters:

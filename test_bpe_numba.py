@@ -5017,6 +5017,27 @@ def test_ignore_merges_looks_up_no_special_token(tokenizer, tmp_path):
     assert theirs.encode(END).ids == [0] != ours.encode(END, "none")
 
 
+def test_a_unigram_without_an_unknown_token_names_what_it_does_not_know(tmp_path):
+    theirs = tokenizers.Tokenizer(tokenizers.models.Unigram([("a", -1.0), ("b", -2.0)], None))
+    ours = bpe.Tokenizer.from_str(theirs.to_str())
+    assert ours.encode("ab") == theirs.encode("ab").ids
+    calls = [ours.encode, ours.encode_to_numpy, ours.encode_with_offsets]
+    for call in [*calls, lambda text: ours.encode_batch(["a", text])]:
+        with refusal("the character '中' is not in the vocabulary, which has no unknown token"):
+            call("a中b")
+    names = [("a", -1.0), *((name, -9.0) for name in FALLBACK)]
+    theirs = tokenizers.Tokenizer(tokenizers.models.Unigram(names, None, True))
+    theirs.decoder = D.Sequence([D.ByteFallback(), D.Fuse()])
+    ours = bpe.Tokenizer.from_str(theirs.to_str())  # text becomes bytes; `tokenizers` refuses it
+    assert ours.decode(ours.encode("a中b")) == "a中b"
+    with refusal("Hugging Face finds no offsets: Encountered an unknown token"):
+        ours.encode_with_offsets("a中b")
+    written = json.loads(theirs.to_str())
+    written["model"]["vocab"] = []
+    with refusal("a Unigram without tokens"):
+        bpe.Tokenizer.from_str(json.dumps(written))
+
+
 def test_a_missing_unk_token_is_an_error_of_texts_as_in_hugging_face():
     for model in (
         bpe_model(["a", "b", "ab"], ["a b"], unk_token="<unk>"),
@@ -5383,7 +5404,11 @@ def added_there(content, **flags):
     return {"content": content, "special": True} | flags
 
 
-STRIPPED = {"__type": "AddedToken", **added_there("<mask>", lstrip=True)}
+def token_there(content, **flags):
+    return {"__type": "AddedToken", **added_there(content, **flags)}
+
+
+STRIPPED = token_there("<mask>", lstrip=True)
 FOLDERS = [
     {"added_tokens.json": {"<pad>": 257, "<new>": 258},
      "tokenizer_config.json": {"eos_token": END}},
@@ -5736,6 +5761,16 @@ def test_a_folder_of_clip_has_the_ids_of_transformers(prose, tmp_path):
         assert ids == theirs(text)["input_ids"] and ours.decode(ids) == theirs.decode(ids)
         for skip in (True, False):
             assert ours.decode(ids[1:-1], skip) == theirs.decode(ids[1:-1], skip)
+    for name in ("CLIPTokenizer", None):  # the tokens of the caller are new ones
+        write_folder(tmp_path, {"tokenizer_config.json": {"tokenizer_class": name}})
+        ours = bpe.Tokenizer.load(tmp_path, special_tokens=["<x>", END])
+        text = f"a photo<x>of {END}a"
+        theirs.add_special_tokens({"pad_token": "<x>"})
+        assert ours.encode(text) == theirs.encode(text, add_special_tokens=False)
+    paths = tmp_path / "vocab.json", tmp_path / "merges.txt"
+    assert bpe.Tokenizer.from_files(*paths, ["<x>"]).encode("Photo") == ours.encode("Photo")
+    with refusal("as in CLIP's files, tokens end in </w>: omit `pattern`"):
+        bpe.Tokenizer.load(tmp_path, pattern="gpt2")
 
 
 @pytest.mark.filterwarnings("ignore:Recommended", "ignore:some ids may differ")
@@ -5842,7 +5877,13 @@ def write_for_class(folder, name):
 
 
 CLASS_TEXTS = ["hi there", "  hi  the ", "Ünïcode É e\u0301 ﬁ 12 ½", "`` a '' ab", "", "a\n b\tc"]
-CLASS_TEXTS += ["x<mask> y [MASK] the", "<s> a</s>the", "hi<|endoftext|>the [SEP] the", "don't"]
+CLASS_TEXTS += [
+    "x<mask> y [MASK] the",
+    "hi <mask>  the",
+    "<s> a</s>the",
+    "hi<|endoftext|>the [SEP] the",
+    "don't",
+]
 
 
 def roles_of(tokenizer):
@@ -5940,6 +5981,112 @@ def test_a_folder_means_what_its_class_makes_of_it(name, tmp_path):
         assert "AutoTokenizer" not in assert_read_alike(tmp_path)
     transformers.AutoTokenizer.from_pretrained(tmp_path).save_pretrained(tmp_path / "json")
     assert "AutoTokenizer" not in assert_read_alike(tmp_path / "json")
+
+
+SETTINGS = ["add_prefix_space", "do_lower_case", "keep_accents", "strip_accents", "split_by_punct"]
+SETTINGS += ["legacy", "add_bos_token", "add_eos_token", "tokenize_chinese_chars", "trim_offsets"]
+flags_of_token = st.fixed_dictionaries(
+    dict.fromkeys(("lstrip", "rstrip", "normalized"), st.booleans()),
+    optional={"special": st.just(True)},
+)
+
+
+@st.composite
+def edited_settings(draw, name):
+    """One or two settings of a class as people write them into a tokenizer_config.json."""
+    roles = bpe.CLASSES[name].roles
+    texts = st.sampled_from(["<new>", "hi", *filter(None, roles.values())])
+    tokens = texts | st.builds(
+        lambda text, flags: token_there(text, **flags), texts, flags_of_token
+    )
+    lists = st.lists(tokens, max_size=2, unique_by=str)
+    choices = dict.fromkeys(roles, tokens | st.none())
+    choices |= dict.fromkeys(
+        ("extra_special_tokens", "additional_special_tokens"), lists | st.none()
+    )
+    choices |= dict.fromkeys(("src_lang", "tgt_lang"), st.sampled_from(["fr_XX", "fra_Latn", "xx"]))
+    choices |= dict.fromkeys(SETTINGS, st.sampled_from([True, False, None]))
+    chosen = draw(st.lists(st.sampled_from([*choices]), min_size=1, max_size=2))
+    return {setting: draw(choices[setting]) for setting in chosen}
+
+
+def assert_edited_alike(folder):
+    """The ids are those of AutoTokenizer, unless it refuses the folder or a note names it."""
+    theirs = there(transformers.AutoTokenizer.from_pretrained, folder)
+    if theirs is None:
+        return
+    with warnings.catch_warnings(record=True, action="always") as notes:
+        ours = bpe.Tokenizer.load(folder)
+    if "AutoTokenizer of transformers 5" in "".join(str(one.message) for one in notes):
+        return
+    backend = theirs.backend_tokenizer
+    for add in (False, True):
+        rows = backend.encode_batch(CLASS_TEXTS, add_special_tokens=add)
+        ids = [row.ids for row in rows]
+        assert ours.encode_batch(CLASS_TEXTS, add_special_tokens=add) == ids
+
+
+def test_settings_that_are_edited_by_hand_mean_what_transformers_makes_of_them(tmp_path):
+    names = sorted(bpe.CLASSES)
+    for name in names:
+        write_for_class(tmp_path / name, name)
+        theirs = transformers.AutoTokenizer.from_pretrained(tmp_path / name)
+        theirs.save_pretrained(tmp_path / name / "json")
+
+    @settings(max_examples=max(60, settings().max_examples))
+    @given(st.sampled_from(names), st.booleans(), st.data())
+    def check(name, is_json, data):
+        is_json |= name == "Qwen3_5Tokenizer"  # it reads a tokenizer.json alone
+        folder = tmp_path / name / "json" if is_json else tmp_path / name
+        file = folder / "tokenizer_config.json"
+        before = file.read_bytes() if file.exists() else None
+        config = json.loads(before or json.dumps({"tokenizer_class": name}))
+        file.write_text(json.dumps(config | data.draw(edited_settings(name))))
+        try:
+            assert_edited_alike(folder)
+        finally:
+            file.write_bytes(before) if before else file.unlink()
+
+    check()
+
+
+# A folder whose settings were edited by hand: its class, and the settings.
+EDITED = [
+    ("HerbertTokenizer", {"sep_token": "<new>"}),
+    ("NllbTokenizer", {"src_lang": "xx", "eos_token": "<new>"}),
+    ("LukeTokenizer", {"additional_special_tokens": ["<new>"]}),
+    ("Qwen2Tokenizer", {"pad_token": token_there("hi", rstrip=True)}),
+    ("RobertaTokenizer", {"bos_token": token_there("<s>", lstrip=True)}),
+    ("T5Tokenizer", {"eos_token": "<new>"}),
+    ("AlbertTokenizer", {"add_bos_token": True, "bos_token": "<new>"}),
+    ("AlbertTokenizer", {"add_prefix_space": None}),
+    ("BigBirdTokenizer", {"mask_token": "hi"}),
+    ("CamembertTokenizer", {"pad_token": None}),
+    ("BlenderbotTokenizer", {"add_eos_token": True, "eos_token": None}),
+]
+
+
+@pytest.mark.parametrize(("name", "edits"), EDITED)
+def test_an_edited_setting_means_what_its_class_makes_of_it(name, edits, tmp_path):
+    write_for_class(tmp_path, name)
+    write_folder(tmp_path, {"tokenizer_config.json": {"tokenizer_class": name} | edits})
+    if not (tmp_path / "sentencepiece.bpe.model").exists() or bpe.CLASSES[name].pieces:
+        assert "AutoTokenizer" not in assert_read_alike(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("name", "edits"),
+    [
+        ("BertTokenizer", {"cls_token": None}),
+        ("WhisperTokenizer", {"language": "en"}),
+        ("T5Tokenizer", {"extra_ids": 0}),
+    ],
+)
+def test_a_setting_that_is_not_obeyed_gets_a_note(name, edits, tmp_path):
+    write_for_class(tmp_path, name)
+    write_folder(tmp_path, {"tokenizer_config.json": {"tokenizer_class": name} | edits})
+    with note(f"AutoTokenizer of transformers 5 gives other ids.*{name}"):
+        bpe.Tokenizer.load(tmp_path)
 
 
 def test_a_class_that_does_not_read_the_files_of_a_folder_gets_a_note(tmp_path):
@@ -6119,8 +6266,12 @@ def test_bytes_are_encoded_as_their_text_whatever_flags_tokens_have():
 
 
 @pytest.mark.parametrize("kind", ["WordPiece", "BPE", "Unigram"])
-@given(st.lists(st.text("ab12ü¼²½中é ", max_size=12), min_size=1, max_size=4), st.booleans())
-def test_digits_after_a_byte_level_cut_off_single_bytes(kind, some_texts, has_regex):
+@given(
+    st.lists(st.text("ab12ü¼²½中é ", max_size=12), min_size=1, max_size=4),
+    st.booleans(),
+    st.booleans(),
+)
+def test_digits_after_a_byte_level_cut_between_bytes(kind, some_texts, has_regex, individual):
     pieces = ["Ã¼", "ab", "12", "Ġa", "a1", "1a", "a¼", "¼a"]
     names = ["<unk>", *ByteLevel.alphabet(), *pieces, *map("##{}".format, pieces)]
     vocab = {name: id for id, name in enumerate(dict.fromkeys(names))}
@@ -6130,7 +6281,8 @@ def test_digits_after_a_byte_level_cut_off_single_bytes(kind, some_texts, has_re
     if kind == "Unigram":
         vocab, options = [(name, -1.0 - id % 5) for name, id in vocab.items()], {"unk_id": 0}
     theirs = tokenizers.Tokenizer(getattr(tokenizers.models, kind)(vocab, **options))
-    theirs.pre_tokenizer = Sequence([ByteLevel(False, use_regex=has_regex), P.Digits(True)])
+    cut = [ByteLevel(False, use_regex=has_regex), P.Digits(individual)]
+    theirs.pre_tokenizer = Sequence(cut)
     theirs.decoder = D.ByteLevel()
     ours = bpe.Tokenizer.from_str(theirs.to_str())
     expected = [row.ids for row in theirs.encode_batch(some_texts)]
