@@ -1170,6 +1170,11 @@ def is_device(path):
     return path.exists() and (is_open_file or not path.is_file())
 
 
+def _is_full(error):
+    """Check whether an error says that no more can be written to a disk or a device."""
+    return getattr(error, "errno", None) in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+
+
 @contextlib.contextmanager
 def atomic_write(path):
     """Open a binary file that is renamed to `path` when the block succeeds.
@@ -1188,8 +1193,12 @@ def atomic_write(path):
     require(not path.is_dir(), f"{path}: is a folder; name a file to write")
     # a device or a pipe is written to: replacing /dev/null would remove it
     if is_device(path):
-        with open(path, "wb") as file:
-            yield file
+        try:
+            with open(path, "wb") as file:
+                yield file
+        except OSError as error:
+            error.filename = str(path) if _is_full(error) else error.filename
+            raise
         return
     name = str(path)
     path = Path(os.path.realpath(path))  # a symbolic link stays, and its target is replaced
@@ -1203,9 +1212,8 @@ def atomic_write(path):
                 yield file
         except BaseException as error:
             _remove(temporary)
-            is_full = getattr(error, "errno", None) in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
             # the error of a failed write names no file, and that of opening names the hidden one
-            if is_full or getattr(error, "filename", None) == temporary:
+            if _is_full(error) or getattr(error, "filename", None) == temporary:
                 error.filename = name
             raise
         _THREAD.group[temporary] = path
@@ -5863,9 +5871,12 @@ class Block(NamedTuple):
         return self.stop - self.start
 
     def read(self):
-        if self.data is None:
-            return _read_part(self.path, self.start, self.n_bytes)
-        return self.data
+        if self.data is not None:
+            return self.data
+        data = _read_part(self.path, self.start, self.n_bytes)
+        is_whole = len(data) == self.n_bytes
+        require(is_whole, f"{self.path}: became shorter while it was read: read a copy of it")
+        return data
 
 
 class _Null(Exception):
@@ -11756,7 +11767,7 @@ class VocabFiles:
     source: bytes | None = None  # Marian's source.spm
     config: dict = dataclasses.field(default_factory=dict)  # as from `_read_config`
     special_tokens: SpecialTokens = None  # those that the caller names
-    pattern: object = "gpt2"
+    pattern: object = None  # that which the caller names
     threshold: int = 0  # the least count of a token that is used
 
     @functools.cached_property
@@ -11839,8 +11850,9 @@ def _ends_words(files):
 
 def _read_gpt2_files(files):
     """Read GPT-2's two files."""
-    require(not _ends_words(files), "as in CLIP's files, tokens end in </w>: omit `pattern`")
-    model = _gpt2_model(files.names, _lines_of_merges(files), files.special_tokens, files.pattern)
+    cut = _BYTE_LEVEL if files.config.get("add_prefix_space") else "gpt2"
+    merges = _lines_of_merges(files)
+    model = _gpt2_model(files.names, merges, files.special_tokens, files.pattern or cut)
     if files.special_tokens is None and len(model.special_tokens) > len(files.names) // 8:
         note(f"{files.where}: no merge makes many of the names: do these files belong together?")
     return model
@@ -11849,11 +11861,13 @@ def _read_gpt2_files(files):
 def _is_of_pair_class(files):
     """Check whether a class of transformers makes the steps around the two files."""
     row = _class_for(files.config, *_CUTS_OF_PAIRS)
-    return row and (files.special_tokens is None or row.model == _OF_WORDS)
+    is_known = files.special_tokens is None and files.pattern is None
+    return row and (is_known or row.model == _OF_WORDS)
 
 
 def _read_by_pair_class(files):
     """Read the two files as the class of `config` does, and add the tokens of the caller."""
+    require(files.pattern is None, "as in CLIP's files, tokens end in </w>: omit `pattern`")
     files.config |= CLASSES[_class_name(files.config)].roles | files.config
     vocabulary = {"vocab": files.names, "merges": _lines_of_merges(files)}
     model = _read_by_class(files.config, vocabulary)
@@ -11956,10 +11970,7 @@ def _find_vocab_files(data, file, config, special_tokens, pattern):
         return VocabFiles(
             file, str(file), data.decode(), source=_read_limited(source), config=config
         )
-    cut = _BYTE_LEVEL if config.get("add_prefix_space") else "gpt2"
-    known = {"special_tokens": special_tokens, "pattern": pattern or cut}
-    if not pattern:
-        known["config"] = config
+    known = {"special_tokens": special_tokens, "pattern": pattern, "config": config}
     for vocab, merges in (("vocab.json", "merges.txt"), ("encoder.json", "vocab.bpe")):
         start = file.name.removesuffix(vocab).removesuffix(merges)
         pair = [file.with_name(start + vocab), file.with_name(start + merges)]
@@ -12965,6 +12976,7 @@ class _TokenizerClass(NamedTuple):
     model: dict = MappingProxyType({})  # fields of the "model" object
     pieces: str = ""  # the tokens by their ids; 3: are those of a .model from 3 on
     extra: Collection[str] = ()  # further special tokens
+    joins_lists: bool = False  # both lists of further special tokens count
     extra_beside: bool = True  # they are added to the pieces of a .model, too
     mask: AddedToken = PLAIN_TOKEN  # how the mask token is found
     facts: dict = MappingProxyType({})  # what a tokenizer_config.json without the class must say
@@ -12972,6 +12984,7 @@ class _TokenizerClass(NamedTuple):
     keeps_steps: bool = False  # the steps of a tokenizer.json stay
     renews: bool = False  # its special tokens lose the flags that a folder gives them
     yields: bool = False  # add_bos_token and add_eos_token take the place of its template
+    ignores: Collection[str] = ()  # settings that the class does not read
     untold: dict = MappingProxyType({})  # settings that another value changes there, but not here
 
 
@@ -13019,6 +13032,7 @@ _MBART50_CODES = (
     "pl_PL ps_AF pt_XX sv_SE sw_KE ta_IN te_IN th_TH tl_XX uk_UA ur_PK xh_ZA gl_ES sl_SI"
 )
 _PREFIXED = {"add_prefix_space": True}
+_NO_PREFIX = ("add_prefix_space",)
 _PREFIXED_CASED = _PREFIXED | {"do_lower_case": False}
 _TYPED = {"model_input_names": ["input_ids", "token_type_ids", "attention_mask"]}
 _LEFT_SIDE = {"padding_side": "left"}
@@ -13049,6 +13063,7 @@ _T5 = _TokenizerClass(
     model={"unk_id": 2},
     pieces=" ".join(["0:", *reversed(_EXTRA_IDS)]),
     extra=_EXTRA_IDS,
+    ignores=_NO_PREFIX,
     untold={"extra_ids": 100},
 )
 _XLM_ROBERTA = _TokenizerClass(
@@ -13150,7 +13165,10 @@ CLASSES = {
         keeps_steps=True,
     ),
     "FunnelTokenizer": _BERT_CLASS._replace(
-        roles=_ROLES_OF_XLNET, template="cls:2 $A sep", pair="cls:2 $A sep $B:1 sep:1"
+        roles=_ROLES_OF_XLNET,
+        template="cls:2 $A sep",
+        pair="cls:2 $A sep $B:1 sep:1",
+        untold={"clean_text": True},
     ),
     "GPT2Tokenizer": _GPT2,
     "GPTNeoXTokenizer": _TokenizerClass(
@@ -13178,7 +13196,9 @@ CLASSES = {
         | _roles_of(
             "entity_1=<ent> entity_2=<ent2> entity_unk=[UNK] entity_pad=[PAD] entity_mask=[MASK] "
             "entity_mask2=[MASK2]"
-        )
+        ),
+        extra=("<ent>", "<ent2>"),
+        joins_lists=True,
     ),
     "LxmertTokenizer": _BERT_CLASS,
     "MBartTokenizer": _XLM_ROBERTA._replace(
@@ -13188,6 +13208,7 @@ CLASSES = {
         pieces=f"bos pad eos unk 3: {_MBART_CODES} mask",
         extra=_MBART_CODES.split(),
         mask=_AFTER_SPACE,
+        ignores=_NO_PREFIX,
     ),
     "MBart50Tokenizer": _TokenizerClass(
         _roles_of("eos=</s> unk=<unk> sep=</s> pad=<pad> cls=<s> mask=<mask>"),
@@ -13200,6 +13221,7 @@ CLASSES = {
         pieces=f"cls pad eos unk 3: {_MBART50_CODES} mask",
         extra=_MBART50_CODES.split(),
         mask=_AFTER_SPACE,
+        ignores=_NO_PREFIX,
     ),
     "MPNetTokenizer": _TokenizerClass(
         _ROLES_OF_ROBERTA | {"unk_token": "[UNK]"},
@@ -13220,6 +13242,7 @@ CLASSES = {
         model={"type": "BPE", "fuse_unk": True},
         mask=AddedToken(lstrip=True, normalized=True),
         knows_unknown=True,
+        ignores=_NO_PREFIX,
         untold={"legacy_behaviour": False},
     ),
     "OpenAIGPTTokenizer": _TokenizerClass(
@@ -13233,6 +13256,7 @@ CLASSES = {
         "$A $B eos",
         settings=_PREFIXED,
         extra=["<mask_1>", *(f"<unk_{number}>" for number in range(2, 103))],
+        ignores=_NO_PREFIX,
         untold={"offset": 103, "mask_token_sent": "<mask_1>"},
     ),
     "Phi3Tokenizer": _LLAMA,
@@ -13245,6 +13269,7 @@ CLASSES = {
         settings=_PREFIXED,
         model={"type": "BPE", "fuse_unk": True},
         knows_unknown=True,
+        ignores=_NO_PREFIX,
     ),
     "RemBertTokenizer": _ALBERT._replace(
         cuts="marks",
@@ -13286,7 +13311,7 @@ CLASSES = {
     "XLNetTokenizer": _TokenizerClass(
         _ROLES_OF_XLNET,
         "words",
-        "quotes all-accents lower precompiled",
+        "quotes accents lower precompiled",
         "$A sep cls:2",
         "$A sep $B:1 sep:1 cls:2",
         settings=_PREFIXED_CASED,
@@ -13296,6 +13321,7 @@ CLASSES = {
         extra_beside=False,
         mask=_AFTER_SPACE,
         facts=_LEFT_SIDE,
+        ignores=("add_prefix_space", "keep_accents"),
     ),
 }
 _CLIP = Split(
@@ -13368,7 +13394,7 @@ def _settings_of(row, config):
     if row.cuts in ("llama", "qwen2", "qwen3.5"):
         by_default.add("add_prefix_space")
     is_given = {name for name in config if config[name] is not None} | config.keys() - by_default
-    given = {name: config[name] for name in config if name in is_given}
+    given = {name: config[name] for name in config if name in is_given - {*row.ignores}}
     return _CLASS_SETTINGS | row.settings | given
 
 
@@ -13380,7 +13406,6 @@ def _class_normalizer(row, settings, charsmap):
     precompiled = {"type": "Precompiled", "precompiled_charsmap": charsmap}
     steps = {
         "accents": [] if settings["keep_accents"] else accents,
-        "all-accents": accents,
         "bert": [bert],
         "blank": [_replace_step(r"\s+", " ")],
         "blanks": [_replace_step(r"\s{2,}|[\n\r\t]", " ")],
@@ -13548,6 +13573,8 @@ def _read_pieces(proto, row, config):
     symbols = AddedToken(special=False)
     flags = {_CONTROL: PLAIN_TOKEN, _USER_DEFINED: symbols}
     added = {piece.piece: flags[piece.type] for piece in proto.pieces if piece.type in flags}
+    if "control_pieces" in config:  # transformers adds them after all others
+        config["control_pieces"] += [text for text in added if added[text].special]
     return _read_by_class(config, fields, charsmap, added)
 
 
@@ -13610,6 +13637,8 @@ ROLES = ("bos_token", "eos_token", "pad_token", "unk_token")
 _UNHEEDED = {"split_special_tokens": True, "add_prefix_space": False, "do_lower_case": True}
 
 
+# the settings with further special tokens: the second one counts if there is no first
+_FURTHER = ("extra_special_tokens", "additional_special_tokens")
 # transformers adds missing tokens in this order, and then those with other roles
 _ROLE_ORDER = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token",
                "mask_token")  # fmt: skip
@@ -13656,7 +13685,7 @@ def _read_config(file):
         config["added_tokens_decoder"] = tokens
     roles = _roles(config)
     named = [token["content"] if isinstance(token, dict) else token for token in roles.values()]
-    for name in ("added_tokens_decoder", "extra_special_tokens", "additional_special_tokens"):
+    for name in ("added_tokens_decoder", *_FURTHER):
         part = config.get(name)
         if isinstance(part, dict):
             is_decoder = name == "added_tokens_decoder"
@@ -13677,25 +13706,25 @@ def _read_config(file):
     return config, flags
 
 
-def _named_tokens(config):
+def _named_tokens(config, row):
     """List the special tokens with a role, as transformers adds them, and further ones.
 
     Each is its setting and its text. A further one with a name of its own gets a role in `config`.
+
+    row  of the class that `config` names, or None
     """
     roles = _roles(config)
-    name = "extra_special_tokens"
-    further = config.get(name) or []
-    if isinstance(further, dict):
-        roles |= further
-        further = []
-    if not further:
-        name = "additional_special_tokens"
-        further = config.get(name) or []
+    names = []
+    for name in _FURTHER:
+        if isinstance(config.get(name), dict):
+            roles |= config[name]
+        elif config.get(name):
+            names.append(name)
     config |= roles
-    order = dict.fromkeys((*_ROLE_ORDER, *roles))
-    return [(role, roles[role]) for role in order if role in roles], [
-        (name, text) for text in further
-    ]
+    names = names if row and row.joins_lists else names[:1]
+    order = [role for role in dict.fromkeys((*_ROLE_ORDER, *roles)) if role in roles]
+    with_role = [(role, roles[role]) for role in order]
+    return with_role, [(name, text) for name in names for text in config[name]]
 
 
 def _tokens_beside(beside, has_decoder, with_role, further, flags):
@@ -13752,8 +13781,10 @@ def _with_folder(model, file, config, flags, is_complete=True):
     ids = {added[key]: int(key) for key in sorted(added, key=int) if added[key]}
     beside = {text: flags["added_tokens_decoder", text] for text in ids}
     decoder = beside if has_decoder else None
-    with_role, further = _named_tokens(config)
+    controls = config.pop("control_pieces", [])
     row = CLASSES.get(_class_name(config))
+    with_role, further = _named_tokens(config, row)
+    further += [("control_pieces", text) for text in controls]
     makes_steps = bool(row) and not row.keeps_steps
     if is_complete and not makes_steps:
         further = [(name, text) for name, text in further if text not in model.added_tokens]
@@ -13801,10 +13832,11 @@ def _complete_config(row, config, flags, is_complete):
     for role, text in row.roles.items():
         config.setdefault(role, text)
     flags.setdefault(("mask_token", config.get("mask_token")), row.mask)
-    # a list beside it, or null, takes the place of that of the class
-    names = ("extra_special_tokens", "additional_special_tokens")
-    has_extra = row.extra and (is_complete or row.extra_beside)
-    if has_extra and all(isinstance(config.get(name, {}), dict) for name in names):
+    # a list beside it, or null, takes the place of those of the class and of a .model
+    if any(not isinstance(config.get(name, {}), dict) for name in _FURTHER):
+        return
+    config["control_pieces"] = []
+    if row.extra and (is_complete or row.extra_beside):
         config["additional_special_tokens"] = [*row.extra]
 
 
@@ -13821,8 +13853,9 @@ def _add_template(model, is_complete):
     adds_always = row and any(map(row.settings.get, names))
     if is_complete and adds_always:  # beside a tokenizer.json, the folder has no say
         settings = settings | {"add_eos_token": False} | row.settings
-    config = dict.fromkeys(("bos_token", "eos_token"), "<|endoftext|>") | settings  # of GPT-2
-    sides = [config.get(f"add_{role}") and config[role] for role in ("bos_token", "eos_token")]
+    defaults = dict.fromkeys(("bos_token", "eos_token"), None if row else "<|endoftext|>")
+    config = defaults | settings
+    sides = [config.get(f"add_{role}") and config[role] for role in defaults]
     has_template = row and row.template and (is_complete or row.template != "$A")
     yields = row and row.yields and not is_complete
     yields = yields and not model.config.keys().isdisjoint(names)

@@ -5031,7 +5031,7 @@ def test_a_unigram_without_an_unknown_token_names_what_it_does_not_know(tmp_path
     ours = bpe.Tokenizer.from_str(theirs.to_str())  # text becomes bytes; `tokenizers` refuses it
     assert ours.decode(ours.encode("a中b")) == "a中b"
     with refusal("Hugging Face finds no offsets: Encountered an unknown token"):
-        ours.encode_with_offsets("a中b")
+        ours.encode_with_offsets("a中b", characters=True)
     written = json.loads(theirs.to_str())
     written["model"]["vocab"] = []
     with refusal("a Unigram without tokens"):
@@ -5983,8 +5983,8 @@ def test_a_folder_means_what_its_class_makes_of_it(name, tmp_path):
     assert "AutoTokenizer" not in assert_read_alike(tmp_path / "json")
 
 
-SETTINGS = ["add_prefix_space", "do_lower_case", "keep_accents", "strip_accents", "split_by_punct"]
-SETTINGS += ["legacy", "add_bos_token", "add_eos_token", "tokenize_chinese_chars", "trim_offsets"]
+SWITCHES = ["add_prefix_space", "do_lower_case", "keep_accents", "strip_accents", "split_by_punct"]
+SWITCHES += ["legacy", "add_bos_token", "add_eos_token", "tokenize_chinese_chars", "trim_offsets"]
 flags_of_token = st.fixed_dictionaries(
     dict.fromkeys(("lstrip", "rstrip", "normalized"), st.booleans()),
     optional={"special": st.just(True)},
@@ -6005,7 +6005,7 @@ def edited_settings(draw, name):
         ("extra_special_tokens", "additional_special_tokens"), lists | st.none()
     )
     choices |= dict.fromkeys(("src_lang", "tgt_lang"), st.sampled_from(["fr_XX", "fra_Latn", "xx"]))
-    choices |= dict.fromkeys(SETTINGS, st.sampled_from([True, False, None]))
+    choices |= dict.fromkeys(SWITCHES, st.sampled_from([True, False, None]))
     chosen = draw(st.lists(st.sampled_from([*choices]), min_size=1, max_size=2))
     return {setting: draw(choices[setting]) for setting in chosen}
 
@@ -7984,6 +7984,15 @@ def test_ids_do_not_depend_on_workers_and_blocks(workers, corpus, tokenizer, tmp
 ENDED = ["a b<|end|>c d<s>", "<s>a b<|end|><s><|end|>b", "", "<|end|>a", " ", "c d e <|end|> f "]
 # Blocks without ids; the rest of the last but one and the last are one task.
 ENDED += [" " * 9 + "a", " " * 99, "a<|end|>" + " " * 9 + "b", "a b<|end|>" + " " * 1600, "c"]
+
+
+def test_a_file_that_becomes_shorter_while_it_is_read_is_named(tmp_path):
+    file = tmp_path / "a.txt"
+    file.write_bytes(b"some text")
+    [block] = bpe.Source([file]).blocks()
+    file.write_bytes(b"some")
+    with refusal("a.txt: became shorter while it was read"):
+        block.read()
 
 
 def test_a_loop_of_links_is_named(tokenizer, tmp_path):
