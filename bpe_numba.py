@@ -600,6 +600,27 @@ def _on_huge_pages(array):
     return array
 
 
+HUGE_PAGE = 1 << 21  # bytes
+
+
+def _side_by_side(*tables):
+    """Copy tables into one block on huge pages, since a look-up also waits for its page.
+
+    >>> _side_by_side(np.arange(3), np.zeros(2))
+    [array([0, 1, 2]), array([0., 0.])]
+    """
+    sizes = [table.nbytes + -table.nbytes % 64 for table in tables]
+    n_pages = 1 + sum(sizes) // HUGE_PAGE
+    block = np.empty((n_pages + 1) * HUGE_PAGE, u8)  # NumPy asks for huge pages from 4 MB on
+    start = -block.ctypes.data % HUGE_PAGE
+    copies = []
+    for table, size in zip(tables, sizes, strict=True):
+        copies.append(block[start : start + table.nbytes].view(table.dtype))
+        copies[-1][:] = table
+        start += size
+    return copies
+
+
 # glibc returns the memory of each large array to the system, until it has seen an array of almost
 # 32 MB freed; see mallopt(3). So free one: blocks then use the same memory again.
 with contextlib.suppress(MemoryError):
@@ -9137,7 +9158,7 @@ ANY_PAIR = -1
 # the longest word that is merged by comparing all its pairs, in letters; a heap merges longer ones
 MAX_LINEAR_MERGE = 48
 # bytes of the parts of a word whose sure merges are made first; shorter ones have too few
-MIN_BOUNDED_BYTES = 24
+MIN_BOUNDED_BYTES = 10
 MAX_BOUNDED_BYTES = 1 << 10
 NO_BOUND = ID_MASK  # no merge has this rank
 CACHE_ENTRIES = 1 << 14  # entries of a new cache; a larger table than the words need is slower
@@ -9324,8 +9345,11 @@ def _enter_merges(rows, enters_all_pairs, tokens, n_merges, fields):
     least_bits = 2 * len(tokens.sizes).bit_length() - 21
     n_slots = 1 << max(6, (2 * n_merges - 1).bit_length(), least_bits)
     is_filled = False
+    names = ("merges", "byte_pairs", "bounds")
     while not is_filled:
-        tables = BpeTables(**fields, merges=np.full(n_slots, NO_MERGE))
+        fields["merges"] = np.full(n_slots, NO_MERGE)
+        copies = _side_by_side(*map(fields.get, names))
+        tables = BpeTables(**fields | dict(zip(names, copies, strict=True)))
         pairs, is_filled = _fill_merges(rows, enters_all_pairs, tokens, tables)
         n_slots *= 2
     return tables, pairs
@@ -9359,7 +9383,7 @@ def _bpe_tables_and_merges(model, samples=False):
     fields["bounds"] = bounds
     tables, pairs = _enter_merges(rows, enters_all_pairs, tokens, n_merges, fields)
     if is_of_bytes:
-        _fill_bounds(rows, pairs, tokens, bounds)
+        _fill_bounds(rows, pairs, tokens, tables)
         text = np.frombuffer(b"\xff".join(model.ids), u8).astype(np.uint16)
         is_inside = np.bincount(text[:-1] << 8 | text[1:], minlength=1 << 16) > 0
         _fill_byte_pairs(is_inside, tables)
@@ -9833,9 +9857,10 @@ def _fill_byte_pairs(is_inside, tables):
 
 
 @kernel
-def _fill_bounds(rows, pairs, tokens, bounds):
+def _fill_bounds(rows, pairs, tokens, tables):
     """Fill `BpeTables.bounds`; rows and pairs are those of `_fill_merges`."""
     text, starts, sizes = tokens
+    bounds = tables.bounds
     bounds[:] = NO_BOUND
     for m in range(len(rows)):
         left = pairs[rows[m, 2], 0]
@@ -10127,9 +10152,14 @@ class _Workspace:
 
 @kernel
 def _new_larger(n, max_entries):
-    """Make the entries for the successor of a cache of n entries; nobody has written to them."""
+    """Make the entries for the successor of a cache of n entries, uint64[…, 4], on huge pages.
+
+    Nobody has written to them.
+    """
     size = min(4 * n, max_entries) * (n < max_entries)
-    return _on_huge_pages(np.empty((size, 4), u64))
+    block = _on_huge_pages(np.empty(32 * size + 2 * HUGE_PAGE, u8))
+    start = -i64(block.ctypes.data) % HUGE_PAGE
+    return block[start : start + 32 * size].view(u64).reshape((size, 4))
 
 
 # the entries that are cleared before words come near: room for words beside their home slots
