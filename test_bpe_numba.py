@@ -4701,7 +4701,7 @@ def test_the_names_of_sentencepiece_are_those_that_the_page_gives(kind, prose, t
     assert p.decode(ids) == "the ⁇ <m>" and t.decode(ids) == "<s> the<unk><m></s>"
     assert t.decode(ids, skip_special_tokens=True) == "the<m>"
     assert t.token_to_id("▁the") == p["▁the"] and t.token_bytes[the] == b" the"
-    assert (t.token_to_id("no"), p.piece_to_id("no piece")) == (None, p.unk_id())
+    assert (t.token_to_id("no piece"), p.piece_to_id("no piece")) == (None, p.unk_id())
     assert len(t) == p.get_piece_size() == p.vocab_size()
     special = {id for id in all_ids if p.is_control(id) or p.is_unknown(id)}
     assert special == {*t.special_tokens.values()} - {t.special_tokens.get("<m>")}
@@ -10316,7 +10316,7 @@ def test_a_wrong_tokenizer_json_is_refused_in_one_line(name, change, message, he
 @pytest.mark.parametrize("depth", [400, 900, 100_000])
 def test_a_deeply_nested_tokenizer_json_is_refused(depth, tmp_path):
     nested = '{"type": "Sequence", "normalizers": [' * depth + '{"type": "Nope"}' + "]}" * depth
-    text = f'{{"normalizer": {nested}, "model": {{"type": "BPE"}}}}'
+    text = f'{{"normalizer": {nested}, "model": {{"type": "BPE", "vocab": {{}}, "merges": []}}}}'
     (tmp_path / "tokenizer.json").write_text(text)
     with refused_in_one_line(r"tokenizer\.json: .*(Nope|recursion|not JSON)"):
         bpe.Tokenizer.load(tmp_path)
