@@ -4159,6 +4159,7 @@ def test_expectations_and_losses_are_those_of_the_oracle(counts, n_seeds, less):
     usage = learner.expect()
     assert np.allclose(usage, [expected[token] for token in score_of])
     a = learner.n_alphabet
+    usage[a:] *= usage[a:] >= bpe.LEAST_EXPECTED  # as each step leaves them
     count_of = dict(zip(score_of, usage, strict=True))
     total = usage.sum()
     # a token that is less likely than its parts is cut itself
@@ -4203,6 +4204,7 @@ def test_learning_unigram_is_that_of_sentencepiece(library, tmp_path):
 
 
 @given(x=st.floats(5e-324, 1e300) | st.floats(0.5, 2))
+@example(x=1e-320)
 def test_logarithms_and_powers_are_rounded_alike_by_all_processors(x):
     [log] = bpe._logs(np.array([x]))
     assert abs(log - math.log(x)) <= math.ulp(math.log(x))
