@@ -6014,7 +6014,7 @@ def edited_settings(draw, name):
 
 
 def assert_edited_alike(folder):
-    """The ids are those of AutoTokenizer, unless it refuses the folder or a note names it."""
+    """The ids are those of AutoTokenizer, unless it refuses or a note names it."""
     theirs = there(transformers.AutoTokenizer.from_pretrained, folder)
     if theirs is None:
         return
@@ -6022,11 +6022,10 @@ def assert_edited_alike(folder):
         ours = bpe.Tokenizer.load(folder)
     if "AutoTokenizer of transformers 5" in "".join(str(one.message) for one in notes):
         return
-    backend = theirs.backend_tokenizer
-    for add in (False, True):
-        rows = backend.encode_batch(CLASS_TEXTS, add_special_tokens=add)
-        ids = [row.ids for row in rows]
-        assert ours.encode_batch(CLASS_TEXTS, add_special_tokens=add) == ids
+    for text, add in itertools.product(CLASS_TEXTS, (False, True)):
+        row = there(theirs.backend_tokenizer.encode, text, add_special_tokens=add)
+        if row is not None:  # the library refuses some texts with `unk_token: null`
+            assert ours.encode(text, add_special_tokens=add) == row.ids
 
 
 def test_settings_that_are_edited_by_hand_mean_what_transformers_makes_of_them(tmp_path):
