@@ -418,6 +418,7 @@ def struct(fields: type) -> type:
     StructType.__name__ = StructType.__qualname__ = type_name  # Numba knows the type by these
     setattr(sys.modules[module], type_name, StructType)
     functools.update_wrapper(Proxy, fields, updated=())
+    Proxy.__signature__ = inspect.signature(record)
     structref.define_proxy(Proxy, StructType, list(fields.__annotations__))
     new.__qualname__ = f"{type_name}.new"  # the name of its file in the cache
     create = kernel(new)
@@ -11374,9 +11375,9 @@ def _decode_metaspace(token, is_first, replacement, prepend_scheme="always", **_
 
 def _decode_strip(token, is_first, content, start, stop):
     """Remove a character up to `start` times from the start of a token, and `stop` from its end."""
-    for _ in range(start):
+    for _ in range(min(start, len(token))):
         token = token.removeprefix(content)
-    for _ in range(stop):
+    for _ in range(min(stop, len(token))):
         token = token.removesuffix(content)
     return token
 
