@@ -15646,12 +15646,12 @@ class DecodeStream:
         """Decode runs of tokens like <0xE4> apart from others; each byte may become U+FFFD."""
         vocab = self._tokenizer.vocab
         runs = itertools.groupby(ids.tolist(), lambda key: vocab[key] in self._byte_names)
-        for is_byte, run in runs:
+        for _, run in runs:
             run_ids = list(run)
             data = self._tokenizer.decode_bytes(run_ids, continues=self._continues)
             self._continues = True
             text = data.decode("utf-8", "replace")
-            if is_byte and text.encode() != data:
+            if text.encode() != data:  # bytes; other tokens of such a model are UTF-8
                 text = "\ufffd" * len(run_ids)
             yield text
 

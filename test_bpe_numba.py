@@ -1323,6 +1323,8 @@ def test_files_that_are_not_whole_leave_nothing(tmp_path, name):
         raise OSError("disk full")
     bpe.check_writable(tmp_path)
     assert sorted(file.name for file in tmp_path.rglob("*")) == ["folder", "ids.bin"]
+    (tmp_path / "b.json").mkdir()
+    bpe.check_writable(tmp_path / "b.json")
     assert (tmp_path / "ids.bin").read_bytes() == b"old"
     with pytest.raises(ValueError, match="is a folder"), bpe.atomic_write(tmp_path):
         pass
@@ -2274,10 +2276,32 @@ STRIPS = bpe.AddedToken(lstrip=True, rstrip=True)
 def test_no_block_ends_where_a_token_looks_at_its_neighbours(tmp_path):
     path = tmp_path / "a.txt"
     path.write_text("ab   <m>   cd " * 50)
-    for size in (1 << 20, *range(3, 40)):
+    for size in (1 << 20, *range(3, 20)):
         expected = dict.fromkeys([b"ab", b"cd", b" "], 50), 51
         options = {"added_tokens": {"<m>": STRIPS}, "block_bytes": size, "workers": 1}
         assert counted([path], ["<m>"], r"\s|\S+", **options) == expected
+    path.write_text("ab<m>cd-" * 50)
+    for size in range(3, 11):
+        source = bpe.Source([path], r"\w+|\W+", ["<m>"], None, size, {"<m>": STRIPS})
+        counts = bpe.count(source, bpe.Engine(1))
+        assert counts.words.to_counts() == dict.fromkeys([b"ab", b"cd", b"-"], 50)
+        assert counts.n_documents == 51 and len([*source.blocks()]) > 9
+
+
+def test_no_block_ends_after_a_token_that_a_normalizer_may_change(tmp_path):
+    (tmp_path / "a.txt").write_text("e\u0301 " * 50)
+    options = {"added_tokens": {"e": bpe.AddedToken(normalized=True)}, "normalizer": types("NFC")}
+    for size in (4, 6, 9):
+        words = counted(tmp_path, ["e"], r"\s|\S+", size, 1, **options)
+        assert words == ({"é".encode(): 50, b" ": 50}, 1)
+
+
+def test_a_token_that_a_normalizer_removes_is_in_no_text():
+    theirs = tokenizers.Tokenizer(tokenizers.models.WordLevel({"a": 0, "b": 1, "ab": 2}, "a"))
+    theirs.normalizer = N.Replace("x", "")
+    theirs.add_tokens([tokenizers.AddedToken("x", normalized=True)])
+    ours = bpe.Tokenizer.from_str(theirs.to_str())
+    assert ours.encode("axb") == [2]  # theirs cuts "ab" into letters, and stops at an é
 
 
 @examples(60)
@@ -2285,6 +2309,7 @@ def test_no_block_ends_where_a_token_looks_at_its_neighbours(tmp_path):
 @example(b"\xc2\x80\xc2\x80<|endoftext|>0" + b"\xc2\x80" * 5, [END], "gpt2", 5, False)
 @example(b"a" * 41, ["aa"], "gpt2", 5, False)
 @example(b"x ab cd ef gh y" * 9, ["ab cd ef gh", "cd"], "gpt2", 5, False)
+@example(b"ab<|a|>cd" * 9, ["<|a|>"], "none", 20, False)
 def test_blocks_change_no_pretoken(tmp_path_factory, text, special, pattern, block_bytes, packed):
     assume(bpe._recognize(text) is None)
     path = tmp_path_factory.getbasetemp() / ("a.txt.gz" if packed else "a.txt")
@@ -2347,7 +2372,7 @@ def test_inputs_of_every_kind_are_the_same_text(tmp_path):
     (tmp_path / "deep" / "er").mkdir(parents=True)
     (tmp_path / "a.txt").write_bytes(whole)
     (tmp_path / "b.txt.gz").write_bytes(gzip.compress(whole))
-    (tmp_path / "c.jsonl").write_bytes(lines)
+    (tmp_path / "c.jsonl").write_bytes(b"\xef\xbb\xbf" + lines)
     (tmp_path / "deep" / "er" / "d.jsonl.gz").write_bytes(gzip.compress(lines))
     (tmp_path / "deep" / "ignored.bin").write_bytes(b"\x00")
     expected = naive_count(whole, bpe.PATTERNS["gpt2"], [END])
@@ -2360,14 +2385,16 @@ def test_inputs_of_every_kind_are_the_same_text(tmp_path):
 @pytest.mark.parametrize("field", [None, "body"])
 def test_a_named_pipe_is_read_and_as_json_if_a_text_field_is_named(tmp_path, field):
     os.mkfifo(tmp_path / "pipe")
-    lines = '{"body": "one two"}\n{"body": "three"}\n' * 20_000
-    texts = ["one two", "three"] * 20_000
+    long = "long " * 20_000  # longer than a block
+    lines = f'{{"body": "{long}"}}\n' + '{"body": "one two"}\n{"body": "three"}\n' * 20_000
+    texts = [long, *["one two", "three"] * 20_000]
     with within(60), ThreadPoolExecutor(1) as pool:
         pool.submit((tmp_path / "pipe").write_text, lines)
         expected = naive_count(
             (END.join(texts) if field else lines).encode(), bpe.PATTERNS["gpt2"], [END]
         )
-        assert counted(bpe.find_files([tmp_path / "pipe"]), text_field=field) == expected
+        files = bpe.find_files([tmp_path / "pipe"])
+        assert counted(files, text_field=field, block_bytes=1 << 16, workers=1) == expected
 
 
 @pytest.mark.parametrize("pack", [gzip.compress, lzma.compress, bz2.compress])
@@ -2441,9 +2468,8 @@ def test_bad_lines_can_be_skipped_and_the_first_five_are_named(tmp_path, monkeyp
     bad = [b'{"text": 3}', b"no json", b"\xff"]
     lines = [b'{"text": "ab"}', *bad, *[b"no json"] * 37]
     (tmp_path / "a.jsonl").write_bytes(b"\n".join(lines * 2))
-    (tmp_path / "b.jsonl").write_bytes(b"\n".join(lines[:4]))
-    places = [f"a.jsonl, line {k}: " for k in range(2, 7)]
-    places += [f"b.jsonl, line {k}: " for k in range(2, 5)]
+    (tmp_path / "b.jsonl").write_bytes(b"\n".join(lines[:6]))
+    places = [f"{name}.jsonl, line {k}: " for name in "ab" for k in range(2, 7)]
     options = {"skip_bad_lines": True, "workers": 1}
     with note("skipped") as notes:
         training = bpe.train(tmp_path, 257, **options)
@@ -2455,22 +2481,22 @@ def test_bad_lines_can_be_skipped_and_the_first_five_are_named(tmp_path, monkeyp
     messages = messages_of(notes)
     for part, message in zip([*places, "skipped in all: 80 lines of"], messages, strict=True):
         assert part in message
-    assert training.counted.n_bad_lines == 83 and training.counted.words.to_counts() == {b"ab": 3}
-    assert "| bad lines | 83 skipped " in re.sub(" +", " ", str(training.summary()))
+    assert training.counted.n_bad_lines == 85 and training.counted.words.to_counts() == {b"ab": 3}
+    assert "| bad lines | 85 skipped " in re.sub(" +", " ", str(training.summary()))
     with note("skipped") as of_encoding:
         bpe.encode_files(training.tokenizer, tmp_path, tmp_path / "o.bin", **options)
     with note("skipped") as of_counting:
         bpe.count_files(tmp_path, tmp_path / "w.npz", **options)
     for others in (of_encoding, of_counting):
         assert messages_of(others) == messages
-    assert bpe.train(tmp_path / "w.npz", 257, workers=1).counted.n_bad_lines == 83
+    assert bpe.train(tmp_path / "w.npz", 257, workers=1).counted.n_bad_lines == 85
     with refusal("a.jsonl, line 2: .*; with `skip_bad_lines`, train"):
         bpe.train(tmp_path, 257, workers=1)
 
 
 # Files of the texts "a b", "é", none and "c", with the place of the third.
 FIELD_LINES = '{"body": "a b", "text": "x"}\n{"body": "é"}\n\n{"body": 1}\n{"body": "c"}\n'
-FIELD_TABLE = '\ufeffid,body\n1,a b\n2,"é"\n3\n4,c\n'
+FIELD_TABLE = '\ufeffid,body\n1,a b\n\n2,"é"\n3\n4,c\n'
 FIELDS = [("a.json", FIELD_LINES, "line 4"), ("a.txt", FIELD_LINES, "line 4")]
 FIELDS += [("a.csv", FIELD_TABLE, "row 3"), ("a.tsv", FIELD_TABLE.replace(",", "\t"), "row 3")]
 
@@ -2499,10 +2525,10 @@ def test_texts_come_one_by_one_or_in_batches_of_any_kind():
 
 def test_a_text_in_memory_that_is_none_is_named_or_skipped(monkeypatch):
     monkeypatch.setattr(bpe, "BLOCK_BYTES", 20)
-    texts = ["ab", *[["ab"] * 50] * 2, 7, "ab", {"text": "ab"}]
+    texts = ["ab", *[["ab"] * 50] * 2, 7, "ab", {"text": "ab"}, math.nan, None]
     with refusal("texts in memory, text 102: a text is str or bytes, not int"):
         bpe.train(texts=texts, vocab_size=257)
-    with note("text 104: .* not dict"):
+    with note("text 104: .* not dict"), note("since they are null: 2 of texts in memory"):
         training = bpe.train(texts=texts, vocab_size=257, skip_bad_lines=True)
     assert training.counted.words.to_counts() == {b"ab": 102} and training.counted.n_bad_lines == 2
 
@@ -2526,11 +2552,13 @@ def test_urls_are_read_as_files_are(tmp_path, tokenizer):
         assert counted([f"memory://corpus/{name}"], block_bytes=1000) == expected
     chained = "simplecache::memory://corpus/b.jsonl"
     assert counted([chained]) == counted([tmp_path / "b.jsonl"])
+    [url] = bpe.find_files(["simplecache::memory://corpus/b.*"])
+    assert url.startswith("simplecache::memory:")
     out = tmp_path / "o.npy"
     encoded = bpe.encode_files(tokenizer, "memory://corpus/*.gz", out)
     assert encoded.bytes == 8 * 9999 and tokenizer.decode(np.load(out)) == "one two\n" * 9999
     for url, message in [
-        ("memory://corpus/none", "memory://corpus/none: cannot be read: FileNotFoundError"),
+        ("memory://corpus/none", "^memory://corpus/none: cannot be read: FileNotFoundError"),
         ("memory://corpus/*.none", r"corpus/\*\.none: no file matches it"),
         ("memory://corpus/deep", r"corpus/deep: no file matches it; in a folder"),
         ("nope://a/b", "nope://a/b: cannot be read: .*not known: nope"),
@@ -2590,6 +2618,9 @@ def test_files_of_all_kinds_are_read_together_each_in_its_own_way(tmp_path):
     with note("left out, since they are null: 1 of .*a.parquet, 1 of .*b.jsonl.gz") as notes:
         words, n_documents = counted(files, text_field="body", pattern=r"\w+")
     assert len(notes) == 1 and words[b"ab"] == 9 and words[b"body"] == 1 and n_documents == 8
+    (tmp_path / "h.txt").write_text('{"ab": 1}\nab')  # no field, so it is text
+    with note("looks like JSON"):
+        assert counted([*files[-1:], tmp_path / "h.txt"], text_field="body")[1] == 2
 
 
 def test_a_folder_names_the_files_that_it_leaves_out(tmp_path):
@@ -2616,6 +2647,7 @@ NO_TEXT = [
     ("a.parquet", b"", "not a Parquet file"),
     ("a.jsonl", b"text\n" * 9999, "no line at its beginning is a JSON object"),
     ("a.jsonl", b"text", "no line at its beginning is a JSON object"),
+    ("a.jsonl", b'{"text": "ab', "no line at its beginning is a JSON object"),
     ("a.json", b'[{"text": "a"},\n {"text": "b"}]', "an array has to become such lines"),
     ("a.csv", b"text,text\na,b\n", "a.csv: several columns have the name 'text'"),
     ("a.csv", b"id,body\na,b\n", "a.csv: no column 'text' .*id, body"),
@@ -2642,8 +2674,9 @@ def test_lines_of_json_after_bad_ones_are_read(tmp_path):
     (tmp_path / "a.jsonl").write_bytes(b"no json\n" * 9999 + b'{"text": "ab"}')
     (tmp_path / "b.jsonl").write_bytes(b'{"text": "' + b"ab" * 9999 + b'"}')
     (tmp_path / "c.jsonl").write_bytes(b"\n")
+    (tmp_path / "d.jsonl.gz").write_bytes(gzip.compress(b"no json\n" * 999 + b'{"text": "ab"}'))
     with note("skipped in all: 9,999 lines"):
-        assert counted(tmp_path, skip_bad_lines=True)[1] == 2
+        assert counted(tmp_path, block_bytes=3000, skip_bad_lines=True)[1] == 3
 
 
 TABLES = [
@@ -3821,6 +3854,34 @@ def test_a_cache_that_grows_and_begins_anew_changes_no_ids(most, monkeypatch):
         ]
 
 
+@bpe.kernel
+def cache_state(workspace):
+    """Words, bytes of long words, pooled ids and entries of a cache, and entries of the next."""
+    words = workspace.words
+    sizes = len(words.entries), len(workspace.larger)
+    return words.n_words, words.n_long_bytes, workspace.n_pooled, *sizes
+
+
+LONG_AND_TWICE = ["b" * 20, "a" * 16] * 2, (2, 36, 21, 64, 256)  # the second is one token
+NUMBERS = [f"{n:03}" for n in range(192)]
+FULL_POOL = [f"{n:4096}" for n in range(15)]
+
+
+@compiled
+@pytest.mark.parametrize("words, state", [
+    LONG_AND_TWICE, (NUMBERS[:31], (31, 0, 0, 64, 256)), (NUMBERS[:32], (32, 0, 0, 256, 0)),
+    (NUMBERS, (0, 0, 0, 64, 256)), (FULL_POOL, (0, 0, 0, 64, 256)),
+])  # fmt: skip
+def test_a_cache_has_a_word_once_and_is_renewed_when_it_is_full(words, state, monkeypatch):
+    monkeypatch.setattr(bpe, "CACHE_ENTRIES", 64)
+    monkeypatch.setattr(bpe, "MAX_CACHE_ENTRIES", 256)
+    merges = [(b"a" * n, b"a" * n) for n in (1, 2, 4, 8)]
+    tokenizer = bpe.Tokenizer.from_merges(merges, pattern="none")
+    tokenizer.encode_batch(words, threads=1)
+    [encoder] = tokenizer._idle
+    assert cache_state(encoder.workspace) == state
+
+
 names_of_few = st.lists(st.text("ab<é", min_size=2, max_size=12), max_size=12, unique=True)
 
 
@@ -4184,6 +4245,22 @@ def test_expectations_and_losses_are_those_of_the_oracle(counts, n_seeds, less):
             assert np.isclose(loss, n * (np.log(n / total) - after))
 
 
+def test_a_token_that_is_as_likely_as_its_parts_is_not_cut():
+    learner = bpe._UnigramLearner(words_of_characters({"ab": 3}), 10, 5)
+    scores = np.array([-1.0, -1.0, -2.0])
+    losses = bpe._losses(learner.lattice, 2, scores, np.array([1.0, 1.0, 3.0]))
+    assert np.isneginf(losses).tolist() == [True, True, False]
+
+
+def test_probabilities_are_fitted_in_two_steps():
+    words = words_of_characters({"abab": 9, "ab": 5, "ba": 1})
+    learner = bpe._UnigramLearner(words, bpe.SEED_SIZE, bpe.MAX_TOKEN_CHARS)
+    learner.maximize()
+    learner.maximize()
+    learned = bpe.learn_unigram(words, learner.n_tokens)
+    assert learned.scores.tolist() == sorted(learner.scores, reverse=True)[: learner.n_tokens]
+
+
 def test_words_of_any_length_have_expected_tokens():
     random_word = "".join(random.Random(0).choices("abcdefgh", k=5000))
     counts = {random_word: 3, "a" * 3000: 1, "h": 2}
@@ -4308,6 +4385,8 @@ wide_scores = close_scores | equal_scores | st.sampled_from([-2e3, -1e7, 1e-9, 5
 @example({"▁": -1.0, "a": -0.97, "aa": -2.0, "中": -1e15}, [("aa 中 aa", 1)], False)
 @example({"9" * n: -2.9 - 1.3 * n - n**0.5 for n in range(1, 5)}, [("9", 38), (" 9999", 9)], True)
 @example({"9" * n: -2.9 - 1.3 * n - n**0.5 for n in range(1, 5)}, [("9999x ", 40)], False)
+@example({"▁": -1, "ab": -1, "a": -20, "bé": -20, "<x>": -100}, [("abé", 1)], False)
+@example(dict.fromkeys("▁<unk>", -1), [("<unk>", 1)], False)  # is the unknown token
 def test_unigram_sums_in_double_precision_are_those_of_hugging_face(score_of, pieces, split):
     theirs = unigram_there(score_of.items(), split=split)
     ours = bpe.Tokenizer.from_str(theirs.to_str())
@@ -4945,6 +5024,12 @@ def test_saved_models_load_from_each_of_their_files_by_any_name(tokenizer, tmp_p
     tokenizer.save(folder)
     names = {"merges.txt", "vocab.json", "tokenizer.json", "tokenizer_config.json"}
     assert files_in(folder).keys() == names | {"special_tokens_map.json"}
+    (tmp_path / "a.json").mkdir()
+    for path in (tmp_path / "a.json", tmp_path / "alone" / "tokenizer.json"):
+        tokenizer.save(path, "huggingface")
+    assert files_in(tmp_path / "a.json") == files_in(tmp_path / "alone")
+    bpe.Tokenizer(BYTE_VOCAB, None).save(tmp_path / "of ranks")
+    assert not (tmp_path / "of ranks" / "merges.txt").exists()
     tokenizer.save(tmp_path / "ranks" / "named.tiktoken", "tiktoken")
     assert sorted(files_in(tmp_path / "ranks")) == ["named.tiktoken", "named.tiktoken.json"]
     files = [folder / "tokenizer.json", tmp_path / "ranks" / "named.tiktoken"]
@@ -5539,6 +5624,15 @@ def test_tokens_are_added_after_the_last_id_of_a_vocabulary_with_gaps():
     assert tokenizer.encode("ab" + END) == [257, 258]
     assert tokenizer.to_huggingface().encode("ab" + END).ids == [257, 258]
     assert bpe.Tokenizer.from_str(tokenizer.to_str()).encode("ab" + END) == [257, 258]
+    assert notes_of(lambda: tokenizer.with_special_tokens([END])) == []
+
+
+def test_tokens_are_added_after_all_pieces_also_those_that_are_listed_twice():
+    vocab = [("<unk>", 0.0), ("a", -1.0), ("a", -2.0), ("b", -3.0)]
+    theirs = tokenizers.Tokenizer(tokenizers.models.Unigram(vocab, 0))
+    ours = bpe.Tokenizer.from_str(theirs.to_str()).with_special_tokens(["<m>"])
+    theirs.add_special_tokens(["<m>"])
+    assert ours.encode("ab<m>") == theirs.encode("ab<m>").ids
 
 
 BERT_SETTINGS = [{}, {"pad_token": "[MASK]"}, {"unk_token": "<x>"}, {"do_lower_case": False}]
@@ -6969,6 +7063,13 @@ def test_a_stream_holds_text_until_it_is_whole():
     ids = [2 + byte for byte in "中".encode()]
     assert [*map(stream.push, [ids[:1], ids[1:], [0], [1], ids])] == ["", "", "中a", " ", ""]
     assert stream.finish() == "中"
+    # the space of a BPEDecoder waits for the next token; there is none where a later step strips it
+    suffix = {"type": "BPEDecoder", "suffix": "</w>"}
+    for steps, text in [([suffix], " a"), ([suffix, STRIP_SPACE | {"start": 0, "stop": 1}], "a")]:
+        fields = {"alphabet": "characters", "decoder": steps}
+        model = bpe.Model({0: b"a", 1: b"b</w>"}, [], [], "none", **fields)
+        stream = bpe.Tokenizer.from_model(model).stream()
+        assert [*map(stream.push, [[0, 1], [0], [1]])] == ["ab", text, "b"]
 
 
 @pytest.mark.filterwarnings("ignore:.*can be produced from ordinary text")
@@ -8446,7 +8547,8 @@ def test_warnings_point_to_the_call(tmp_path):
     ):
         with pytest.warns(UserWarning) as caught:
             call()
-        assert {warning.filename for warning in caught} == {__file__}
+        line = call.__code__.co_firstlineno
+        assert {(w.filename, w.lineno) for w in caught} == {(__file__, line)}
 
 
 # How texts are counted, and options of a training from these counts.
