@@ -742,10 +742,7 @@ def interruptible(function: Function) -> Function:
     return call
 
 
-# The doors of the module: public functions and methods, whose arguments are checked.
-#
-# Annotations say what a parameter takes. `@public` checks the arguments of a call against them
-# before any work, so the functions themselves trust their arguments. A number may have a range:
+# The annotation of a number may have a range:
 
 
 class Range(NamedTuple):
@@ -1138,12 +1135,12 @@ def import_optional(name, *others):
 
 
 # The files that all threads are writing: {temporary name: None}. While a whole group of complete
-# files is renamed, their values are the names that they take: a signal then ends the renaming. The
-# keys are strings, so that neither a signal nor a thread can come in the middle of a change.
+# files is renamed, their values are the names that they get: a handler of a signal then completes
+# the renaming. The keys are strings, whose hashes need no Python code, so that neither a signal nor
+# another thread can come in the middle of a change.
 UNFINISHED = {}
-# Its `group` has the complete files of a `written_together` in progress: {temporary name: path};
-# its `scan` is the Scan of the thread.
-_THREAD = threading.local()
+# Its `group` has the complete files of a `written_together` in progress: {temporary name: path}.
+_WRITING = threading.local()
 
 
 def _remove(temporary):
@@ -1169,10 +1166,10 @@ def written_together():
     Files are renamed in reverse: write the file that readers look for first, and it appears last. A
     signal during the renaming lets it finish.
     """
-    if getattr(_THREAD, "group", None) is not None:
+    if getattr(_WRITING, "group", None) is not None:  # a block around this one renames the files
         yield
         return
-    group = _THREAD.group = {}
+    group = _WRITING.group = {}
     try:
         yield
         for path in group.values():
@@ -1181,7 +1178,7 @@ def written_together():
         for temporary, path in reversed(group.items()):
             os.replace(temporary, path)
     finally:
-        _THREAD.group = None
+        _WRITING.group = None
         for temporary in group:
             _remove(temporary)
 
@@ -1238,13 +1235,14 @@ def atomic_write(path):
             if _is_full(error) or getattr(error, "filename", None) == temporary:
                 error.filename = name
             raise
-        _THREAD.group[temporary] = path
+        _WRITING.group[temporary] = path
 
 
 def check_writable(folder):
     """Raise an error, before any work, if no file can be created in a folder or as a new folder."""
     require(folder.suffix != ".json" or folder.is_dir(), f"{folder}: name a folder, not a file")
     try:
+        # an error in the block leaves no file
         with contextlib.suppress(LookupError), atomic_write(folder / os.urandom(8).hex()):
             raise LookupError("nothing is to be written")
     except OSError as error:
@@ -1351,7 +1349,8 @@ def _end_when_asked():
     """Let a signal end the program and its workers at once, without unfinished files.
 
     The handler raises no exception, since compiled code or the fork of a process could lose it. So
-    no interrupt is held back. A signal that is already ignored, as under `nohup`, stays ignored.
+    no kernel can be left half loaded, and no interrupt is held back. A signal that is already
+    ignored, as under `nohup`, stays ignored.
     """
     program = os.getpid()
     event.unregister("numba:compiler_lock", _HELD_INTERRUPT)
@@ -1411,7 +1410,7 @@ class _CompilationNotice(event.Listener):
 
 
 class _CollectedLater(event.Listener):
-    """Lets Python search for garbage after a kernel was compiled: most objects are in use before.
+    """Puts the search for garbage off until a kernel is compiled, since most objects are in use.
 
     That saves a tenth of the time.
     """
@@ -1622,18 +1621,18 @@ class Engine:
         first_items = [*itertools.islice(items, self.n_workers)]
         items = itertools.chain(first_items, items)
         n = len(first_items)  # more workers would have no item
-        is_own = not isinstance(self.workers, Executor)
-        if n < 2 and is_own:
+        owns_pool = not isinstance(self.workers, Executor)
+        if n < 2 and owns_pool:
             yield from map(function, items)
             return
-        pool = _Workers(n) if is_own else self.workers
-        limit = 2 * n if is_own else POOL_TASKS
-        running = deque()
+        pool = _Workers(n) if owns_pool else self.workers
+        most_running = 2 * n if owns_pool else POOL_TASKS
+        running = deque()  # the tasks in progress, in the order of their items
         try:
-            if is_own and not threads:
+            if owns_pool and not threads:
                 pool.start_processes(n)
             for item in items:
-                if len(running) >= limit:
+                if len(running) >= most_running:
                     yield running.popleft().result()
                 running.append(pool.submit(function, item))
             while running:
@@ -1644,9 +1643,9 @@ class Engine:
                 "`if __name__ == '__main__':`"
             ) from None
         finally:
-            if is_own:
+            if owns_pool:
                 pool.shutdown()
-            for future in running:
+            for future in running:  # another's pool goes on without them
                 future.cancel()
 
     def progress_bar(self, name: str, total: int | None, unit: str):
@@ -1687,10 +1686,10 @@ def _cell_width(text):
     return len(base) + sum(unicodedata.east_asian_width(c) in "WF" for c in base)
 
 
-def _fill(text, width, on_right=False):
-    """Fill a text up with spaces."""
-    gap = " " * (width - _cell_width(text))
-    return gap + text if on_right else text + gap
+def _fill(cell, width, on_right=False):
+    """Fill a cell up with spaces."""
+    gap = " " * (width - _cell_width(cell))
+    return gap + cell if on_right else cell + gap
 
 
 def _latex_character(match):
@@ -1721,7 +1720,7 @@ class Table(NamedTuple):
     rows: Sequence[Sequence[str | float | None]]
 
     def _columns(self):
-        """Write the cells of each column, its name first, and whether they stand on the right."""
+        """Yield the cells of each column, first its name, and whether they stand on the right."""
         for name, *values in zip(self.header, *self.rows, strict=True):
             on_right = bool(values) and str not in map(type, values)
             yield [_cell(value, name) for value in (name, *values)], on_right
@@ -2806,12 +2805,14 @@ class ScanTable(NamedTuple):
 ROW_MASK = u32(0xFFFFFF00)
 BACK_MASK = u32(0x1F)
 RARE_STEP = u32(0x20)
-UNRESOLVED = u32(7 << 5)
-INVALID_UTF8 = u32(6 << 5)
-# The further ends that an entry can tell after its first one, in bytes back. The last case is a
-# digit after a newline and spaces, with the pattern of cl100k.
+MORE_SHIFT = 5  # of the index of MORE_ENDS in an entry
+UNRESOLVED = u32(7 << MORE_SHIFT)
+INVALID_UTF8 = u32(6 << MORE_SHIFT)
+# The further ends that an entry can tell after its first one, in bytes back. The index of a single
+# further end is its distance. The last case is a digit after a newline and spaces, with the pattern
+# of cl100k.
 MORE_ENDS = (), (1,), (2,), (3,), (4,), (2, 1)
-THREE_ENDS = u64(5)
+THREE_ENDS = u64(5)  # the index of the last case
 MAX_BACK = 31
 # A state remembers fewer bytes than these: enough for code that is indented by 30 spaces.
 MAX_PENDING_BYTES = 31
@@ -3006,7 +3007,7 @@ def _advance(machine, state, char):
     # The bytes of a longer character have rows of their own for each distance.
     if more not in MORE_ENDS or first > MAX_BACK // sizes[char]:
         return int(UNRESOLVED), ()
-    return MORE_ENDS.index(more) << 5 | first, _Reading(inner, pending, status, row)
+    return MORE_ENDS.index(more) << MORE_SHIFT | first, _Reading(inner, pending, status, row)
 
 
 def _reads_as_copies(machine, chars):
@@ -3216,12 +3217,12 @@ class FlatText(NamedTuple):
         return [data[before + 1 : end] for before, end in bounds]
 
     def changed(self, change):
-        """Make a new flat text of the pieces, strings, into which a function makes each text."""
+        """Make a new flat text of the pieces, one or more, that a function makes of each text."""
         parts = []
         meanings = []
         for data, meaning in zip(self.parts(), self.meanings.tolist(), strict=True):
-            pieces = change(data.decode("utf-8", "surrogateescape"))
-            parts += [piece.encode("utf-8", "surrogateescape") for piece in pieces]
+            pieces = change(data)
+            parts += pieces
             meanings += [INSIDE] * (len(pieces) - 1) + [meaning]
         return FlatText.join(parts, meanings)
 
@@ -3235,6 +3236,16 @@ class FlatText(NamedTuple):
         if self.text is not self.scanned:
             scanned, _ = write(self.scanned, self.scanned, self.meanings, *arguments)
         return FlatText(text, scanned, meanings)
+
+
+def _on_bytes(change):
+    """Make a function, str -> pieces, one for bytes; invalid bytes are lone surrogates."""
+
+    def change_bytes(data):
+        pieces = change(data.decode("utf-8", "surrogateescape"))
+        return [piece.encode("utf-8", "surrogateescape") for piece in pieces]
+
+    return change_bytes
 
 
 @inner_kernel
@@ -3260,14 +3271,15 @@ def _mark_invalid(text, start, stop):
 def _next_class(text, position, before, class_of, must_split):
     """Find the class of a character, and its size in bytes: class << 3 | size.
 
-    The class is that of END where the text ends, or where a pretoken must end after a character of
-    the class `before`; -1: there is none.
+    `before` is the class of the character before it, or -1 if there is none. The class is that of
+    END, the last one, where the text ends and where a pretoken must end between the two.
     """
+    end_class = len(must_split)
     character = _decode_character(text, position, position + 4)
     char_class = i64(class_of[character >> 3])
     must_end = before >= 0 and must_split[before, char_class]
     if must_end or text[position] == END:
-        char_class = len(must_split)
+        char_class = end_class
     size = character & 7
     return char_class << 3 | size
 
@@ -3276,13 +3288,14 @@ def _next_class(text, position, before, class_of, must_split):
 def _match_end(text, start, table):
     """Find the end of the match that begins at `start`; `start` if none does.
 
-    This is the definition, by characters.
+    This is the definition of a match, one character at a time.
     """
+    end_class = len(table.must_split)
     position = start
     state = ZERO
     end = start
     char_class = i64(-1)
-    while state >= 0 and char_class < len(table.must_split):
+    while state >= 0 and char_class < end_class:
         class_and_size = _next_class(text, position, char_class, table.class_of, table.must_split)
         char_class = class_and_size >> 3
         if table.accepts[state, char_class]:
@@ -3295,18 +3308,19 @@ def _match_end(text, start, table):
 @inline_kernel
 def _pretoken_end(text, start, table):
     """Find the end of the pretoken at `start`: END, a match, or the text before the next match."""
+    end_class = len(table.must_split)
     end = _match_end(text, start, table)
     if end == start:
         class_and_size = _next_class(text, start, i64(-1), table.class_of, table.must_split)
-        is_next = text[start] == END
+        has_ended = text[start] == END
         end += class_and_size & 7
-        while not is_next:
+        while not has_ended:
             class_and_size = _next_class(
                 text, end, class_and_size >> 3, table.class_of, table.must_split
             )
-            is_next = class_and_size >> 3 == len(table.must_split)
-            is_next = is_next or _match_end(text, end, table) > end
-            if not is_next:
+            has_ended = class_and_size >> 3 == end_class
+            has_ended = has_ended or _match_end(text, end, table) > end
+            if not has_ended:
                 end += class_and_size & 7
     return end
 
@@ -3321,13 +3335,14 @@ def _next_split(text, position, until, class_of, must_split):
     text = borrowed(text)
     class_of = borrowed(class_of)
     must_split = borrowed(must_split)
+    end_class = len(must_split)
     before = i64(-1)
-    while position < until and text[position] & 0xC0 == 0x80:
+    while position < until and text[position] & 0xC0 == 0x80:  # inside a character
         position += 1
     while position < until:
         class_and_size = _next_class(text, position, before, class_of, must_split)
         before = class_and_size >> 3
-        if before == len(must_split):
+        if before == end_class:
             return position
         position += class_and_size & 7
     return -1
@@ -3345,7 +3360,7 @@ MAX_ENDS = 2 * BATCH_BYTES  # in one batch, with some reserve
 # is one array, since Python takes time to pass each array to a kernel.
 #
 #     POSITION    how far it has read                   LAST        how far it has to read
-#     ENTRY       the entry after the bytes in `marks`  N_ENDS      how many ends it has found
+#     ENTRY       the entry of the last byte, or 0      N_ENDS      how many ends it has found
 #     FIRST       where its first pretoken begins       ENDS …      the ends
 #
 # So pretoken k of a lane begins at lanes[lane, FIRST + k], and ends at lanes[lane, ENDS + k].
@@ -3364,11 +3379,14 @@ def _new_scan():
     return Scan(lanes, np.zeros(LANES * MARK_ROW, u8))
 
 
+_SCANNING = threading.local()  # its `scan` is the Scan of the thread
+
+
 def _thread_scan():
     """Return the Scan of this thread, for kernels that end before another one begins."""
-    if not hasattr(_THREAD, "scan"):
-        _THREAD.scan = _new_scan()
-    return _THREAD.scan
+    if not hasattr(_SCANNING, "scan"):
+        _SCANNING.scan = _new_scan()
+    return _SCANNING.scan
 
 
 @inline_kernel
@@ -3457,8 +3475,9 @@ def _add_marked_ends(k, count, lanes, marks):
 
     A mark is the lower byte of an entry. Below RARE_STEP it is the distance back to an end, or 0.
     Such ends are written eight at a time, and the surplus is overwritten later. So no branch
-    depends on each single end. Returns how many marks come before the first one that is UNRESOLVED
-    or INVALID_UTF8; the ends after it are not added.
+    depends on each single end. From RARE_STEP on, its upper bits are an index in MORE_ENDS. Returns
+    how many marks come before the first one that is UNRESOLVED or INVALID_UTF8; the ends after it
+    are not added.
     """
     ends = lanes[k, ENDS:]
     n = u64(lanes[k, N_ENDS])
@@ -3472,7 +3491,7 @@ def _add_marked_ends(k, count, lanes, marks):
             while marked:
                 i = lowest_bit(marked)
                 mark = u64(marks[row + i])
-                more = mark >> u64(5)
+                more = mark >> u64(MORE_SHIFT)  # the distance back to a second end; 0; or from 5 on
                 here = position + i
                 ends[n] = here - (mark & u64(BACK_MASK))
                 ends[n + ONE] = i64(here - more)
@@ -3482,7 +3501,7 @@ def _add_marked_ends(k, count, lanes, marks):
                     ends[n - ONE] = here - u64(2)
                     ends[n] = here - ONE
                     n += ONE
-                elif more > THREE_ENDS:
+                elif more > THREE_ENDS:  # it tells no ends: the two that were written do not count
                     n -= u64(2)
                     count = group + i64(i)
                     marked = u64(0)
@@ -3502,18 +3521,19 @@ def _add_marked_ends(k, count, lanes, marks):
 
 @inline_kernel
 def _run_lanes(first, stop, text, table, lanes, marks):
-    """Move the lanes from `first` to `stop`, one or all, until one reaches its last byte.
+    """Move lanes[first : stop], one or all, until one reaches its last byte, or has MAX_ENDS.
 
     First the entries of some bytes are read, and the lower byte of each is kept; then 64 of these
     are compared at once to find the ends. That takes three quarters of the time of a loop that
     writes an end at every byte. Returns False if the text is not UTF-8.
     """
     valid = True
-    count = i64(1)
+    count = i64(1)  # of the bytes that each lane reads next
     while valid and count > 0:
         count = i64(MARKED_BYTES)
         for k in range(first, stop):
             n_unread = lanes[k, LAST] - lanes[k, POSITION]
+            # a lane that `_resolve` has moved far back may find more ends than a batch has bytes
             count = min(count, n_unread, MAX_ENDS - lanes[k, N_ENDS])
         count = max(count, ZERO)
         if stop > first + 1:
@@ -3565,6 +3585,36 @@ def _begin_scan(text, lanes):
     return len(text) - PADDING + 1
 
 
+@inline_kernel
+def _run_batch(text, stop, table, lanes, marks):
+    """Let the lanes read the next batch; returns their number, or 0 if the text is not UTF-8.
+
+    Several lanes move together in turn 0. Then lane k moves to its last byte in turn k + 1.
+    """
+    lanes[0, FIRST] = _last_end(ZERO, lanes)
+    lanes[0, N_ENDS] = 0
+    n_lanes = _share_lanes(text, stop, table, lanes)
+    valid = True
+    for turn in range(i64(n_lanes == 1), n_lanes + 1):
+        first = max(turn - 1, 0)
+        end = turn or n_lanes
+        valid = valid and _run_lanes(first, end, text, table, lanes, marks)
+    return n_lanes * valid
+
+
+@inline_kernel
+def _join_lanes(n_lanes, lanes):
+    """Leave the ends of all lanes in lane 0, which goes on where the last lane is."""
+    for k in range(1, n_lanes):
+        ends = lanes[0, ENDS + lanes[0, N_ENDS] :]
+        more_ends = lanes[k, ENDS:]
+        for i in range(lanes[k, N_ENDS]):
+            ends[i] = more_ends[i]
+        lanes[0, N_ENDS] += lanes[k, N_ENDS]
+    lanes[0, POSITION] = lanes[n_lanes - 1, POSITION]
+    lanes[0, ENTRY] = lanes[n_lanes - 1, ENTRY]
+
+
 @inner_kernel
 def _scan_batch(text, stop, table, lanes, marks):
     """Scan the next batch, and leave its ends in lane 0; returns the text.
@@ -3575,28 +3625,14 @@ def _scan_batch(text, stop, table, lanes, marks):
     table = borrowed(table)
     lanes = borrowed(lanes)
     marks = borrowed(marks)
-    valid = False
-    while not valid:
-        scanned = borrowed(text)
-        lanes[0, FIRST] = _last_end(ZERO, lanes)
-        lanes[0, N_ENDS] = 0
-        n_lanes = _share_lanes(scanned, stop, table, lanes)
-        valid = True
-        # several lanes run together, and then each to its last byte
-        for k in range(i64(n_lanes == 1), n_lanes + 1):
-            valid = valid and _run_lanes(max(k - 1, 0), k or n_lanes, scanned, table, lanes, marks)
-        if not valid:
+    n_lanes = ZERO
+    while n_lanes == 0:  # a second time if the text is not UTF-8
+        n_lanes = _run_batch(borrowed(text), stop, table, lanes, marks)
+        if n_lanes == 0:
             text = text.copy()
             _mark_invalid(text, lanes[0, FIRST], stop)
             _begin_lane(ZERO, lanes[0, FIRST], lanes)
-    for k in range(1, n_lanes):
-        ends = lanes[0, ENDS + lanes[0, N_ENDS] :]
-        more_ends = lanes[k, ENDS:]
-        for i in range(lanes[k, N_ENDS]):
-            ends[i] = more_ends[i]
-        lanes[0, N_ENDS] += lanes[k, N_ENDS]
-    lanes[0, POSITION] = lanes[n_lanes - 1, POSITION]
-    lanes[0, ENTRY] = lanes[n_lanes - 1, ENTRY]
+    _join_lanes(n_lanes, lanes)
     return text
 
 
@@ -3623,8 +3659,8 @@ def _write_cuts(text, scanned, meanings, table, lanes, marks):
     out = _on_huge_pages(np.empty(2 * len(text), u8))
     n_out = ZERO
     new_meanings = np.empty(len(meanings) + 64, i64)
-    n = 0
-    m = 0
+    n_new = 0  # meanings that are written
+    n_ended = 0  # texts that have ended: the next END has this meaning
     first = 0  # where the current text begins
     while lanes[0, POSITION] < stop:
         scanned = _scan_batch(scanned, stop, table, lanes, marks)
@@ -3636,23 +3672,23 @@ def _write_cuts(text, scanned, meanings, table, lanes, marks):
             if is_end or (is_kept and start > first):
                 out[n_out] = END
                 n_out += 1
-                new_meanings = _reserve(new_meanings, n + 1)
-                new_meanings[n] = meanings[m] if is_end else INSIDE
-                n += 1
+                new_meanings = _reserve(new_meanings, n_new + 1)
+                new_meanings[n_new] = meanings[n_ended] if is_end else INSIDE
+                n_new += 1
             if is_end:
-                m += 1
+                n_ended += 1
                 first = end
             elif is_kept:
                 n_out = _copy_bytes(text, start, end, out, n_out)
             start = end
-    return _add_padding(out, n_out), new_meanings[:n]
+    return _add_padding(out, n_out), new_meanings[:n_new]
 
 
 @inline_kernel
 def _find_possible_spaces(text, start, stop):
     """Mark those of the next 64 bytes, up to `stop`, which may begin white space: returns bits.
 
-    They are no printable characters of ASCII.
+    All bytes may but the printable characters of ASCII.
     """
     if start + 64 <= stop:
         return ~bytes_from(text, start, u8(0x21)) | bytes_from(text, start, u8(0x80))
@@ -3681,6 +3717,7 @@ def _find_white_space(text, base, bits, stop, class_of, dropped):
             if character >= 0x80 << 3:
                 character = _decode_character(text, position, stop)
                 n_read = u64(position - base + (character & 7))
+                # two shifts: one by 64 bits or more would have no defined result
                 bits &= ALL_ONES << min(n_read, u64(63)) << u64(n_read > u64(63))
             following = position + (character & 7)
             is_dropped = dropped[class_of[character >> 3]]
@@ -3701,7 +3738,7 @@ def _count_run(scanned, position, stop, in_run):
     while position < stop and scanned[position] != END and in_run[character >> 3]:
         n += 1
         position += character & 7
-        character = _decode_character(scanned, position, len(scanned))
+        character = _decode_character(scanned, position, stop)
     return n
 
 
@@ -3718,8 +3755,8 @@ def _write_groups(text, scanned, meanings, in_run, size, at_start):
     out = _on_huge_pages(np.empty(2 * len(text), u8))
     new_meanings = np.empty(len(meanings) + 64, i64)
     n_out = ZERO
-    n = 0
-    m = 0
+    n_new = 0  # meanings that are written
+    n_ended = 0  # texts that have ended: the next END has this meaning
     n_left = 0  # the characters of the current run from here on
     may_cut = False  # whether this text goes on, and a group may end here
     position = ZERO
@@ -3735,23 +3772,27 @@ def _write_groups(text, scanned, meanings, in_run, size, at_start):
             n_out = _copy_bytes(text, start, position, out, n_out)
             out[n_out] = END
             n_out += 1
-            new_meanings = _reserve(new_meanings, n + 1)
-            new_meanings[n] = meanings[m] if is_end else INSIDE
-            n += 1
-            m += is_end
+            new_meanings = _reserve(new_meanings, n_new + 1)
+            new_meanings[n_new] = meanings[n_ended] if is_end else INSIDE
+            n_new += 1
+            n_ended += is_end
             start = position + is_end
         may_cut = not is_end
         n_left = max(n_left - 1, 0)
         position += character & 7
-    return _add_padding(out, n_out), new_meanings[:n]
+    return _add_padding(out, n_out), new_meanings[:n_new]
 
 
 @kernel
 def _write_spaces(text, scanned, meanings, mark, scheme, opening, table):
     """Write a mark for each space, and before texts and pretokens that lack it.
 
-    The scheme of a Metaspace says which of them need a mark. If the table is that of a Split that
-    drops white space, the text between white space needs one, too. Returns text and meanings.
+    opening  the meaning of the END before the first text
+    scheme   that of a Metaspace, which says what needs a mark before it
+    table    that of a Split that drops white space: then no mark is written for a space, and each
+             piece of text between white space needs a mark before it; or a table that drops nothing
+
+    Returns text and meanings.
     """
     class_of = borrowed(table.class_of)
     dropped = borrowed(table.dropped)
@@ -3785,9 +3826,9 @@ def _write_spaces(text, scanned, meanings, mark, scheme, opening, table):
             if needs_mark and start < stop and not has_mark:
                 n = _copy_bytes(mark, ZERO, size, out, n)
             n = _copy_word(text, start, stop, out, n)
-            needs_mark = drops
-            if stop < end and not drops:
+            if stop < end and not drops:  # a space is here
                 n = _copy_bytes(mark, ZERO, size, out, n)
+            needs_mark = drops
             start = following
         out[n] = END
         n += 1
@@ -3952,7 +3993,7 @@ def _cut_at_special(text, scanned, meanings, special):
             n_new += 1
             n_ended += 1
             text_end = _find_byte(scanned, text_end + 1, len(scanned), i64(END))
-        # otherwise its text belongs to the token before it
+        # If this does not hold, its text belongs to the token before it.
         if end > n_copied or not special.strips[number, 0]:
             new_meanings[n_new] = special.ids[number]
             n_new += 1
@@ -4036,7 +4077,8 @@ def _compose(steps):
         before = step.changes
         joining = {char for char in joined if ord(char) not in before}
         for code, text in before.items():
-            if joined and not (text and joined.isdisjoint(text)):
+            is_removed = not text
+            if joined and (is_removed or not joined.isdisjoint(text)):
                 joining.add(chr(code))
         changes |= {code: text.translate(changes) for code, text in before.items()}
         for char in step.joined:
@@ -4076,7 +4118,7 @@ def _character_map(changes, joined):
     entries = np.zeros(N_CODE_POINTS, np.int32)
     entries[list(changes)] = np.arange(1, len(changes) + 1)
     short = {code: changes.get(code, chr(code)).encode(*as_utf8) for code in range(0x80)}
-    if SURROGATE_ESCAPE not in changes:
+    if SURROGATE_ESCAPE not in changes:  # otherwise any of the other bytes may change, if invalid
         firsts = {chr(code).encode("utf-8", "surrogatepass")[0] for code in changes}
         short |= {byte: BYTES[byte] for byte in {*range(0x80, 256)} - firsts}
     short[END] = BYTES[END]
@@ -4087,8 +4129,10 @@ def _character_map(changes, joined):
     entries[[*map(ord, joined)]] = JOINED
     leads = np.zeros(256, bool)
     leads[[char.encode(*as_utf8)[0] for char in joined]] = True
+    # the longest range of bytes with which no joined character begins
     bounds = [-1, *np.flatnonzero(leads).tolist(), 0xFF]
-    gaps = [(after - before, before + 1, after) for before, after in itertools.pairwise(bounds)]
+    ranges = [(after - before, before + 1, after) for before, after in itertools.pairwise(bounds)]
+    _, *plain_range = max(ranges)
     return _CharacterMap(
         entries,
         short_texts,
@@ -4096,7 +4140,7 @@ def _character_map(changes, joined):
         _with_padding(b"".join(texts)),
         np.cumsum([0, 0, *sizes]),
         leads,
-        *max(gaps)[1:],
+        *plain_range,
         max(sizes, default=1) + 1,
     )
 
@@ -4275,9 +4319,9 @@ class _MapPass:
         self.changes_invalid = SURROGATE_ESCAPE in self.changes
         # A lone surrogate means an invalid byte, which no str has.
         self._of_str = {code: text for code, text in changes.items() if code >> 11 != 0x1B}
-        # In ASCII, most characters are not joined, and a regular expression finds all others.
-        easy = "".join({*map(chr, range(0x80))} - joined)
-        self.hard = joined and re.compile(f"[^{re.escape(easy)}]")
+        # Most characters of ASCII are not joined. All others may be: an expression finds them.
+        unjoined = "".join({*map(chr, range(0x80))} - joined)
+        self._may_be_joined = joined and re.compile(f"[^{re.escape(unjoined)}]")
 
     @functools.cached_property
     def _map_unjoined(self):
@@ -4285,7 +4329,7 @@ class _MapPass:
 
     def apply(self, flat, opening):
         """Change all characters of a flat text."""
-        if self.changes_invalid:  # then no invalid byte stays as it was
+        if self.changes_invalid:  # no invalid byte stays, so the true ones are not needed
             flat = flat._replace(text=flat.scanned)
         return flat.rewritten(self._write)
 
@@ -4303,17 +4347,17 @@ class _MapPass:
 
     def apply_to_text(self, text):
         """Change one text as `apply` does; None if characters may change with their neighbours."""
-        if len(text) > MAX_CHANGED or (self.hard and self.hard.search(text)):
+        is_long = len(text) > MAX_CHANGED
+        if is_long or (self._may_be_joined and self._may_be_joined.search(text)):
             try:
                 changed = self._map_unjoined(_with_padding(text.encode()), self.map)
             except UnicodeEncodeError:
                 return None
             return changed[:-PADDING].tobytes().decode() if len(changed) else None
-        if len(self._of_str) > 1:
-            return text.translate(self._of_str)
-        for code, replacement in self._of_str.items():  # much faster than str.translate
-            text = text.replace(chr(code), replacement)
-        return text
+        if len(self._of_str) == 1:  # much faster than str.translate
+            [(code, replacement)] = self._of_str.items()
+            return text.replace(chr(code), replacement)
+        return text.translate(self._of_str) if self._of_str else text
 
 
 class _TextPass(NamedTuple):
@@ -4326,8 +4370,9 @@ class _TextPass(NamedTuple):
 
     def apply(self, flat, opening):
         """Change the texts between ENDs."""
+        # only the first text may go on from an earlier block
         openings = itertools.chain([opening], itertools.repeat(INSIDE))
-        return flat.changed(lambda text: [self.apply_to_text(text, next(openings))])
+        return flat.changed(_on_bytes(lambda text: [self.apply_to_text(text, next(openings))]))
 
     def apply_to_text(self, text, opening=BOUNDARY):
         """Change one text."""
@@ -4379,8 +4424,8 @@ def _normal_form(form):
 
     Characters that may be reordered or composed are joined. These are the accents, the characters
     that begin with one and, if the form composes, all characters that its quick check (Unicode
-    Standard Annex 15) leaves open.
-    A form that composes changes joined characters only, and so has no `changes`.
+    Standard Annex 15) leaves open. A form that composes changes joined characters only, and so has
+    no `changes`.
     """
     newer = f"[{_AFTER_UNICODE_9}]"
     normalize = functools.partial(unicodedata.normalize, form)
@@ -4395,7 +4440,7 @@ def _normal_form(form):
     kinds[[*map(ord, marks)]] = _MARK
     kinds[_code_points_matching(newer)] = _NEWER
 
-    def in_order(text, is_mark):
+    def sort_marks(text, is_mark):
         """Decompose the marks of long runs, and sort them."""
         others = np.flatnonzero(~is_mark)
         starts = np.append(0, others + 1)
@@ -4411,7 +4456,7 @@ def _normal_form(form):
     def change(text):
         found = kinds[_code_points(text)]
         if BYTES[_MARK] * MANY_MARKS in found.tobytes():
-            text = in_order(text, found == _MARK)
+            text = sort_marks(text, found == _MARK)
             found = kinds[_code_points(text)]
         if found.max(initial=0) < _NEWER:
             return normalize(text)
@@ -4480,7 +4525,8 @@ def _keys_of_trie(units):
     prefixes = np.zeros((1, 0), u8)  # the bytes that lead to each node
     while len(nodes):
         node_units = units[nodes]
-        node_bases = nodes ^ node_units >> 10 << (node_units >> 6 & 8)
+        shifts = node_units >> 6 & 8  # 8 if bit 9 is set: the offset is 256 times as large
+        node_bases = nodes ^ node_units >> 10 << shifts
         is_key = node_units & 1 << 8 > 0
         text = np.pad(prefixes[is_key], ((0, 0), (0, 1))).tobytes()  # a NUL after each key
         keys += text.decode().split("\0")[:-1]
@@ -4489,6 +4535,7 @@ def _keys_of_trie(units):
         n_children = np.searchsorted(bases, node_bases, "right") - firsts
         n_bytes += int(n_children.sum()) * prefixes.shape[1]
         require(n_bytes <= MAX_CHARSMAP_BYTES, "a circle")
+        # the ranges from `firsts` on, of `n_children` places each, end to end
         skipped = firsts - np.cumsum(n_children) + n_children
         nodes = places[np.repeat(skipped, n_children) + np.arange(n_children.sum())]
         parents = np.repeat(prefixes, n_children, axis=0)
@@ -4584,8 +4631,8 @@ def _squeezed(parts, ending):
     return "".join(kept).rstrip(ending)
 
 
-def _sentencepiece_passes(charsmap, symbols, prefix, squeezes, escapes):
-    """Make the normalizer of SentencePiece, a step that Hugging Face does not have.
+def _sentencepiece_steps(charsmap, symbols, prefix, squeezes, escapes):
+    """Make the steps of SentencePiece's normalizer, which Hugging Face does not have.
 
     charsmap  a precompiled charsmap in base64, or ""
     symbols   symbols that the charsmap must not change
@@ -4606,14 +4653,14 @@ def _sentencepiece_passes(charsmap, symbols, prefix, squeezes, escapes):
     def squeeze_around_symbols(text):
         return _squeezed(matches.find(text), ending)
 
-    if not squeezes:
-        yield _TextPass(prefix=space, changes={})
     if squeezes and " " in "".join(symbols):
-        yield _TextPass(squeeze_around_symbols, space)
+        yield _TextPass(squeeze_around_symbols, space)  # by the charsmap, too
     else:
+        if not squeezes:
+            yield _TextPass(prefix=space, changes={})
         if charsmap:
             yield matches.step()
-        if squeezes:
+        if squeezes:  # the space comes last, or it would be removed
             yield _TextPass(squeeze, space, str.maketrans(" ▁", " ▁"))
     # The lone surrogates mean invalid bytes; 0xFE is only END here, see _MapPass.apply.
     escaped = {*range(0xDC80, 0xDD00)} - {0xDC00 + END}
@@ -4649,8 +4696,8 @@ def _lowercase_step():
     return _CharacterStep(str.maketrans(lower))
 
 
-def _prepend_passes(prepend):
-    """Make the pass that puts a text before each text."""
+def _prepend_steps(prepend):
+    """Make the step Prepend, which puts a text before each text."""
     require(isinstance(prepend, str), f"{prepend!r} is no string")
     return [_TextPass(prefix=prepend, changes={})]
 
@@ -4735,25 +4782,25 @@ _NORMALIZERS = {
     "Strip": _strip_steps,
     "StripAccents": lambda: [_uniform_step(r"\p{M}")],
     "Replace": _replace_steps,
-    "Prepend": _prepend_passes,
+    "Prepend": _prepend_steps,
     "BertNormalizer": _bert_steps,
     "Nmt": lambda: [
         _uniform_step(r"[\x01-\x08\x0b\x0e-\x1f\x7f\x8f\x9f]"),
         _uniform_step(r"[\t\n\f\r\u1680\u200b-\u200f\u2028\u2029\u2581\ufeff\ufffd]", " "),
     ],
     "Precompiled": lambda precompiled_charsmap: [_precompiled_step(precompiled_charsmap)],
-    "SentencePiece": _sentencepiece_passes,
+    "SentencePiece": _sentencepiece_steps,
 }
 
 
 @functools.lru_cache(8)
 def _normalizer_passes(steps):
     """Make the passes for steps in JSON: consecutive steps over characters become one pass."""
-    parts = []
+    made = []  # each is a _CharacterStep, or already a _TextPass
     for step in _flattened(json.loads(steps), "normalizers"):
-        parts += _call_step("normalizer", _NORMALIZERS, step)
+        made += _call_step("normalizer", _NORMALIZERS, step)
     passes = []
-    runs = itertools.groupby(parts, lambda part: isinstance(part, _CharacterStep))
+    runs = itertools.groupby(made, lambda step: isinstance(step, _CharacterStep))
     for by_character, run in runs:
         passes += [_MapPass([*run])] if by_character else run
     return passes
@@ -4807,6 +4854,7 @@ def _named_normalizer(normalizer):
 #                             long; see also _TextPasses
 #     table                   the ScanTable that cuts text, or None
 #     changes                 without a table: the characters that it changes; see Normalizing
+#     warning                 for a pass of a pattern: a remark for the user, or ""
 #
 # A long text is first cut into parts, which have the same pretokens as the whole.
 
@@ -4868,7 +4916,7 @@ class _SpacesPass(NamedTuple):
         mark = _with_padding(self.step.replacement.encode())
         scheme = PREPEND_SCHEMES.index(self.step.prepend_scheme)
         if self.table:
-            opening = INSIDE
+            opening = INSIDE  # as after any Split, see `_apply_passes`
         return mark, scheme, opening, self.table or Pattern("none").table
 
     def apply(self, flat, opening):
@@ -4894,7 +4942,7 @@ class _CutPass(NamedTuple):
         """Write END between pretokens."""
         if self.table:
             return flat.rewritten(_write_cuts, self.table, *_thread_scan())
-        return flat.changed(self._cut)
+        return flat.changed(_on_bytes(self._cut))
 
     def _cut(self, text):
         """Cut a text where matches of the expression begin or end, as the behavior says."""
@@ -5030,8 +5078,6 @@ def _join(passes):
     alternative.
     """
     *earlier, last = passes
-    if not earlier:
-        return last
     expressions = []
     for k, (table, split, _) in enumerate(earlier, 1):
         later_tables = [cut_pass.table for cut_pass in passes[k:]]
@@ -5054,11 +5100,19 @@ def _join(passes):
     return _CutPass(table, last.split)
 
 
+def _join_first(passes):
+    """Join as many of the first passes as possible; returns the joined pass, and the others."""
+    for n in range(len(passes), 1, -1):
+        with contextlib.suppress(Unsupported):
+            return _join(passes[:n]), passes[n:]
+    return passes[0], passes[1:]
+
+
 def _compile_splits(steps):
     """Compile consecutive Splits; as many as possible become one machine."""
-    splits = [step if isinstance(step, Split) else Split(step) for step in steps]
     passes = []
-    for split in splits:
+    for step in steps:
+        split = step if isinstance(step, Split) else Split(step)
         _compile_regex(split.regex)
         groups, rest = _split_groups(split)
         if groups:
@@ -5066,16 +5120,12 @@ def _compile_splits(steps):
         if rest:
             passes.append(_compile_split(rest))
     joined = []
-    while passes:
-        if isinstance(passes[0], _GroupPass):
-            joined.append(passes.pop(0))
-            continue
-        kinds = [*map(type, passes), _GroupPass]
-        for n in range(kinds.index(_GroupPass), 0, -1):
-            with contextlib.suppress(Unsupported):
-                joined.append(_join(passes[:n]))
-                break
-        del passes[:n]
+    for can_join, run in itertools.groupby(passes, lambda each: isinstance(each, _CutPass)):
+        others = [*run]
+        while can_join and others:
+            first, others = _join_first(others)
+            joined.append(first)
+        joined += others
     return tuple(joined)
 
 
@@ -5113,11 +5163,6 @@ def _apply_passes(passes, flat, opening):
     return flat
 
 
-def type_of_step(step):
-    """Return Metaspace or ByteDigits; None for a step that cuts text by an expression."""
-    return type(step) if isinstance(step, Metaspace | ByteDigits) else None
-
-
 # Those bytes whose names are digits or other numbers, such as ¼ for 0xBC.
 _NUMBER_BYTES = rb"0-9\xb2\xb3\xb9\xbc-\xbe"
 
@@ -5135,15 +5180,14 @@ class _ByteDigitsPass(NamedTuple):
 
     def apply(self, flat, opening):
         """Write END around these bytes."""
-        parts = []
-        meanings = []
         some = b"" if self.individual else b"+"
-        cut = re.compile(rb"[%b]%b|[^%b]+" % (_NUMBER_BYTES, some, _NUMBER_BYTES)).findall
-        for data, meaning in zip(flat.parts(), flat.meanings.tolist(), strict=True):
-            pieces = cut(data) or [b""]
-            parts += pieces
-            meanings += [INSIDE] * (len(pieces) - 1) + [meaning]
-        return FlatText.join(parts, meanings)
+        pieces = re.compile(rb"[%b]%b|[^%b]+" % (_NUMBER_BYTES, some, _NUMBER_BYTES))
+        return flat.changed(lambda data: pieces.findall(data) or [b""])
+
+
+def _pass_of_step(step):
+    """Make the pass of a step that is no expression and no Split."""
+    return _SpacesPass(step) if isinstance(step, Metaspace) else _ByteDigitsPass(step.individual)
 
 
 @public
@@ -5182,18 +5226,14 @@ class Pattern:
         self.source = self.steps[0] if len(self.steps) == 1 else self.steps
         self.name = PATTERN_NAMES.get(self.steps)
         self.passes = []
-        for kind, run in itertools.groupby(self.steps, type_of_step):
-            if kind is Metaspace:
-                self.passes += map(_SpacesPass, run)
-            elif kind is ByteDigits:
-                self.passes += map(_ByteDigitsPass._make, run)
-            else:
-                self.passes += _cut_passes(tuple(run))
+        runs = itertools.groupby(self.steps, lambda step: isinstance(step, str | Split))
+        for is_cut, run in runs:
+            self.passes += _cut_passes(tuple(run)) if is_cut else map(_pass_of_step, run)
         self.warning = "; ".join(each.warning for each in self.passes if each.warning)
         if not self.table:
             # Another pass finds the pieces that the others have cut.
             self.passes += _cut_passes((PATTERNS["none"],))
-        if self.steps[:3] == _WORD_STEPS:
+        if self.steps[:3] == _WORD_STEPS:  # one pass does the first two steps
             self.passes[:2] = [_SpacesPass(Metaspace(), self.passes[0].table)]
 
     def __reduce__(self):
@@ -5229,11 +5269,12 @@ def _cut_arrays(passes):
     Then a text may be cut between a character that stays and a newline or a space, if the table
     must split the changed text there; and between two characters that stay, if nothing is joined.
     """
-    before = [
+    changing = [
         *itertools.takewhile(lambda each: not each.table and each.changes is not None, passes)
     ]
-    changes = [each.changes for each in before]
-    table = passes[len(before)].table or Pattern("none").table  # which never cuts
+    changes = [each.changes for each in changing]
+    following = passes[len(changing)]
+    table = following.table or Pattern("none").table  # which never cuts
     class_of = table.class_of
     must_split = table.must_split
     if not any(changes):
@@ -5297,9 +5338,12 @@ PAIR_BYTES = 8  # two characters in UTF-8, which decide whether a pretoken ends 
 
 @struct
 class _TextPasses:
-    """The passes that `_change_text` applies to one text, in this order."""
+    """The passes that `_change_text` applies to one text, in this order.
 
-    has_given: bool  # whether there is the first pass, and so on: to read a struct takes longer
+    A table takes longer to read than a flag, which tells whether there is such a pass.
+    """
+
+    has_given: bool  # the first search for special tokens
     maps: bool
     marks: bool
     given_special: _SpecialTable  # special tokens of the given text
@@ -5315,7 +5359,8 @@ def _text_passes(passes):
     """Take the last passes of a list from it, as far as a kernel can do them.
 
     A kernel can do them all, unless there is one that needs Python, or two maps. Returns a
-    _TextPasses; or, if there is only a search for special tokens, None and its table.
+    _TextPasses, or None if there is at most one search for special tokens; and the table of the
+    last such search, or of no tokens.
     """
 
     def take(kind):
@@ -5392,7 +5437,7 @@ class Pretokenizer:
             after = []
         self._passes_to_normalizer = before
         self._passes_from_normalizer = [*normalizer.passes, *after, *pattern.passes[:-1]]
-        # `apply_to_text` leaves the last passes to the kernel that encodes
+        # `apply_to_text` leaves the last passes to kernels: `_text_passes` takes them from the list
         self._passes_of_text = before + self._passes_from_normalizer
         self.text_passes, self.special_of_text = _text_passes(self._passes_of_text)
         self._changes_text = bool(self._passes_of_text or self._passes_from_normalizer)
@@ -5468,7 +5513,7 @@ class Pretokenizer:
                 cut, opening = _find_cut(text, first, last, *arguments)
             if cut > 0:
                 return window_start + cut, opening
-            if last < first + WINDOW_BYTES:
+            if last < first + WINDOW_BYTES:  # the text ends in this window
                 return window_start + len(window), BOUNDARY
             position = window_start + last - PAIR_BYTES
         raise InputError(
@@ -6539,13 +6584,17 @@ class Words(NamedTuple):
         >>> found.places.tolist(), found.sizes.tolist(), found.counts.tolist()
         ([0, 1, 0], [1, 1, 2], [4, 9, 4])
         """
-        require(longest >= 1, f"`longest` is {longest}: at least 1 is needed")
-        *columns, longest_at = _list_substrings(self, longest, min_count)
-        is_kept = columns[2] >= max(min_count, 1)  # in the alphabet others stand as well
+        found = _list_substrings(self, longest, min_count)
+        is_kept = found.counts >= min_count  # letters may occur less often
         numbers = np.where(is_kept, np.cumsum(is_kept) - 1, -1).astype(np.int32)
         numbers = np.append(numbers, np.int32(-1))  # that of no substring, which is -1
-        places, sizes, counts, shorter = (column[is_kept] for column in columns)
-        return Substrings(places, sizes, counts, numbers[shorter], numbers[longest_at])
+        return Substrings(
+            places=found.places[is_kept],
+            sizes=found.sizes[is_kept],
+            counts=found.counts[is_kept],
+            shorter=numbers[found.shorter[is_kept]],
+            longest=numbers[found.longest],
+        )
 
     def to_counts(self) -> dict[bytes, int]:
         """Make a dict of the words, as bytes, and their counts."""
@@ -6789,9 +6838,16 @@ class CorpusCounts(NamedTuple):
         }
 
 
-# fields that are added up
-_NUMBERS = ("n_documents", "n_bytes", "n_bad_lines", "n_dropped", "n_dropped_bytes", "max_error",
-            "n_weighted_bytes")  # fmt: skip
+# The fields of CorpusCounts that are added up.
+_SUMMED_FIELDS = (
+    "n_documents",
+    "n_bytes",
+    "n_bad_lines",
+    "n_dropped",
+    "n_dropped_bytes",
+    "max_error",
+    "n_weighted_bytes",
+)
 
 # The table of words uses linear probing, and is at most half full; the cache of encoding is a
 # similar table, up to three quarters full. An entry is four numbers of 64 bits, and a slot is its
@@ -6858,17 +6914,6 @@ def _hash_key(low, high):
 def _home_slot(low, high, n_entries):
     """Return the slot in which the search for a key begins."""
     return _hash_key(low, high) >> (u64(64) - count_bits(u64(n_entries - 1)))
-
-
-@inline_kernel
-def _find_pair(left, right, slots, pairs):
-    """Look up a pair: returns its slot, or the free slot where it belongs."""
-    slot = _home_slot(u64(left), u64(right), len(slots))
-    while slots[slot] >= 0 and (
-        pairs[slots[slot]].left != left or pairs[slots[slot]].right != right
-    ):
-        slot = (slot + ONE) & u64(len(slots) - 1)
-    return slot
 
 
 @inner_kernel
@@ -7117,7 +7162,8 @@ class WordCounter:
         self._dropped = table.class_of, table.dropped
         meanings = original.meanings
         self.special_ids.update(meanings[meanings >= 0].tolist())
-        self.n_documents += int(np.count_nonzero(np.diff(original.ends(), prepend=-1) > 1))
+        is_document = np.diff(original.ends(), prepend=-1) > 1  # a text that is not empty
+        self.n_documents += int(np.count_nonzero(is_document))
         self.n_bytes += len(original.text) - PADDING - len(meanings)
 
     def add_words(self, words):
@@ -7161,7 +7207,7 @@ def _count_task(source, blocks):
     counter = WordCounter()
     for block in blocks:
         counter.add_texts(source.texts(block), source.pretokenizer, block.opening)
-        counter.n_documents -= block.next_opening == CONTINUES
+        counter.n_documents -= block.next_opening == CONTINUES  # the next block counts this one
     special = {source.special_tokens[number]: n for number, n in counter.special_ids.items()}
     fields = {"special_tokens": special, "other_characters": {}}
     counted = CorpusCounts(counter.words(u8), counter.n_documents, counter.n_bytes, **fields)
@@ -7209,7 +7255,7 @@ def count(
             counter.add_words(part.words)
             special_tokens.update(part.special_tokens)
             others.update(part.other_characters)
-            totals.update({name: getattr(part, name) for name in _NUMBERS})
+            totals.update({name: getattr(part, name) for name in _SUMMED_FIELDS})
             if max_words and _count_unique(counter.table) > max_words:
                 words = counter.words(u8)
                 frequent, dropped = _drop_rarest(words, max_words)
@@ -7326,6 +7372,24 @@ def load_counts(path: PathName) -> tuple[CorpusCounts, dict]:
         return CorpusCounts(**described | {"words": words}), header["settings"]
 
 
+# Pairs of symbols, or of a substring and the symbol after it
+
+
+@inline_kernel
+def _find_pair(left, right, slots, pairs):
+    """Look up a pair in a hash table: returns its slot, or the free slot where it belongs.
+
+    pairs  records that have `left` and `right`
+    slots  int32[…]: the numbers of pairs, or -1 in a free slot; the length is a power of two
+    """
+    slot = _home_slot(u64(left), u64(right), len(slots))
+    while slots[slot] >= 0 and (
+        pairs[slots[slot]].left != left or pairs[slots[slot]].right != right
+    ):
+        slot = (slot + ONE) & u64(len(slots) - 1)
+    return slot
+
+
 _SUBSTRING = _record(
     right="int32",  # its last symbol
     left="int32",  # the number of the substring without it
@@ -7360,32 +7424,34 @@ def _list_substrings(words, longest, min_count):
     Returns Substrings that begin with the whole alphabet. They grow by one symbol at a time, and
     only if they occur often enough.
     """
-    n = len(words.alphabet)
+    n = len(words.alphabet)  # substrings so far
     symbols = words.symbols
-    # These have an entry for each position.
-    longest_at = symbols.copy()
+    # These have an entry for each position in the words.
+    longest_at = symbols.copy()  # the longest substring so far that begins there
     counts = np.repeat(words.counts, words.sizes)
     ends = np.repeat(words.offsets[1:], words.sizes)
-    starts = np.arange(len(symbols))
+    starts = np.arange(len(symbols))  # the positions where those of the last size begin
     totals = np.bincount(symbols, counts, n)
     places = np.full(n, -1)
     places[symbols[::-1]] = starts[::-1]  # of several, the first one stays
-    levels = [(places, np.ones(n, i64), totals, np.full(n, -1))]  # A level has all of one size.
+    levels = [(places, np.ones(n, i64), totals, np.full(n, -1))]  # each has all of one size
     for size in range(1, min(longest, words.sizes.max(initial=0))):
+        # The candidates are those of the last size, each with the symbol after it.
         starts = starts[starts + size < ends[starts]]
-        keys = longest_at[starts].astype(i64) << 32 | symbols[starts + size]
-        numbers = _number_pairs(keys.view(_SUBSTRING))
-        totals = np.bincount(numbers, counts[starts])
-        is_token = totals >= min_count
-        new_ids = n + np.cumsum(is_token) - 1
-        is_repeated = is_token[numbers]
-        starts = starts[is_repeated]
-        ids = new_ids[numbers[is_repeated]]
-        totals = totals[is_token]
+        pairs = longest_at[starts].astype(i64) << 32 | symbols[starts + size]
+        candidates = _number_pairs(pairs.view(_SUBSTRING))
+        totals = np.bincount(candidates, counts[starts])
+        # Those that occur often enough get the next numbers.
+        is_frequent = totals >= min_count
+        number_of = n + np.cumsum(is_frequent) - 1
+        stays = is_frequent[candidates]
+        starts = starts[stays]
+        numbers = number_of[candidates[stays]]
+        totals = totals[is_frequent]
         places = np.empty(len(totals), i64)
-        places[ids[::-1] - n] = starts[::-1]
+        places[numbers[::-1] - n] = starts[::-1]
         levels.append((places, np.full_like(places, size + 1), totals, longest_at[places]))
-        longest_at[starts] = ids
+        longest_at[starts] = numbers
         n += len(totals)
     places, sizes, totals, shorter = map(np.concatenate, zip(*levels, strict=True))
     counts = totals.astype(i64)  # sums in float64 are exact below 2**53
@@ -7761,7 +7827,8 @@ def _merge_places(pair, c, occurrences, learner):
     beside = learner.beside
     distinct = learner.distinct
     n_distinct = np.zeros(2, i64)
-    n = total = count = end = number = 0
+    n = total = count = 0
+    class_number = class_stop = 0
     for k in range(len(occurrences)):
         # Both ends are loaded early, so that no step waits for them.
         if k + 16 < len(occurrences):
@@ -7776,10 +7843,10 @@ def _merge_places(pair, c, occurrences, learner):
             continue
         cells[middle - 1] = cells[middle] = INTERIOR
         cells[position] = cells[after - 1] = c
-        if position >= end:
-            number = _find_class(position, number, classes)
-            end = classes[number].stop
-            count = classes[number].count
+        if position >= class_stop:
+            class_number = _find_class(position, class_number, classes)
+            class_stop = classes[class_number].stop
+            count = classes[class_number].count
         total += count
         x = cells[position - 1]
         y = cells[after]
@@ -7863,7 +7930,7 @@ def _add_first_pairs(learner):
     occurrences = learner.occurrences = _reserve(learner.occurrences, 3 * len(cells))
     learner.beside = np.empty((2, len(cells) // 2), np.int32)
     learner.pairs = pairs = _reserve(learner.pairs, len(cells) // 4 + 65536)
-    _reserve_pairs(i64(1 << 16), learner)
+    _reserve_pairs(i64(1 << 16), learner)  # in their hash table; there is more room in `pairs`
     slots = learner.slots
     class_number = 0
     pair_of = np.full(len(cells), -1, np.int32)  # at each position
@@ -7882,6 +7949,7 @@ def _add_first_pairs(learner):
         pair.count += classes[class_number].count
         pair.length += 1
         pair_of[position] = number
+    # Each list is filled from its end.
     for number in range(learner.n_pairs):
         learner.n_occurrences += pairs[number].length
         pairs[number].start = learner.n_occurrences
@@ -7890,6 +7958,7 @@ def _add_first_pairs(learner):
             pair = pairs[pair_of[position]]
             pair.start -= 1
             occurrences[pair.start] = position
+    # That a pair is forbidden stands in the place of its start.
     for number in range(learner.n_pairs):
         _forbid_if_long(pairs[number], learner)
 
@@ -8161,11 +8230,11 @@ def _check_words(words, n_symbols):
     require(n < MAX_CELLS, "there are too many distinct words: `max_words` drops rare ones")
     fits = 0 <= words.symbols.min() <= words.symbols.max() < a
     require(fits, f"the symbols of words must be 0 to {a - 1}, their alphabet")
-    _check_room(a, n_symbols)
+    _require_room(a, n_symbols)
 
 
-def _check_room(n_letters, n_symbols):
-    """Raise InputError if an alphabet of this many symbols has no room."""
+def _require_room(n_letters, n_symbols):
+    """Raise InputError if an alphabet of `n_letters` does not fit among `n_symbols` symbols."""
     require(
         n_symbols >= n_letters,
         f"the alphabet has {n_letters:,} symbols, but the vocabulary has room for "
@@ -8193,7 +8262,7 @@ def _compile_score(score):
     function = inspect.unwrap(score)  # Numba may have compiled it already
     n = function.__code__.co_argcount - len(function.__defaults__ or ())
     require(n in (2, 4, 5), f"a `score` takes 2, 4 or 5 numbers, not {n}")
-    if score in SCORES.values() and COMPILES:  # these take all five numbers
+    if score in SCORES.values() and COMPILES:  # a score of this module takes all five numbers
         with contextlib.suppress(RuntimeError):  # no folder for the cache is writable
             return numba.cfunc(_SCORE_TYPE, cache=True, error_model="numpy")(score), n
     compiled = numba.njit(error_model="numpy")(function)
@@ -8312,7 +8381,7 @@ class Learner:
         self._symbols_by_token = {}  # of the first `_n_named` symbols
         self._n_named = 0
         self._counts = words.counts
-        # Python cannot read the state, but arrays of it that are not replaced
+        # Python cannot read the fields of the state. It reads those arrays that no kernel replaces.
         self._n_symbols = np.array([len(words.alphabet)])
         self._symbols = _make_symbols(words, n_symbols, tie_break)
         self._cells, classes = _make_cells(words)
@@ -8495,7 +8564,12 @@ class Learner:
         return Words(kept[is_symbol], offsets, counts, list(self._all_tokens()))
 
     def learned(self) -> Learned:
-        """Return the merges and their counts; after a split, they cut words differently."""
+        """Return the merges and their counts; after a split, the merges alone cut words otherwise.
+
+        >>> learner = Learner(Words.from_counts({b"ab": 3}), 300)
+        >>> learner.merge(97, 98), learner.learned().merges
+        (256, [(b'a', b'b')])
+        """
         a = len(self.alphabet)
         n = self.n_symbols
         new = self._symbols[a:n]
@@ -10879,10 +10953,23 @@ def _find_substrings(tokens, words, lattice):
     def longer(number, letter):
         """Return the number of a substring with a letter added; -1 is the empty one, -2 is none."""
         key = number << 32 | symbol_of.get(letter, -1)
-        row = order[keys.searchsorted(key, sorter=order) % len(keys)]
+        place = keys.searchsorted(key, sorter=order)  # after all others for the greatest key
+        row = order[place % len(keys)]
         return row if keys[row] == key else -2
 
     return np.array([functools.reduce(longer, token.decode(), -1) for token in tokens])
+
+
+def _weigh_seeds(substrings, longest):
+    """Compute the occurrences of substrings times their sizes, float64[S]; or -inf for no seed.
+
+    A seed has `longest` symbols at most, and no single character always follows it.
+    """
+    totals = substrings.counts.astype(np.float64)
+    most_continued = np.zeros(len(totals) + 1)  # the last is that of no substring, -1
+    np.maximum.at(most_continued, substrings.shorter, totals)
+    is_seed = (totals > most_continued[:-1]) & (substrings.sizes <= longest)
+    return np.where(is_seed, substrings.sizes * totals, -np.inf)
 
 
 class _UnigramLearner:
@@ -10894,23 +10981,21 @@ class _UnigramLearner:
         scores  tokens that stay, and their scores
         """
         self.engine = engine or Engine()
-        self.words = _in_order(_occurring(words))  # rounding depends on both
-        self.n_alphabet = len(words.alphabet)
-        # one symbol more than a token may have, so that it is known what continues a token
+        self.words = _in_order(_occurring(words))  # the order and the number decide the rounding
+        self.n_alphabet = a = len(words.alphabet)
+        # one symbol more than a token may have, so that it is known which ones continue a token
         substrings = _list_substrings(self.words, longest + 1, 2)
-        places, sizes, counts, shorter, longest_at = substrings
-        tables = longest_at, shorter, sizes, places
-        self.lattice = _Lattice(*tables, self.words.offsets, self.words.counts)
-        totals = counts.astype(np.float64)
-        longer = np.zeros(len(sizes) + 1)  # the greatest count of one that continues it
-        np.maximum.at(longer, shorter, totals)
-        longer = longer[:-1]
-        a = self.n_alphabet
-        # A substring that one character always follows is no seed.
-        is_seed = (totals > longer) & (sizes <= longest)
-        weights = np.where(is_seed, sizes * totals, -np.inf)
-        weights[:a] = np.maximum(totals[:a], LEAST_EXPECTED)
-        self.fixed = np.full(len(sizes), np.nan)  # the probabilities that stay
+        self.lattice = _Lattice(
+            longest=substrings.longest,
+            shorter=substrings.shorter,
+            sizes=substrings.sizes,
+            places=substrings.places,
+            offsets=self.words.offsets,
+            counts=self.words.counts,
+        )
+        weights = _weigh_seeds(substrings, longest)
+        weights[:a] = np.maximum(substrings.counts[:a], LEAST_EXPECTED)
+        self.fixed = np.full(len(weights), np.nan)  # the probabilities that stay
         if scores:
             numbers = _find_substrings(scores, self.words, self.lattice)
             occurs = numbers >= 0
@@ -11021,7 +11106,7 @@ def learn_unigram(
     engine = Engine(workers, progress)
     scores = old_scores or {}
     learner = _UnigramLearner(words, SEED_SIZE, longest_token, engine, scores)
-    _check_room(learner.n_needed - learner.n_fixed, n_symbols - len(scores))
+    _require_room(learner.n_needed - learner.n_fixed, n_symbols - len(scores))
     n_symbols -= len(scores) - learner.n_fixed  # old tokens that do not occur are left out
     goal = learner.n_fixed + (n_symbols - learner.n_fixed) * 11 // 10
     n = max(learner.n_tokens, goal)
@@ -11048,15 +11133,17 @@ def learn_unigram(
 #
 # A word of N bytes within a text is *sure* if its best path is the best one, whatever sum came
 # before it. While no sum is further from 0 than a limit, each token adds an error of at most half
-# the spacing of floats there. So two paths, of N tokens at most, can change places only if their
-# sums differ by 2 * N spacings or less: by half of these here, and by as much after another sum.
+# the spacing of floats there. A path has N tokens at most, so errors change the difference of two
+# paths by N spacings at most, and by as much after another sum. So the two can change places only
+# if their sums differ by 2 * N spacings or less.
 
 UNKNOWN_PENALTY = 10.0  # the score of an unknown character is that of the worst token minus this
 # In SentencePiece, a sum that is further from 0 than this is subtracted from all later sums.
 MAX_SUM = 100_000.0
 MAX_SURE_BYTES = 64  # of a word
-# By type of scores: the limit, and the bytes in which no sum reaches it after a near one. In double
-# precision these are of a whole text, so no word is sure if scores are far from 0.
+# By the type of the scores: the limit, and a number of bytes. A sum is near if no text of so many
+# bytes leads from it to the limit. In single precision these are the bytes of a word, and in double
+# precision of a whole text; then, with scores far from 0, no sum is near, and no word is sure.
 _LIMITS = {"float32": (MAX_SUM, MAX_SURE_BYTES), "float64": (1e12, 2**30)}
 
 
@@ -11190,7 +11277,7 @@ def _find_path(word, tables, total, alpha=1.0, state=None):
     node = ZERO
     while node < size:
         if in_single and abs(sums[node]) > MAX_SUM:
-            # SentencePiece subtracts a far sum from all later sums, here from those reached so far.
+            # SentencePiece subtracts a far sum from all later ones: from those with an edge so far.
             before = sums[node]
             for k in range(node, min(node + tables.longest, size) + 1):
                 sums[k] = np.float32(sums[k] - before)
@@ -11254,7 +11341,7 @@ def _write_path(word, tables, path, ids, at):
         has_bytes = token_id == unknown
         for k in range(node, end):
             has_bytes &= byte_ids[word[k]] >= 0
-        if token_id == unknown and len(values) > 1:
+        if token_id == unknown and len(values) > 1:  # `runs` has a token
             child = ZERO
             for k in range(node, end):
                 child, token_id = _next_edge(child, word[k], k + 1 == end, edges, values, unknown)
@@ -12509,7 +12596,7 @@ def _to_tokenizer_json(model):
         added.append({"id": token_id, "content": text, **dict(zip(_FLAGS, own, strict=False))})
     normalizer = model.normalizer
     if normalizer and normalizer[0]["type"] == "SentencePiece":
-        normalizer = _sentencepiece_steps(normalizer[0])
+        normalizer = _as_huggingface_steps(normalizer[0])
     return {
         "version": "1.0",
         **{key: model.batching.get(key) for key in _BATCHING},
@@ -12557,8 +12644,8 @@ def _check_after_bytes(parts, kind, fields):
             f"a ByteLevel that is not the last pre_tokenizer, but before {part!r:.100},",
         )
     if _DIGITS in parts:
-        is_uncut = re.compile(rb"[\d\xb2\xb3\xb9\xbc-\xbe]+|[^\d\xb2\xb3\xb9\xbc-\xbe]+").fullmatch
-        fields["merges"] = [merge for merge in fields["merges"] if is_uncut(b"".join(merge))]
+        uncut = re.compile(rb"[%b]+|[^%b]+" % (_NUMBER_BYTES, _NUMBER_BYTES))
+        fields["merges"] = [merge for merge in fields["merges"] if uncut.fullmatch(b"".join(merge))]
 
 
 def _pre_tokenizers(model):
@@ -12761,7 +12848,7 @@ _SPACES_TO_ONE = {"type": "Replace", "pattern": {"Regex": " {2,}"}, "content": "
 _USER_SYMBOL = AddedToken(normalized=True, special=False, literal=True)  # of user_defined_symbols
 
 
-def _sentencepiece_steps(normalizer):
+def _as_huggingface_steps(normalizer):
     """Express SentencePiece's normalizer by Hugging Face's steps, which change symbols as well."""
     charsmap = normalizer["charsmap"]
     escapes = normalizer["escapes"]
