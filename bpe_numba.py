@@ -5449,7 +5449,7 @@ class Pretokenizer:
 
         Returns None if Python cannot do that in little time.
         """
-        if not self._changes_text:
+        if not self._changes_text:  # a kernel searches for special tokens, in any bytes
             return text
         if not isinstance(text, str):
             return None  # bytes may be invalid
@@ -12495,19 +12495,24 @@ def _processor(single, pair, special_tokens):
     }
 
 
+def _has_equal_scores(model):
+    """Check whether tokens have equal scores, so that they may merge in another order.
+
+    Runs of one character do not count, since `_merges_by_score` orders them. They have equal scores
+    in Llama 2.
+    """
+    scored = set()  # scores, each with a text or the character of a run
+    for token, token_id in model.ordinary_ids.items():
+        text = token.decode()
+        if len(text) > 1:
+            scored.add((model.scores[token_id], text[0] if len({*text}) == 1 else text))
+    return len({score for score, _ in scored}) < len(scored)
+
+
 def _differs_in_huggingface(model):
     """Check whether a model has features of SentencePiece that a tokenizer.json lacks."""
-    scored = set()
-    if model.kind == "bpe" and model.scores is not None:
-        # Tokens with equal scores may merge in another order. Runs of one character do not count,
-        # since `_merges_by_score` orders them; they have equal scores in Llama 2.
-        scored = {
-            (model.scores[token_id], text[0] if len({*text}) == 1 else text)
-            for token, token_id in model.ordinary_ids.items()
-            if len(text := token.decode()) > 1
-        }
     return (
-        len(dict(scored)) < len(scored)
+        (model.kind == "bpe" and model.scores is not None and _has_equal_scores(model))
         or any(step.get("charsmap") or step.get("squeezes") for step in model.normalizer)
         or (model.kind == "bpe" and missing_letters(model))
         or _USER_SYMBOL in model.added_tokens.values()
@@ -13452,12 +13457,8 @@ _QWEN3_5 = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?[\p{L}\p{M}]+|\p{N}"
     r"| ?[^\s\p{L}\p{M}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 )
-_LLAMA_DECODER = [
-    _MARKS_TO_SPACES,
-    {"type": "ByteFallback"},
-    {"type": "Fuse"},
-    {"type": "Strip", "content": " ", "start": 1, "stop": 0},
-]
+_GEMMA_DECODER = [_MARKS_TO_SPACES, {"type": "ByteFallback"}, {"type": "Fuse"}]
+_LLAMA_DECODER = [*_GEMMA_DECODER, {"type": "Strip", "content": " ", "start": 1, "stop": 0}]
 # fields of a BertNormalizer -> settings
 _BERT_FIELDS = {
     "lowercase": "do_lower_case",
@@ -13508,11 +13509,14 @@ def _names_class(file):
 
 def _settings_of(row, config):
     """Return the settings of a class, which are those of a folder where it has them."""
-    by_default = {"src_lang"}  # those for which null means the default
+    null_is_default = {"src_lang"}
     if row.cuts in ("llama", "qwen2", "qwen3.5"):
-        by_default.add("add_prefix_space")
-    is_given = {name for name in config if config[name] is not None} | config.keys() - by_default
-    given = {name: config[name] for name in config if name in is_given - {*row.ignores}}
+        null_is_default.add("add_prefix_space")
+    given = {
+        name: value
+        for name, value in config.items()
+        if name not in row.ignores and not (value is None and name in null_is_default)
+    }
     return _CLASS_SETTINGS | row.settings | given
 
 
@@ -13585,13 +13589,13 @@ def _class_cuts(row, settings):
             return [{"type": "WhitespaceSplit"}, marks], [marks]
         case "gemma":
             split = _pre_tokenizer(Split(" ", "merged_with_previous"))
-            return [split | {"pattern": {"String": " "}}], _LLAMA_DECODER[:-1]
+            return [split | {"pattern": {"String": " "}}], _GEMMA_DECODER
         case "llama":
             scheme = marks["prepend_scheme"]
             if has_prefix and not settings["legacy"]:
                 scheme = "first"
             uncut = marks | {"prepend_scheme": scheme, "split": False}
-            return [uncut], _LLAMA_DECODER[: None if has_prefix else -1]
+            return [uncut], _LLAMA_DECODER if has_prefix else _GEMMA_DECODER
     if row.cuts == "deberta" and settings["split_by_punct"]:
         return [{"type": "Punctuation", "behavior": "Isolated"}, marks], [marks]
     return [marks], [marks]
@@ -13751,10 +13755,9 @@ def read_bert(data, file, config):
 # Files beside a vocabulary, as transformers reads them. All settings are kept, and written again.
 
 ROLES = ("bos_token", "eos_token", "pad_token", "unk_token")
-# settings that change ids in transformers, but not here; the last two are those of SentencePiece
-_UNHEEDED = {"split_special_tokens": True, "add_prefix_space": False, "do_lower_case": True}
-
-
+# settings that change ids in transformers, but not here; a .model has more of them
+_UNHEEDED = {"split_special_tokens": True}
+_UNHEEDED_OF_PIECES = _UNHEEDED | {"add_prefix_space": False, "do_lower_case": True}
 # the settings with further special tokens: the second one counts if there is no first
 _FURTHER = ("extra_special_tokens", "additional_special_tokens")
 # transformers adds missing tokens in this order, and then those with other roles
@@ -13845,46 +13848,78 @@ def _named_tokens(config, row):
     return with_role, [(name, text) for name in names for text in config[name]]
 
 
-def _tokens_beside(beside, has_decoder, with_role, further, flags):
+class _TokensBeside(NamedTuple):
+    """The special tokens in the settings beside a model."""
+
+    added: dict  # text -> AddedToken, of an added_tokens_decoder or else an added_tokens.json
+    has_decoder: bool  # whether it is the former, which decides alone on the flags of its tokens
+    with_role: list  # as from `_named_tokens`
+    further: list  # likewise
+    flags: dict  # as from `_read_config`
+
+    @property
+    def with_setting(self):
+        """The texts of all tokens that a setting names."""
+        return [text for _, text in self.with_role + self.further]
+
+    @property
+    def roles(self):
+        """The texts of the tokens with a role."""
+        return {text for _, text in self.with_role}
+
+
+def _tokens_to_add(beside):
     """Return the tokens that transformers adds to a vocabulary, text -> AddedToken.
 
-    A token that has several settings has the flags of the last one, unless it is in `beside`.
-
-    beside       those of an added_tokens_decoder, or of an added_tokens.json
-    with_role    as from `_named_tokens`, as `further`
-    flags        as from `_read_config`
+    A token that has several settings has the flags of the last one, unless it is in `added`.
     """
-    named = {text for _, text in with_role}
-    known = named if has_decoder else {*named, *(text for _, text in further)}
+    roles = beside.roles
+    known = roles if beside.has_decoder else {*beside.with_setting}
     tokens = {}
-    for text, own in beside.items():
+    for text, own in beside.added.items():
         is_special = own.special or text in known
-        normalized = own.normalized and (has_decoder or not is_special)
+        normalized = own.normalized and (beside.has_decoder or not is_special)
         tokens[text] = own._replace(special=is_special, normalized=normalized)
-    settings = [(text, flags.get((name, text), PLAIN_TOKEN)) for name, text in with_role + further]
-    for text, own in dict.fromkeys(settings):
-        if text not in beside:
-            tokens[text] = own._replace(special=own.special or text in named)
+    settings = beside.with_role + beside.further
+    flagged = [(text, beside.flags.get((name, text), PLAIN_TOKEN)) for name, text in settings]
+    for text, own in dict.fromkeys(flagged):
+        if text not in beside.added:
+            tokens[text] = own._replace(special=own.special or text in roles)
     return tokens
 
 
-def _flags_beside(listed, tokens, decoder, with_role):
-    """Return the flags of the tokens that a tokenizer.json lists, text -> AddedToken.
+def _changed_flags(listed, tokens, beside):
+    """Return the flags that settings change of tokens in a tokenizer.json, text -> AddedToken.
 
-    listed     those in the tokenizer.json
-    tokens     those of the settings beside it
-    decoder    the tokens of an added_tokens_decoder, or None
-    with_role  the tokens with a role
+    listed  the tokens in the tokenizer.json
+    tokens  those of `_tokens_to_add`
     """
     changed = {}
+    roles = beside.roles
     for text in listed.keys() & tokens:
         own = listed[text]
-        if decoder is None:  # a role only makes a token special
-            changed[text] = own._replace(special=own.special or text in with_role)
-        elif text in decoder:  # roles of other tokens do nothing
+        if not beside.has_decoder:  # a role only makes a token special
+            changed[text] = own._replace(special=own.special or text in roles)
+        elif text in beside.added:  # roles of other tokens do nothing
             new = tokens[text]
             changed[text] = new._replace(special=own.special or new.special)
-    return listed | changed
+    return changed
+
+
+def _with_flags(model, tokens, beside, makes_tokens):
+    """Give the special tokens that a model has the flags beside it; returns another model.
+
+    tokens        those of `_tokens_to_add`
+    makes_tokens  the class of the folder makes its added tokens anew
+    """
+    listed = {text: model.added_tokens.get(text, PLAIN_TOKEN) for text in model.special_tokens}
+    if makes_tokens:
+        changed = {text: own for text, own in tokens.items() if text in listed}
+    else:
+        changed = _changed_flags(listed, tokens, beside)
+    if all(changed[text] == listed[text] for text in changed):
+        return model
+    return dataclasses.replace(model, added_tokens=model.added_tokens | listed | changed)
 
 
 def _with_folder(model, file, config, flags, is_complete=True):
@@ -13897,28 +13932,22 @@ def _with_folder(model, file, config, flags, is_complete=True):
     added = config.pop("added_tokens_decoder")
     has_decoder = config.pop("has_added_tokens_decoder")
     ids = {added[key]: int(key) for key in sorted(added, key=int) if added[key]}
-    beside = {text: flags["added_tokens_decoder", text] for text in ids}
-    decoder = beside if has_decoder else None
-    controls = config.pop("control_pieces", [])
     row = CLASSES.get(_class_name(config))
+    makes_steps = bool(row) and not row.keeps_steps
+    controls = config.pop("control_pieces", [])
     with_role, further = _named_tokens(config, row)
     further += [("control_pieces", text) for text in controls]
-    makes_steps = bool(row) and not row.keeps_steps
     if is_complete and not makes_steps:
         further = [(name, text) for name, text in further if text not in model.added_tokens]
-    tokens = _tokens_beside(beside, has_decoder, with_role, further, flags)
+    added_flags = {text: flags["added_tokens_decoder", text] for text in ids}
+    beside = _TokensBeside(added_flags, has_decoder, with_role, further, flags)
+    tokens = _tokens_to_add(beside)
     if row and row.renews:
-        tokens |= dict.fromkeys([text for _, text in with_role + further], PLAIN_TOKEN)
+        tokens |= dict.fromkeys(beside.with_setting, PLAIN_TOKEN)
     if is_complete:
-        listed = {text: model.added_tokens.get(text, PLAIN_TOKEN) for text in model.special_tokens}
-        if makes_steps and (has_decoder or row.renews):  # the class makes its added tokens anew
-            listed |= {text: own for text, own in tokens.items() if text in listed}
-        else:
-            roles = [text for _, text in with_role]
-            listed = _flags_beside(listed, tokens, decoder, roles)
-        tokens = {text: own for text, own in tokens.items() if text not in listed}
-        if any(model.added_tokens.get(text, PLAIN_TOKEN) != listed[text] for text in listed):
-            model = dataclasses.replace(model, added_tokens=model.added_tokens | listed)
+        makes_tokens = makes_steps and (has_decoder or row.renews)
+        model = _with_flags(model, tokens, beside, makes_tokens)
+        tokens = {text: own for text, own in tokens.items() if text not in model.special_tokens}
     if "SentencePiece" in [step["type"] for step in model.normalizer]:
         # transformers finds them before SentencePiece sees the text
         tokens = {text: own._replace(normalized=False) for text, own in tokens.items()}
@@ -13958,6 +13987,21 @@ def _complete_config(row, config, flags, is_complete):
         config["additional_special_tokens"] = [*row.extra]
 
 
+_ADD_SETTINGS = ("add_bos_token", "add_eos_token")
+
+
+def _added_by_settings(settings, default):
+    """List the tokens that _ADD_SETTINGS put before a text, and those after it: one, or none.
+
+    default  the token of a role that the settings do not name, or None
+    """
+    sides = []
+    for role in ("bos_token", "eos_token"):
+        token = settings.get(role, default)
+        sides.append([token] if token and settings.get(f"add_{role}") else [])
+    return sides
+
+
 def _add_template(model, is_complete):
     """Make the post_processor of a class, or of `add_bos_token` and `add_eos_token`.
 
@@ -13966,27 +14010,25 @@ def _add_template(model, is_complete):
     row = CLASSES.get(_class_name(model.config))
     if not is_complete and model.kind == "wordpiece" and not (row and row.cuts == "bert"):
         row = _BERT_CLASS  # as `read_bert` reads the files of other classes
-    settings = _settings_of(row, model.config) if row else model.config
-    names = ("add_bos_token", "add_eos_token")
-    adds_always = row and any(map(row.settings.get, names))
-    if is_complete and adds_always:  # beside a tokenizer.json, the folder has no say
-        settings = settings | {"add_eos_token": False} | row.settings
-    defaults = dict.fromkeys(("bos_token", "eos_token"), None if row else "<|endoftext|>")
-    config = defaults | settings
-    sides = [config.get(f"add_{role}") and config[role] for role in defaults]
+    has_setting = not model.config.keys().isdisjoint(_ADD_SETTINGS)
+    yields = row and row.yields and not is_complete and has_setting
+    # $A alone adds nothing: the settings beside a vocabulary decide
     has_template = row and row.template and (is_complete or row.template != "$A")
-    yields = row and row.yields and not is_complete
-    yields = yields and not model.config.keys().isdisjoint(names)
     if has_template and not yields:
         made = _class_processor(row, model)
         is_own = is_complete and _sides_of(model, made) == _sides_of(model, model.post_processor)
         if made and not is_own:
             model.post_processor = made
-    elif yields or adds_always or (any(sides) and not is_complete):
-        missing = {*filter(None, sides)} - model.special_tokens.keys()
-        require(not missing, f"{missing!r:.99} belongs to each text, but is no special token")
-        before, after = ([*filter(None, [side])] for side in sides)
-        model.post_processor = _processor_around(before, after, model.special_tokens, True)
+    else:
+        settings = _settings_of(row, model.config) if row else model.config
+        adds_always = row and any(map(row.settings.get, _ADD_SETTINGS))
+        if is_complete and adds_always:  # beside a tokenizer.json, the folder has no say
+            settings = settings | {"add_eos_token": False} | row.settings
+        before, after = _added_by_settings(settings, None if row else "<|endoftext|>")
+        if yields or adds_always or (before + after and not is_complete):
+            missing = {*before, *after} - model.special_tokens.keys()
+            require(not missing, f"{missing!r:.99} belongs to each text, but is no special token")
+            model.post_processor = _processor_around(before, after, model.special_tokens, True)
     vars(model).pop("added_ids", None)  # those of another post_processor
 
 
@@ -14211,8 +14253,8 @@ def load_model(path, **options):
         model = _with_folder(model, file, config, flags, is_complete)
         _add_template(model, is_complete)
     _note_class(model, file, form)
-    names = [*_UNHEEDED][: None if form.read is read_sentencepiece else 1]
-    unheeded = [name for name in names if config.get(name) is _UNHEEDED[name]]
+    values = _UNHEEDED_OF_PIECES if form.read is read_sentencepiece else _UNHEEDED
+    unheeded = [name for name, value in values.items() if config.get(name) is value]
     if unheeded:
         note(f"{', '.join(unheeded)} of a tokenizer_config.json: kept, but not applied by `encode`")
     if model.drops_unknown:
