@@ -13906,7 +13906,7 @@ def _changed_flags(listed, tokens, beside):
     return changed
 
 
-def _with_flags(model, tokens, beside, makes_tokens):
+def _with_listed_flags(model, tokens, beside, makes_tokens):
     """Give the special tokens that a model has the flags beside it; returns another model.
 
     tokens        those of `_tokens_to_add`
@@ -13946,7 +13946,7 @@ def _with_folder(model, file, config, flags, is_complete=True):
         tokens |= dict.fromkeys(beside.with_setting, PLAIN_TOKEN)
     if is_complete:
         makes_tokens = makes_steps and (has_decoder or row.renews)
-        model = _with_flags(model, tokens, beside, makes_tokens)
+        model = _with_listed_flags(model, tokens, beside, makes_tokens)
         tokens = {text: own for text, own in tokens.items() if text not in model.special_tokens}
     if "SentencePiece" in [step["type"] for step in model.normalizer]:
         # transformers finds them before SentencePiece sees the text
