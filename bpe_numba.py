@@ -1662,6 +1662,8 @@ class Engine:
         )
 
 
+# Tables, in which most results are shown
+
 LONGEST_CELL = 60  # characters of a cell; the rest is cut off
 
 
@@ -4107,7 +4109,7 @@ class _CharacterMap:
     leads: np.ndarray  # bool[256]          whether a joined character may begin with this byte
     plain_start: int  # no joined character begins with a byte from `plain_start` on, up to
     plain_stop: int  # before `plain_stop`
-    longest: int  # the most bytes that replace one byte of a text
+    longest: int  # the most bytes that replace one byte of a text, 1 or more
 
 
 def _character_map(changes, joined):
@@ -4141,7 +4143,7 @@ def _character_map(changes, joined):
         np.cumsum([0, 0, *sizes]),
         leads,
         *plain_range,
-        max(sizes, default=1) + 1,
+        max([1, *sizes]),
     )
 
 
@@ -4199,7 +4201,7 @@ def _find_joined(text, table):
             last += _decode_character(text, position, stop) & 7
         runs[n - 1, 1] = last
         position = _next_joined(text, position, table)
-    runs[n] = stop
+    runs[n] = stop  # the empty one
     n += 1
     joined = np.empty(len(text) + n, u8)
     size = ZERO
@@ -5065,36 +5067,43 @@ def _leaves_whole(table, characters):
     return not table.accepts[states[1:]].any()
 
 
+def _is_alternative(table, later_tables):
+    r"""Find out how a Split takes part in one machine with later ones: as an alternative, or not.
+
+    It does not if two characters always tell whether it cuts between them: the machine then knows
+    all of its cuts. Otherwise, as for \d{1,3}, it does. Raises Unsupported if neither is exact.
+
+    Two conditions are about runs: texts of the characters with which a match may begin. A Split
+    that drops its matches or is an alternative must take each whole run, since its pieces are then
+    dropped or matched alike. And no later Split may match a part of the runs of an alternative.
+    """
+    if not (table and all(later_tables) and table.accepts[1:].all()):
+        raise Unsupported
+    begins_match = table.next_state[0, :-1] >= 0  # bool[C]
+    begins_run = begins_match[table.class_of]  # bool[0x110000]
+    takes_runs = table.must_split[begins_match[:, None] != begins_match].all()
+    contexts = _splits_after(table.next_state, table.accepts)
+    two_decide = all((splits == splits[0]).all() for splits in contexts)
+    drops = len(table.dropped) > 0
+    if (drops or not two_decide) and not takes_runs:
+        raise Unsupported
+    if not two_decide and not all(_leaves_whole(later, begins_run) for later in later_tables):
+        raise Unsupported
+    return not two_decide
+
+
 def _join(passes):
-    r"""Make one machine of Splits; raises Unsupported if it would not cut as they do, in turn.
+    """Make one machine of Splits; raises Unsupported if it would not cut as they do, in turn.
 
-    It is the machine of the last Split, in which the text ends where an earlier one surely cuts. If
-    two characters always tell whether the earlier one cuts between them, these are all of its cuts.
-    Otherwise, as for \d{1,3}, its expression becomes an alternative of the last one.
-
-    Two conditions are about runs: texts of the characters with which a match may begin. An earlier
-    Split that drops its matches or becomes an alternative must take each whole run, since its
-    pieces are then dropped or matched alike. And no later Split may match a part of the runs of an
-    alternative.
+    It is the machine of the last Split, in which the text ends where an earlier one surely cuts.
+    The expressions of some earlier ones become alternatives of the last one.
     """
     *earlier, last = passes
     expressions = []
-    for k, (table, split, _) in enumerate(earlier, 1):
-        later_tables = [cut_pass.table for cut_pass in passes[k:]]
-        if not (table and all(later_tables) and table.accepts[1:].all()):
-            raise Unsupported
-        begins_match = table.next_state[0, :-1] >= 0  # bool[C]
-        begins_run = begins_match[table.class_of]  # bool[0x110000]
-        takes_runs = table.must_split[begins_match[:, None] != begins_match].all()
-        contexts = _splits_after(table.next_state, table.accepts)
-        two_decide = all((splits == splits[0]).all() for splits in contexts)
-        drops = len(table.dropped) > 0
-        if (drops or not two_decide) and not takes_runs:
-            raise Unsupported
-        if not two_decide:
-            if not all(_leaves_whole(later, begins_run) for later in later_tables):
-                raise Unsupported
-            expressions.append(split.pieces)
+    for k, cut_pass in enumerate(earlier, 1):
+        later_tables = [later.table for later in passes[k:]]
+        if _is_alternative(cut_pass.table, later_tables):
+            expressions.append(cut_pass.split.pieces)
     expressions.append(last.split.pieces)
     table = _compile_pattern("|".join(expressions), passes)
     return _CutPass(table, last.split)
@@ -6865,7 +6874,7 @@ _SUMMED_FIELDS = (
 # count, the id of a token, or the ids of a pretoken.
 INLINE_BYTES = 15
 LONG = u64(0xFF) << u64(56)
-IN_LONG_WORDS = u64(2**48 - 1)  # the place of a long word; the encoder uses the upper bits of more
+PLACE_MASK = u64(2**48 - 1)  # the place of a long word; encoding uses the upper bits of `more`
 # columns of the entries
 VALUE = 2
 MORE = 3
@@ -6974,7 +6983,7 @@ def _find_slot(entries, long_words, low, high, slot, text, start):
     while entries[slot, 1] and is_other:
         is_other = entries[slot, 0] != low or entries[slot, 1] != high
         if high >= LONG and not is_other:  # a hash: compare the bytes
-            place = i64(entries[slot, MORE] & IN_LONG_WORDS)
+            place = i64(entries[slot, MORE] & PLACE_MASK)
             is_other = not _equal(text, start, long_words, place, i64(high & ~LONG))
         if is_other:
             slot = (slot + ONE) & mask
@@ -7016,7 +7025,8 @@ def _clear_entries(entries, start, stop):
 def _copy_entry(entries, k, larger, n_cleared):
     """Copy entry k, if it has a word, into the entries of a larger table.
 
-    The entries from `n_cleared` on have no content yet. A word that would come there is left out.
+    The entries from `n_cleared` on may hold anything, since a cache becomes larger in steps. A word
+    that would come there is left out.
     """
     if entries[k, 1]:
         slot = _home_slot(entries[k, 0], entries[k, 1], len(larger))
@@ -13780,23 +13790,24 @@ def _roles(config):
     }
 
 
+def _add_chat_templates(file, config):
+    """Put the chat templates in files of their own into `config`."""
+    template = _beside(file, "chat_template.jinja")
+    if template.is_file():
+        config["chat_template"] = _read_text(template)
+    others = sorted(file.parent.glob("additional_chat_templates/*.jinja"))
+    if others:
+        texts = {"default": config["chat_template"]}
+        texts |= {path.stem: _read_text(path) for path in others}
+        config["chat_template"] = [{"name": name, "template": texts[name]} for name in texts]
+
+
 def _read_config(file):
     """Read the settings beside a model, all as if they were in tokenizer_config.json.
 
     The text of a token takes the place of its object. Returns the settings and the flags of the
     objects: (setting, text) -> AddedToken.
     """
-    flags = {}
-
-    def text_of(setting, token):
-        if isinstance(token, str):
-            return token
-        text = token["content"]
-        is_special = bool(token.get("special"))
-        plain = {"special": is_special, "normalized": not (is_special or text in named)}
-        flags[setting, text] = _read_flags(plain | token)
-        return text
-
     config = _read_beside(_beside(file, "tokenizer_config.json"))
     config["has_added_tokens_decoder"] = config.get("added_tokens_decoder") is not None
     if not config["has_added_tokens_decoder"]:
@@ -13806,6 +13817,18 @@ def _read_config(file):
         config["added_tokens_decoder"] = tokens
     roles = _roles(config)
     named = [token["content"] if isinstance(token, dict) else token for token in roles.values()]
+    flags = {}
+
+    def text_of(setting, token):
+        """Return the text of a token; an object also has flags, which are kept."""
+        if isinstance(token, str):
+            return token
+        text = token["content"]
+        is_special = bool(token.get("special"))
+        plain = {"special": is_special, "normalized": not (is_special or text in named)}
+        flags[setting, text] = _read_flags(plain | token)
+        return text
+
     for name in ("added_tokens_decoder", *_FURTHER):
         part = config.get(name)
         if isinstance(part, dict):
@@ -13816,14 +13839,7 @@ def _read_config(file):
         elif part:
             config[name] = [text_of(name, token) for token in part]
     config |= {role: text_of(role, token) for role, token in roles.items()}
-    template = _beside(file, "chat_template.jinja")
-    if template.is_file():
-        config["chat_template"] = _read_text(template)
-    others = sorted(file.parent.glob("additional_chat_templates/*.jinja"))
-    if others:
-        texts = {"default": config["chat_template"]}
-        texts |= {path.stem: _read_text(path) for path in others}
-        config["chat_template"] = [{"name": name, "template": texts[name]} for name in texts]
+    _add_chat_templates(file, config)
     return config, flags
 
 
