@@ -5646,11 +5646,12 @@ def standard_library():
     # bom.py is a test that begins with a byte order mark
     of_tests = {"encoded_modules", "tokenizedata", "bom.py"}
     omitted = {"site-packages", "dist-packages", "__pycache__", *of_tests}
-    return sorted(
-        path
-        for path in STANDARD_LIBRARY.rglob("*.py")
-        if omitted.isdisjoint(path.relative_to(STANDARD_LIBRARY).parts)
-    )
+    paths = []
+    for folder, folders, names in os.walk(STANDARD_LIBRARY):
+        folders[:] = {*folders} - omitted  # these are walked next
+        kept = {*names} - omitted
+        paths += [Path(folder, name) for name in kept if name.endswith(".py")]
+    return sorted(paths)
 
 
 @public
@@ -15628,9 +15629,13 @@ class Tokenizer:
         tokens allow no cut.
         """
         pretokenizer = self._prepare(allowed_special)
-        own = _copied(self, _idle=[])  # the sums of another text cannot come between
-        for data, opening, _ in pretokenizer.cut(map(_text_bytes, iterable), WINDOW_BYTES):
-            yield from own.encode_texts([data], allowed_special, opening)[0].tolist()
+        # One encoder for the whole text: the sums of another one cannot come between.
+        own = _copied(self, _idle=[self._take_encoder()])
+        try:
+            for data, opening, _ in pretokenizer.cut(map(_text_bytes, iterable), WINDOW_BYTES):
+                yield from own.encode_texts([data], allowed_special, opening)[0].tolist()
+        finally:
+            self._idle += own._idle
 
     def source(
         self,

@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, Phase, settings
 # The first example compiles kernels, and some make models.
 common = {"deadline": None, "suppress_health_check": [HealthCheck.too_slow]}
 whole = [Phase.explicit, Phase.reuse, Phase.generate]
-settings.register_profile("normal", max_examples=30, phases=whole, **common)
+settings.register_profile("normal", max_examples=12, phases=whole, **common)
 settings.register_profile("shrink", max_examples=30, **common)
 settings.register_profile("long", max_examples=10**9, **common)
 settings.load_profile("normal")

@@ -1486,13 +1486,14 @@ def test_random_patterns_are_exact_or_left_to_regex(earlier, pattern, inputs, se
 NOT_COMPILED = {r"(?<=a)b": r"'\(\?<'", r"(a)\1": r"'\\\\1'", r"\bword": r"'\\\\bw'"}
 NOT_COMPILED |= {r"^a": r"'\^a'", r"a$": r"'\$'", r"(?:ab)++a|b": r"'\+a", r"\pA|.": "pA"}
 NOT_COMPILED |= {r"(?=ab)a": "lookahead", r"(?:a?)+b": "empty", r"\s+?$|[\s\S]": r"'\$\|"}
-NOT_COMPILED |= {r"\s+$*|[\s\S]": r"'\$\*", r"[ab]*a[ab]{14}": "32,... states"}
-NOT_COMPILED |= {r"(?:[ab]{1,50}c?){1,50}d": "2,... states"}
+NOT_COMPILED |= {r"\s+$*|[\s\S]": r"'\$\*", r"[ab]*a[ab]{14}": "4,... states"}
+NOT_COMPILED |= {r"(?:[ab]{1,50}c?){1,50}d": "5.. states"}
 NOT_COMPILED |= {"|".join(map(chr, range(0x4E00, 0x4E00 + 61))): "60"}
 
 
 @pytest.mark.parametrize("pattern", NOT_COMPILED)
-def test_patterns_that_are_not_compiled_say_why_and_work(pattern):
+def test_patterns_that_are_not_compiled_say_why_and_work(pattern, monkeypatch):
+    monkeypatch.setattr(bpe, "MAX_SIZE", 100_000)
     compiled = bpe.Pattern(pattern)
     assert compiled.warning and regex.search(NOT_COMPILED[pattern], compiled.warning)
     for data in (b"a \n", "ab aa word b中一\x00 pA".encode() + b"\xff"):
@@ -1983,7 +1984,7 @@ def test_all_characters_have_the_forms_of_tokenizers(form):
 
 
 @pytest.mark.parametrize("form", NORMAL_FORMS)
-@examples(300)
+@examples(60)
 @given(text=mark_runs)
 @example("\u07f3\u07fd")  # which a newer Unicode than that of `tokenizers` reorders
 @example("e" + "\u0301\u0323\u0344\u0f73" * 20)
@@ -2835,7 +2836,7 @@ def test_reports_tell_of_dropped_words(library, tmp_path):
     assert few.counted.described == bpe.load_counts(tmp_path / "few.npz")[0].described
 
 
-@examples(100)
+@examples(60)
 @given(
     text=text_parts | pattern_texts.map(str.encode),
     special=special_sets,
@@ -3049,7 +3050,7 @@ some_frequency = {"min_frequency": st.integers(0, 4)}
 some_options |= {"longest_token": st.just(1 << 16) | st.integers(1, 9)}
 
 
-@examples(100)
+@examples(60)
 @given(word_counts, st.integers(0, 40), st.fixed_dictionaries(some_options | some_frequency))
 def test_merges_are_those_of_the_oracle(counts, extra, options):
     learned = bpe.learn(bpe.Words.from_counts(counts), 256 + extra, **options)
@@ -3239,7 +3240,7 @@ LARGE_COUNTS = {
     "ties of long tokens": (TIED, 290),
     "counts past 32 bits": ({b"ab": 2**31, b"abc": 2**33, b"xy": 2**40, b"z" * 9: 1}, 262),
     "long words": ({bytes(SOURCE.choices(b"abcd"[:n], k=300 * n)): n for n in (1, 2, 4)}, 400),
-    "arrays that grow": ({SOURCE.randbytes(200): 1 for _ in range(15)} | {b"a" * 20_000: 1}, 500),
+    "arrays that grow": ({SOURCE.randbytes(200): 1 for _ in range(15)} | {b"a" * 20_000: 1}, 350),
 }
 
 
@@ -4751,7 +4752,7 @@ def test_a_model_of_sentencepiece_is_written_again_with_new_tokens(options, pros
     new = sentencepiece.SentencePieceProcessor(model_file=f"{tmp_path}/folder/tokenizer.model")
     assert new.is_control(len(old) + 30) and new.get_piece_size() == len(grown)
     n_kept = 0
-    texts = [*news, *prose[::3], "  a \n\tﬁ…<x>def<new> ", "<0x0A>é\u0301ж"]
+    texts = [*news, *prose[::9], "  a \n\tﬁ…<x>def<new> ", "<0x0A>é\u0301ж"]
     for text, ids, old_ids in zip(texts, new.encode(texts), theirs.encode(texts), strict=True):
         assert ids == grown.encode(text, "none")
         if max(ids, default=0) < len(old):
@@ -4760,7 +4761,8 @@ def test_a_model_of_sentencepiece_is_written_again_with_new_tokens(options, pros
     assert n_kept > 9 and max(new.encode(news[0])) >= len(old)
     if "unigram" in options.values() and "user_defined_symbols" in options:
         return  # these are learnt anew
-    like = bpe.train(texts=[*news, *prose[:400]], vocab_size=700, like=file, workers=1).tokenizer
+    prose = prose[::4]
+    like = bpe.train(texts=[*news, *prose], vocab_size=700, like=file, workers=1).tokenizer
     like.save(tmp_path / "like.model", "sentencepiece")
     new = sentencepiece.SentencePieceProcessor(model_file=f"{tmp_path}/like.model")
     assert [new.encode(text) for text in prose] == like.encode_batch(prose, "none")
@@ -4978,6 +4980,7 @@ def test_ids_and_texts_are_those_of_the_owner_in_each_format(owned, prose, tmp_p
         honoured = ours.encode(text, owned.honoured)
         chunks = [*text] if len(text) < 99 else [text]
         assert expected == unpickled.encode(text) == list(ours.encode_iterable(chunks))
+        assert len(ours._idle) == 1  # all calls use one encoder
         assert honoured == list(ours.encode_iterable(chunks, owned.honoured))
         if owned.encode:
             ids = owned.encode(text)
@@ -5813,7 +5816,7 @@ def test_codes_of_subword_nmt_have_its_tokens(threshold, prose, tmp_path):
     lines.append(" ".join(merges[-1]))
     (tmp_path / "codes").write_text("\n".join(lines) + "\r\n", newline="")
     (tmp_path / "old").write_text("\n".join(lines[1:]))
-    words = Counter([*" ".join(prose).split(), "a\u2028"])
+    words = Counter([*" ".join(prose[::4]).split(), "a\u2028"])
     counts = Counter()
     for word, n in words.items():
         counts.update(dict.fromkeys(by_subword_nmt(word, merges), n))
@@ -6138,7 +6141,7 @@ def test_settings_that_are_edited_by_hand_mean_what_transformers_makes_of_them(t
         theirs = transformers.AutoTokenizer.from_pretrained(tmp_path / name)
         theirs.save_pretrained(tmp_path / name / "json")
 
-    @settings(max_examples=max(60, settings().max_examples))
+    @settings(max_examples=max(30, settings().max_examples))
     @given(st.sampled_from(names), st.booleans(), st.data())
     def check(name, is_json, data):
         is_json |= name == "Qwen3_5Tokenizer"  # it reads a tokenizer.json alone
@@ -6914,7 +6917,7 @@ def changing_tokenizer(rule, pattern):
     return tokenizer
 
 
-@examples(200)
+@examples(80)
 @given(st.sampled_from([*CHANGING]), st.sampled_from(CHANGING_PATTERNS),
        st.lists(changing_texts, max_size=6), st.sampled_from(["all", "none"]))  # fmt: skip
 @example("NFC", "gpt2", ["a  a", "a e\u0301 \u0301", "b\n a"], "all")
@@ -7993,7 +7996,7 @@ def test_differential(tmp_path):
     is_long = settings.get_current_profile_name() == "long"
 
     # the same cases in each ordinary run; new ones in the long one
-    @settings(max_examples=max(300, settings().max_examples), derandomize=not is_long)
+    @settings(max_examples=max(150, settings().max_examples), derandomize=not is_long)
     @given(case=CASES, data=st.data())
     def check(case, data):
         folder = tmp_path / str(tally["cases"])
@@ -9555,7 +9558,7 @@ def test_words_split_alike_are_those_cut_at_the_same_places_of_the_text(library,
     options["unigram"] = {"model": "unigram"}
     models = {}
     for name, more in options.items():
-        models[name] = bpe.train(library[:9], 600, workers=1, **more).tokenizer
+        models[name] = bpe.train(library[:3], 600, workers=1, **more).tokenizer
     words = [match.span() for match in re.finditer(r"\S+", text)]
     for names in (["bytes", "marks"], ["marks", "unigram", "bytes"], ["bytes", "always"]):
         cuts = []  # the places where one token ends and another begins
@@ -9903,9 +9906,10 @@ def test_glitch_candidates_are_made_often_and_hardly_used(tmp_path):
 
 @pytest.mark.parametrize("order", [0, 0.5, 1, 2, 2.5, 3, math.inf])
 def test_entropies_are_those_of_tokenization_scorer(order, prose):
-    tokenizer = bpe.train(texts=prose, vocab_size=600).tokenizer
-    ids, offsets = tokenizer.encode_batch_to_numpy(prose, "none")
-    words = [*map(str.encode, prose)]
+    texts = prose[::4]
+    tokenizer = bpe.train(texts=texts, vocab_size=600).tokenizer
+    ids, offsets = tokenizer.encode_batch_to_numpy(texts, "none")
+    words = [*map(str.encode, texts)]
     encoded = bpe.EncodedWords(words, np.ones(len(words), int), ids, offsets, 1, n_kept=1)
     measures = bpe.measure(tokenizer.model, encoded, orders=[order])
     suffix = "" if order == 2.5 else f", order {order:g}"
