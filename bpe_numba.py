@@ -3591,16 +3591,19 @@ def _begin_scan(text, lanes):
 def _run_batch(text, stop, table, lanes, marks):
     """Let the lanes read the next batch; returns their number, or 0 if the text is not UTF-8.
 
-    Several lanes move together in turn 0. Then lane k moves to its last byte in turn k + 1.
+    Several lanes first move together, in turn 0. Then each moves to its last byte: lane k in turn
+    k + 1.
     """
     lanes[0, FIRST] = _last_end(ZERO, lanes)
     lanes[0, N_ENDS] = 0
     n_lanes = _share_lanes(text, stop, table, lanes)
     valid = True
-    for turn in range(i64(n_lanes == 1), n_lanes + 1):
-        first = max(turn - 1, 0)
-        end = turn or n_lanes
-        valid = valid and _run_lanes(first, end, text, table, lanes, marks)
+    first_turn = i64(n_lanes == 1)  # a single lane has no turn 0
+    for turn in range(first_turn, n_lanes + 1):
+        is_together = turn == 0
+        first = ZERO if is_together else i64(turn - 1)
+        last = n_lanes - 1 if is_together else first
+        valid = valid and _run_lanes(first, last + 1, text, table, lanes, marks)
     return n_lanes * valid
 
 
