@@ -3197,21 +3197,21 @@ class FlatText(NamedTuple):
     meanings: np.ndarray  # int64[E]  the meaning of each END, except those of the padding
 
     @classmethod
-    def join(cls, parts, meanings):
+    def join(cls, texts, meanings):
         """Write texts, which are bytes, with an END after each."""
         end = BYTES[END]
-        text = np.frombuffer(bytearray(end).join([*parts, end * PADDING]), u8)
+        text = np.frombuffer(bytearray(end).join([*texts, end * PADDING]), u8)
         scanned = text
-        if np.count_nonzero(text == END) > len(parts) + PADDING:
-            valid_parts = [bytes(part).replace(end, BYTES[INVALID_BYTE]) for part in parts]
-            scanned = cls.join(valid_parts, meanings).text
+        if np.count_nonzero(text == END) > len(texts) + PADDING:  # real bytes 0xFE are among them
+            without = [bytes(data).replace(end, BYTES[INVALID_BYTE]) for data in texts]
+            scanned = cls.join(without, meanings).text
         return cls(text, scanned, np.asarray(meanings, i64))
 
     def ends(self):
         """Find the positions of the ENDs."""
         return np.flatnonzero(self.scanned[:-PADDING] == END)
 
-    def parts(self):
+    def texts(self):
         """List the texts between ENDs."""
         data = self.text.tobytes()
         ends = [-1, *self.ends().tolist()]
@@ -3220,13 +3220,13 @@ class FlatText(NamedTuple):
 
     def changed(self, change):
         """Make a new flat text of the pieces, one or more, that a function makes of each text."""
-        parts = []
+        texts = []
         meanings = []
-        for data, meaning in zip(self.parts(), self.meanings.tolist(), strict=True):
+        for data, meaning in zip(self.texts(), self.meanings.tolist(), strict=True):
             pieces = change(data)
-            parts += pieces
+            texts += pieces
             meanings += [INSIDE] * (len(pieces) - 1) + [meaning]
-        return FlatText.join(parts, meanings)
+        return FlatText.join(texts, meanings)
 
     def rewritten(self, write, *arguments):
         """Make a new flat text by `write`.
@@ -3706,10 +3706,13 @@ def _find_possible_spaces(text, start, stop):
 
 @inline_kernel
 def _find_white_space(text, base, bits, stop, class_of, dropped):
-    """Find white space, which is dropped; returns where it begins, or `stop`, and where it ends.
+    """Find the next white space, which is dropped.
 
     bits  mark the bytes of text[base : base + 64] that are still to be looked at, as from
-          `_find_possible_spaces`. The new values of `base` and `bits` are returned as well
+          `_find_possible_spaces`
+
+    Returns where it begins and where it ends, or `stop` and stop + 1 if there is none; and the next
+    values of `base` and `bits`.
     """
     position = stop
     following = stop + 1
@@ -5269,7 +5272,7 @@ class Pattern:
     def split(self, data: Text) -> list[bytes]:
         """Cut a text into pretokens, without the dropped ones."""
         flat = FlatText.join([_text_bytes(data)], [BOUNDARY])
-        return list(filter(None, _apply_passes(self.passes, flat, BOUNDARY).parts()))
+        return list(filter(None, _apply_passes(self.passes, flat, BOUNDARY).texts()))
 
 
 def _cut_arrays(passes):
@@ -5336,7 +5339,7 @@ class Normalizer:
     def normalize(self, data: bytes) -> bytes:
         """Normalize one text."""
         flat = FlatText.join([data], [BOUNDARY])
-        return self.apply(flat, BOUNDARY).parts()[0]
+        return self.apply(flat, BOUNDARY).texts()[0]
 
     def cut_arrays(self, pattern):
         """Make the arrays that tell where text may be cut before it is normalized."""
@@ -5426,7 +5429,7 @@ class Pretokenizer:
 
     >>> pretokenizer = Pretokenizer(Pattern([Metaspace("_"), "_[^_]*"]), {"<|end|>": 7})
     >>> flat, original = pretokenizer.apply([b"a b<|end|>"])
-    >>> flat.parts(), flat.meanings.tolist(), original.parts()
+    >>> flat.texts(), flat.meanings.tolist(), original.texts()
     ([b'_a_b', b''], [7, -2], [b'a b', b''])
     """
 
@@ -6022,6 +6025,7 @@ def _has_objects(head, is_whole):
 
 
 def _check_column(text_field, names):
+    """Raise InputError unless a single column has this name."""
     listed = ", ".join(names)
     require(
         text_field in names, f"no column {text_field!r} (`text_field` names one of {listed:.300})"
@@ -15373,7 +15377,7 @@ class Tokenizer:
         _refuse(KINDS[self.model.kind].segment is not segment_bpe, "a derivation without merges")
         pretokenizer = self._prepare(allowed_special)
         flat, _ = pretokenizer.apply([_text_bytes(text)])
-        words = [*filter(None, self.pattern.passes[-1].apply(flat, BOUNDARY).parts())]
+        words = [*filter(None, self.pattern.passes[-1].apply(flat, BOUNDARY).texts())]
         ranks, whole_words = self._ranks
         steps = []
         start = 0

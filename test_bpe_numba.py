@@ -1946,7 +1946,7 @@ def test_characters_and_long_texts_are_normalized_as_in_tokenizers(name, some_te
     long_texts = ["\ufdfa" * 9000, "é\r\n" * 5000, "e\u0301\u0327 " * 5000, "a" * 64 + "\u0301"]
     texts = [*some_texts[:10], *long_texts, *OLD_CHARACTERS]
     flat = bpe.FlatText.join([text.encode() for text in texts], [bpe.BOUNDARY] * len(texts))
-    normalized = [part.decode() for part in ours.apply(flat, bpe.BOUNDARY).parts()]
+    normalized = [part.decode() for part in ours.apply(flat, bpe.BOUNDARY).texts()]
     assert normalized == [theirs.normalize_str(text) for text in texts]
 
 
@@ -1979,7 +1979,7 @@ def test_all_characters_have_the_forms_of_tokenizers(form):
         for first, second in (mark + "\u0334", "\u0345" + mark)
     ]
     flat = bpe.FlatText.join([*map(str.encode, texts)], [bpe.BOUNDARY] * len(texts))
-    changed = [part.decode() for part in ours.apply(flat, bpe.BOUNDARY).parts()]
+    changed = [part.decode() for part in ours.apply(flat, bpe.BOUNDARY).texts()]
     assert changed == [theirs.normalize_str(text) for text in texts]
 
 
@@ -2058,8 +2058,8 @@ def test_no_text_of_a_batch_looks_at_its_neighbours(name, texts, pattern):
     flat = bpe.FlatText.join([text.encode() for text in texts for _ in range(2)], meanings)
     flat = normalizer.apply(flat, bpe.BOUNDARY)
     alone = [normalizer.normalize(text.encode()) for text in texts for _ in range(2)]
-    assert flat.parts() == alone
-    pieces = bpe._apply_passes(pattern.passes, flat, bpe.BOUNDARY).parts()
+    assert flat.texts() == alone
+    pieces = bpe._apply_passes(pattern.passes, flat, bpe.BOUNDARY).texts()
     assert [*filter(None, pieces)] == [*chain(*map(pattern.split, alone))]
 
 
@@ -2079,7 +2079,7 @@ def test_texts_are_normalized_on_their_own_and_special_tokens_not_at_all():
     for begins, first in ((bpe.BOUNDARY, "▁ae"), (bpe.CONTINUES, "ae")):
         flat = bpe.FlatText.join([*map(str.encode, parts)], meanings)
         normalized = normalizer.apply(flat, begins)
-        assert [part.decode() for part in normalized.parts()] == [first, "▁\u0301b c", "", "▁d"]
+        assert [part.decode() for part in normalized.texts()] == [first, "▁\u0301b c", "", "▁d"]
         assert normalized.meanings.tolist() == meanings
     assert normalizer and not bpe.Normalizer([{"type": "Sequence", "normalizers": []}])
 
@@ -2169,7 +2169,7 @@ def test_text_is_cut_where_its_normal_form_would_be(name, text, pattern):
     begins = bpe.BOUNDARY
     for start, stop in pairwise([0, *places_to_cut(name, text, pattern), len(data)]):
         flat = bpe.FlatText.join([data[start:stop]], [bpe.BOUNDARY])
-        parts += normalizer.apply(flat, begins).parts()
+        parts += normalizer.apply(flat, begins).texts()
         begins = bpe.CONTINUES
     split = bpe.Pattern(pattern).split
     assert [*chain(*map(split, parts))] == split(normalizer.normalize(data))
