@@ -12587,12 +12587,40 @@ def write_huggingface(model):
         facts = row.facts if row else {}
         config = dict(facts) | config | {"tokenizer_class": "PreTrainedTokenizerFast"}
     template = config.get("chat_template")
+    config = _with_flags(config, model)
+    # AutoTokenizer would pass others to the class, which it does not from the other file
+    roles = {role: config[role] for role in _ROLE_ORDER if isinstance(config.get(role), str)}
     return {
         "tokenizer.json": content,
         "tokenizer_config.json": _to_json(config),
-        "special_tokens_map.json": _to_json(_roles(config)),
+        "special_tokens_map.json": _to_json(roles),
         **({"chat_template.jinja": template} if isinstance(template, str) else {}),
     }
+
+
+def _with_flags(config, model):
+    """Write further special tokens with flags as objects; returns another config.
+
+    Some classes of transformers give those that are strings no flags, whatever the tokenizer.json
+    says. The tokens of their usual roles keep those that they have there.
+    """
+
+    def written(text):
+        own = model.added_tokens.get(text, PLAIN_TOKEN)
+        if own._replace(literal=False) == PLAIN_TOKEN or text not in model.special_tokens:
+            return text
+        flags = dict(zip(_FLAGS, own, strict=False))
+        return {"__type": "AddedToken", "content": text, **flags}
+
+    roles = _roles(config)
+    further = {role: written(roles[role]) for role in roles.keys() - {*_ROLE_ORDER}}
+    for name in _FURTHER:
+        part = config.get(name)
+        if isinstance(part, dict):
+            further[name] = {role: written(text) for role, text in part.items()}
+        elif part:
+            further[name] = [written(text) for text in part]
+    return config | further
 
 
 def _to_tokenizer_json(model):
@@ -12831,6 +12859,22 @@ def read_huggingface(content):
     )
     _note_kept_parts(model)
     return model
+
+
+def _as_class_adds(content, config):
+    """Leave out the added tokens of a tokenizer.json that the class of its folder adds anew.
+
+    A class that makes its own steps has the tokens of the vocabulary. Beside an
+    added_tokens_decoder, it adds only the tokens that the settings name, in their order.
+    """
+    row = CLASSES.get(_class_name(config))
+    if not row or row.keeps_steps or not config["has_added_tokens_decoder"]:
+        return content
+    with_role, further = _named_tokens(config, row)
+    named = {*config["added_tokens_decoder"].values(), *(text for _, text in with_role + further)}
+    kept = named & _token_names(content["model"]).keys()
+    added = [token for token in content["added_tokens"] if token["content"] in kept]
+    return content | {"added_tokens": added}
 
 
 def _read_decoder(part, alphabet):
@@ -13172,6 +13216,27 @@ _MBART50_CODES = (
     f"{_MBART_CODES} af_ZA az_AZ bn_IN fa_IR he_IL hr_HR id_ID ka_GE km_KH mk_MK ml_IN mn_MN mr_IN "
     "pl_PL ps_AF pt_XX sv_SE sw_KE ta_IN te_IN th_TH tl_XX uk_UA ur_PK xh_ZA gl_ES sl_SI"
 )
+_NLLB_CODES = """
+ace_Arab ace_Latn acm_Arab acq_Arab aeb_Arab afr_Latn ajp_Arab aka_Latn amh_Ethi apc_Arab arb_Arab
+ars_Arab ary_Arab arz_Arab asm_Beng ast_Latn awa_Deva ayr_Latn azb_Arab azj_Latn bak_Cyrl bam_Latn
+ban_Latn bel_Cyrl bem_Latn ben_Beng bho_Deva bjn_Arab bjn_Latn bod_Tibt bos_Latn bug_Latn bul_Cyrl
+cat_Latn ceb_Latn ces_Latn cjk_Latn ckb_Arab crh_Latn cym_Latn dan_Latn deu_Latn dik_Latn dyu_Latn
+dzo_Tibt ell_Grek eng_Latn epo_Latn est_Latn eus_Latn ewe_Latn fao_Latn pes_Arab fij_Latn fin_Latn
+fon_Latn fra_Latn fur_Latn fuv_Latn gla_Latn gle_Latn glg_Latn grn_Latn guj_Gujr hat_Latn hau_Latn
+heb_Hebr hin_Deva hne_Deva hrv_Latn hun_Latn hye_Armn ibo_Latn ilo_Latn ind_Latn isl_Latn ita_Latn
+jav_Latn jpn_Jpan kab_Latn kac_Latn kam_Latn kan_Knda kas_Arab kas_Deva kat_Geor knc_Arab knc_Latn
+kaz_Cyrl kbp_Latn kea_Latn khm_Khmr kik_Latn kin_Latn kir_Cyrl kmb_Latn kon_Latn kor_Hang kmr_Latn
+lao_Laoo lvs_Latn lij_Latn lim_Latn lin_Latn lit_Latn lmo_Latn ltg_Latn ltz_Latn lua_Latn lug_Latn
+luo_Latn lus_Latn mag_Deva mai_Deva mal_Mlym mar_Deva min_Latn mkd_Cyrl plt_Latn mlt_Latn mni_Beng
+khk_Cyrl mos_Latn mri_Latn zsm_Latn mya_Mymr nld_Latn nno_Latn nob_Latn npi_Deva nso_Latn nus_Latn
+nya_Latn oci_Latn gaz_Latn ory_Orya pag_Latn pan_Guru pap_Latn pol_Latn por_Latn prs_Arab pbt_Arab
+quy_Latn ron_Latn run_Latn rus_Cyrl sag_Latn san_Deva sat_Beng scn_Latn shn_Mymr sin_Sinh slk_Latn
+slv_Latn smo_Latn sna_Latn snd_Arab som_Latn sot_Latn spa_Latn als_Latn srd_Latn srp_Cyrl ssw_Latn
+sun_Latn swe_Latn swh_Latn szl_Latn tam_Taml tat_Cyrl tel_Telu tgk_Cyrl tgl_Latn tha_Thai tir_Ethi
+taq_Latn taq_Tfng tpi_Latn tsn_Latn tso_Latn tuk_Latn tum_Latn tur_Latn twi_Latn tzm_Tfng uig_Arab
+ukr_Cyrl umb_Latn urd_Arab uzn_Latn vec_Latn vie_Latn war_Latn wol_Latn xho_Latn ydd_Hebr yor_Latn
+yue_Hant zho_Hans zho_Hant zul_Latn
+"""
 _PREFIXED = {"add_prefix_space": True}
 _NO_PREFIX = ("add_prefix_space",)
 _PREFIXED_CASED = _PREFIXED | {"do_lower_case": False}
@@ -13381,6 +13446,7 @@ CLASSES = {
         "src_lang $A $B eos",
         settings=_PREFIXED | {"src_lang": "eng_Latn"},
         model={"type": "BPE", "fuse_unk": True},
+        extra=_NLLB_CODES.split(),
         mask=AddedToken(lstrip=True, normalized=True),
         knows_unknown=True,
         ignores=_NO_PREFIX,
@@ -13423,7 +13489,7 @@ CLASSES = {
     "Siglip2Tokenizer": _GEMMA._replace(normalizer="lowercase to-marks"),
     "SplinterTokenizer": _BERT_CLASS._replace(
         roles=BERT_ROLES | {"question_token": "[QUESTION]"},
-        pair="cls $A question . sep $B:1 sep:1",
+        pair="cls $A [QUESTION] . sep $B:1 sep:1",
         facts={},
     ),
     "SqueezeBertTokenizer": _BERT_CLASS,
@@ -13504,8 +13570,11 @@ def _class_for(config, *cuts):
     return row if row and row.cuts in cuts else None
 
 
-def _name_class(file, config):
-    """Put the class by which AutoTokenizer reads the folder of a file into `config`."""
+def _name_class(file, config, data=b""):
+    """Put the class by which AutoTokenizer reads the folder of a file into `config`.
+
+    data  the content of a tokenizer.json: one with bytes, as Llama 3 has, keeps its steps
+    """
     about = {}
     with contextlib.suppress(InputError):  # it may belong to another program
         about = _read_beside(file.with_name("config.json"))
@@ -13514,7 +13583,9 @@ def _name_class(file, config):
     given = config.get("tokenizer_class") or about.get("tokenizer_class")
     is_wrong = own in _PLAIN_CLASSES or model_type in _CORRECTED_TYPES
     name = own if own and is_wrong else given or own
-    if name or model_type:
+    if given in ("LlamaTokenizer", "LlamaTokenizerFast") and b'"ByteLevel"' in data:
+        name = None
+    if name or given or model_type:
         config["tokenizer_class"] = name or "PreTrainedTokenizerFast"
 
 
@@ -13710,10 +13781,10 @@ def _read_pieces(proto, row, config):
     if config.get("unk_token") not in _token_names(fields):
         fields["unk_id"] = proto.trainer_spec.unk_id
     charsmap = base64.b64encode(proto.normalizer_spec.precompiled_charsmap).decode()
-    symbols = AddedToken(special=False)
-    flags = {_CONTROL: PLAIN_TOKEN, _USER_DEFINED: symbols}
-    added = {piece.piece: flags[piece.type] for piece in proto.pieces if piece.type in flags}
+    added = {}
     if "control_pieces" in config:  # transformers adds them after all others
+        flags = {_CONTROL: PLAIN_TOKEN, _USER_DEFINED: AddedToken(special=False)}
+        added = {piece.piece: flags[piece.type] for piece in proto.pieces if piece.type in flags}
         config["control_pieces"] += [text for text in added if added[text].special]
     return _read_by_class(config, fields, charsmap, added)
 
@@ -13778,7 +13849,8 @@ _UNHEEDED = {"split_special_tokens": True}
 _UNHEEDED_OF_PIECES = _UNHEEDED | {"add_prefix_space": False, "do_lower_case": True}
 # the settings with further special tokens: the second one counts if there is no first
 _FURTHER = ("extra_special_tokens", "additional_special_tokens")
-# transformers adds missing tokens in this order, and then those with other roles
+# transformers adds missing tokens in this order, then those with other roles of the class, and then
+# those with others
 _ROLE_ORDER = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token",
                "mask_token")  # fmt: skip
 
@@ -13867,7 +13939,8 @@ def _named_tokens(config, row):
             names.append(name)
     config |= roles
     names = names if row and row.joins_lists else names[:1]
-    order = [role for role in dict.fromkeys((*_ROLE_ORDER, *roles)) if role in roles]
+    in_order = dict.fromkeys((*_ROLE_ORDER, *(row.roles if row else ()), *roles))
+    order = [role for role in in_order if role in roles]
     with_role = [(role, roles[role]) for role in order]
     return with_role, [(name, text) for name in names for text in config[name]]
 
@@ -13905,9 +13978,11 @@ def _tokens_to_add(beside):
         normalized = own.normalized and (beside.has_decoder or not is_special)
         tokens[text] = own._replace(special=is_special, normalized=normalized)
     settings = beside.with_role + beside.further
-    flagged = [(text, beside.flags.get((name, text), PLAIN_TOKEN)) for name, text in settings]
+    flagged = [(text, beside.flags.get((name, text))) for name, text in settings]
+    # transformers leaves out a second equal one: a string and an object differ
     for text, own in dict.fromkeys(flagged):
         if text not in beside.added:
+            own = own or PLAIN_TOKEN
             tokens[text] = own._replace(special=own.special or text in roles)
     return tokens
 
@@ -13961,6 +14036,7 @@ def _with_folder(model, file, config, flags, is_complete=True):
     controls = config.pop("control_pieces", [])
     with_role, further = _named_tokens(config, row)
     further += [("control_pieces", text) for text in controls]
+    flags = flags | {("control_pieces", text): PLAIN_TOKEN for text in controls}
     if is_complete and not makes_steps:
         further = [(name, text) for name, text in further if text not in model.added_tokens]
     added_flags = {text: flags["added_tokens_decoder", text] for text in ids}
@@ -14163,7 +14239,7 @@ _TEKKEN = rb'(?s)\s*\{.{0,4000}?"default_num_special_tokens"'
 # A file has the first format whose sign matches.
 FORMATS = {
     "huggingface": Format(
-        lambda data, file, _: read_huggingface(read_json(data, file)),
+        lambda data, file, config: read_huggingface(_as_class_adds(read_json(data, file), config)),
         write_huggingface,
         "tokenizer.json",
         rb"(?!" + _VOCAB + rb"|" + _TEKKEN + rb")\s*\{",
@@ -14213,9 +14289,8 @@ def _note_class(model, file, form):
                 f"{file}: AutoTokenizer of transformers 5 reads {other.name} instead: move it away"
             )
             return
-    is_of_bytes = name == "LlamaTokenizer" and model.alphabet == "bytes" and is_listed
     is_same = row and _is_of_class(row, model) and _has_template_of(row, model)
-    if name in _OWN_CLASSES and not is_of_bytes and not is_same:
+    if name in _OWN_CLASSES and not is_same:
         note(
             f"{file}: AutoTokenizer of transformers 5 gives other ids for some texts, by the class "
             f"{name}; Tokenizer.load(AutoTokenizer.from_pretrained(folder)) has those"
@@ -14268,9 +14343,9 @@ def load_model(path, **options):
         raise InputError(f"{file}: a file like {form.file} has its own: omit `{name}`")
     with naming_file(file):
         config, flags = _read_config(file)
-        _name_class(file, config)
-        row = CLASSES.get(_class_name(config))
         is_complete = form.file == "tokenizer.json"  # others lack the steps around a vocabulary
+        _name_class(file, config, data if is_complete else b"")
+        row = CLASSES.get(_class_name(config))
         if row and not options:
             _complete_config(row, config, flags, is_complete)
         model = form.read(data, file, config, **options)

@@ -6180,6 +6180,12 @@ EDITED = [
     ("BigBirdTokenizer", {"mask_token": "hi"}),
     ("CamembertTokenizer", {"pad_token": None}),
     ("BlenderbotTokenizer", {"add_eos_token": True, "eos_token": None}),
+    ("CohereTokenizer", {"extra_special_tokens": [token_there("the", lstrip=True)]}),
+    ("CohereTokenizer", {"extra_special_tokens": {"image_token": token_there("the", lstrip=True)}}),
+    ("CohereTokenizer", {"image_token": token_there("the", lstrip=True)}),
+    ("SplinterTokenizer", {"question_token": "hi"}),
+    ("DebertaV2Tokenizer", {"sep_token": token_there("[SEP]", lstrip=True)}),
+    ("DebertaV2Tokenizer", {"extra_special_tokens": [], "sep_token": "hi", "eos_token": "hi"}),
 ]
 
 
@@ -6189,6 +6195,43 @@ def test_an_edited_setting_means_what_its_class_makes_of_it(name, edits, tmp_pat
     write_folder(tmp_path, {"tokenizer_config.json": {"tokenizer_class": name} | edits})
     if not (tmp_path / "sentencepiece.bpe.model").exists() or bpe.CLASSES[name].pieces:
         assert "AutoTokenizer" not in assert_read_alike(tmp_path)
+
+
+def write_json_of_class(folder, name, **changes):
+    """Write the tokenizer.json of a class, with other fields, and return its settings."""
+    write_for_class(folder, name)
+    transformers.AutoTokenizer.from_pretrained(folder).save_pretrained(folder / "json")
+    content = read_json(folder / "json" / "tokenizer.json")
+    write_folder(folder / "json", {"tokenizer.json": content | changes})
+    return read_json(folder / "json" / "tokenizer_config.json")
+
+
+def test_beside_a_list_of_added_tokens_a_class_adds_no_others(tmp_path):
+    listed = [{"id": 0, **token_there("<s>")}, {"id": 262, **token_there("hi", rstrip=True)}]
+    config = write_json_of_class(tmp_path, "RobertaTokenizer", added_tokens=listed)
+    config["added_tokens_decoder"] = {"0": token_there("<s>"), "500": token_there("the")}
+    write_folder(tmp_path / "json", {"tokenizer_config.json": config})
+    assert "AutoTokenizer" not in assert_read_alike(tmp_path / "json")
+
+
+def test_the_language_codes_of_nllb_are_added_where_a_file_lacks_them(tmp_path):
+    config = write_json_of_class(tmp_path, "NllbTokenizer", added_tokens=[])
+    config.pop("extra_special_tokens")
+    write_folder(tmp_path / "json", {"tokenizer_config.json": config | {"src_lang": "fra_Latn"}})
+    assert "AutoTokenizer" not in assert_read_alike(tmp_path / "json")
+
+
+def test_a_tokenizer_of_llama_with_bytes_keeps_its_steps_and_its_roles(tmp_path):
+    write_json_of_class(tmp_path, "GPT2Tokenizer")
+    folder = tmp_path / "json"
+    for name in ("LlamaTokenizer", "LlamaTokenizerFast"):
+        config = {"tokenizer_class": name, "eos_token": END, "extra_special_tokens": ["<new>"]}
+        write_folder(folder, {"tokenizer_config.json": config})
+        assert "AutoTokenizer" not in assert_read_alike(folder)
+    (folder / "tokenizer_config.json").unlink()
+    write_folder(folder, {"config.json": {"model_type": "idefics"}})
+    with note("AutoTokenizer of transformers 5 gives other ids.*LlamaTokenizer"):
+        bpe.Tokenizer.load(folder)
 
 
 @pytest.mark.parametrize(
