@@ -3899,6 +3899,11 @@ def _special_table(ids, added_tokens, normalizer=None):
         token = name.encode()
         if normalizer and not added_tokens.get(name, PLAIN_TOKEN).literal:
             token = normalizer.normalize(token)
+        if token and token in tokens:
+            note(
+                f"the special tokens {tokens[token]!r} and {name!r} are normalized to the same "
+                f"text: Hugging Face finds either, by chance, and `encode` finds {name!r}"
+            )
         tokens[token] = name
     tokens.pop(b"", None)
     flagged = [added_tokens.get(name, PLAIN_TOKEN) for name in tokens.values()]
