@@ -2301,7 +2301,7 @@ def test_a_token_that_a_normalizer_removes_is_in_no_text():
     theirs = tokenizers.Tokenizer(tokenizers.models.WordLevel({"a": 0, "b": 1, "ab": 2}, "a"))
     theirs.normalizer = N.Replace("x", "")
     theirs.add_tokens([tokenizers.AddedToken("x", normalized=True)])
-    ours = bpe.Tokenizer.from_str(theirs.to_str())
+    ours = ours_from(theirs)
     assert ours.encode("axb") == [2]  # theirs cuts "ab" into letters, and stops at an é
 
 
@@ -4041,6 +4041,17 @@ def naive_wordpiece(word, vocab, prefix="##", unk=None, max_chars=100):
     return tokens
 
 
+@pytest.mark.parametrize("cut", [ByteLevel(False), P.WhitespaceSplit()])
+def test_a_word_of_more_characters_or_bytes_than_allowed_is_unknown(cut):
+    vocab = {name: k for k, name in enumerate(["[UNK]", "é", "##é", "Ã", "##Ã", "##©"])}
+    options = {"unk_token": "[UNK]", "max_input_chars_per_word": 4}
+    model = tokenizers.models.WordPiece(vocab, **options)
+    theirs = huggingface_tokenizer(model, pre_tokenizer=cut)
+    ours = ours_from(theirs)
+    for n in range(1, 6):
+        assert ours.encode("é" * n) == theirs.encode("é" * n).ids
+
+
 def naive_likelihood(counts, n_symbols, **options):
     """The history of merges by likelihood. A symbol is a text, and whether it continues a word."""
     marked = {word: [(char, k > 0) for k, char in enumerate(word.decode())] for word in counts}
@@ -5641,7 +5652,7 @@ def test_tokens_are_added_after_the_last_id_of_a_vocabulary_with_gaps():
 def test_tokens_are_added_after_all_pieces_also_those_that_are_listed_twice():
     vocab = [("<unk>", 0.0), ("a", -1.0), ("a", -2.0), ("b", -3.0)]
     theirs = tokenizers.Tokenizer(tokenizers.models.Unigram(vocab, 0))
-    old = bpe.Tokenizer.from_str(theirs.to_str())
+    old = ours_from(theirs)
     theirs.add_special_tokens(["<m>"])
     assert notes_of(lambda: old.with_special_tokens(["<m>"])) == []
     assert old.with_special_tokens(["<m>"]).encode("ab<m>") == theirs.encode("ab<m>").ids
