@@ -3179,7 +3179,7 @@ def _time_limit(source, text):
 #     lanes           int64[LANES, ENDS + …]     the state of each lane and its ends; see `Scan`
 #     marks           uint8[LANES * MARK_ROW]    the lower bytes of entries
 #     k               int                        the number of a lane
-#     scratch         uint64[…]                  space that a kernel needs for a word
+#     memory          uint64[…]                  what a kernel needs for a word
 #     ids, at         uint32[…], int             ids are written from ids[at] on
 
 # The meaning of an END: the id of a special token, or one of these. They also tell how a block
@@ -9453,6 +9453,14 @@ def _enter_merges(rows, enters_all_pairs, tokens, n_merges, fields):
     return tables, pairs
 
 
+def _parts_of_unused(model, pairs):
+    """List the two parts of each unused token of a trimmed BPE: the pair that makes it, by id."""
+    for token_id in model.unused:
+        token = readable(model.vocab[token_id])
+        require(pairs[token_id, 0] >= 0, f"the token {token!r} has no parts: no merge makes it")
+    return pairs[model.unused]
+
+
 @interruptible
 def _bpe_tables_and_merges(model, samples=False):
     """Make the tables of `bpe_tables`, and find the results of `last_merges` as ids.
@@ -9499,10 +9507,7 @@ def _bpe_tables_and_merges(model, samples=False):
         whole.add_words(Words.from_counts(numbers))
     parts[[*more_parts]] = np.array([*more_parts.values()], i64).reshape(-1, 2)
     if model.kind == "trimmed":
-        for token_id in model.unused:
-            token = readable(model.vocab[token_id])
-            require(is_made[token_id], f"the token {token!r} has no parts: no merge makes it")
-        parts[model.unused] = pairs[model.unused]
+        parts[model.unused] = _parts_of_unused(model, pairs)
     return tables, pairs[is_joined & is_made], whole_words
 
 
@@ -9658,19 +9663,20 @@ def _letters_to_ids(text, start, size, tables, ids, at):
 
 
 @inline_kernel
-def _keep_or_merge(rank, left, right, token_id, entry, n, was_sure, ids, at, bounds):
+def _keep_or_merge(bound_before, bound_after, token_id, entry, n, was_sure, ids, at, bounds):
     """Write the next id of `_merge_sure`: that of the merge, if it is sure; returns whether it is.
 
     The id after a merge is a part of it, so the next one is written in its place.
     """
-    is_sure = u64(rank < left) & u64(rank < right)
+    rank = entry >> ID_BITS
+    is_sure = u64(rank < bound_before) & u64(rank < bound_after)
     ids[at + n] = entry & ID_MASK if is_sure else token_id
-    bounds[n] = left
+    bounds[n] = bound_before
     return n + ONE - was_sure, is_sure
 
 
 @inline_kernel
-def _merge_sure(text, start, size, tables, scratch, ids, at):
+def _merge_sure(text, start, size, tables, memory, ids, at):
     """Make the sure merges of a part of a word of bytes; returns the number of ids.
 
     The bound between two symbols is the lowest rank of any merge that has them, or what becomes of
@@ -9684,71 +9690,73 @@ def _merge_sure(text, start, size, tables, scratch, ids, at):
         sure     est, lo           ->      lo w est
         sure     low               ->      low est
 
-    No branch depends on the text but the ends of the loops. scratch[k] becomes the entry of the ids
-    k and k + 1, and bounds[k] is the bound before the id k.
+    The first pass reads the entries and bounds of pairs of bytes from tables; the later ones look
+    merges up. No branch depends on the text but the ends of the loops. The three bounds are those
+    before, inside and after the pair of ids k and k + 1. memory[k] becomes the entry of this pair,
+    and bounds[k] is the bound before the id k.
     """
     byte_pairs = borrowed(tables.byte_pairs)
     lowest_ranks = borrowed(tables.bounds)
     letter_ids = borrowed(tables.letter_ids)
     merges = borrowed(tables.merges)
-    bounds = scratch[MAX_BOUNDED_BYTES:]
+    bounds = memory[MAX_BOUNDED_BYTES:]
     first = u64(at)
     last = u64(size - 1)
     n = u64(0)
     was_sure = u64(0)
-    left = NO_BOUND
+    bound_before = NO_BOUND
     letter = i64(text[start])
     pair = letter << 8 | text[start + 1]
-    right = u64(lowest_ranks[pair]) if last else NO_BOUND
+    bound_inside = u64(lowest_ranks[pair]) if last else NO_BOUND
     for k in range(last):
         entry = byte_pairs[pair]
         token_id = u64(letter_ids[letter])
         letter = pair & 255
         pair = letter << 8 | text[start + i64(k) + 2]
-        after = u64(lowest_ranks[pair]) if u64(k) + ONE < last else NO_BOUND
+        bound_after = u64(lowest_ranks[pair]) if u64(k) + ONE < last else NO_BOUND
         n, was_sure = _keep_or_merge(
-            entry >> ID_BITS, left, after, token_id, entry, n, was_sure, ids, first, bounds
+            bound_before, bound_after, token_id, entry, n, was_sure, ids, first, bounds
         )
-        left = right
-        right = after
+        bound_before = bound_inside
+        bound_inside = bound_after
     ids[first + n] = letter_ids[letter]
-    bounds[n] = left
+    bounds[n] = bound_before
     n += ONE - was_sure
-    before = n + ONE
-    while n > ONE and n < before:
+    n_before = n + ONE
+    while n > ONE and n < n_before:
         bounds[n] = NO_BOUND
-        before = n
+        n_before = n
         n = u64(0)
         was_sure = u64(0)
         token_id = u64(ids[first])
-        left = bounds[0]
-        right = bounds[1]
-        for k in range(before - ONE):
+        bound_before = bounds[0]
+        bound_inside = bounds[1]
+        for k in range(n_before - ONE):
             next_id = u64(ids[first + u64(k) + ONE])
-            after = bounds[u64(k) + u64(2)]
+            bound_after = bounds[u64(k) + u64(2)]
             entry = _find_merge(token_id, next_id, merges)
-            scratch[u64(k)] = entry
+            memory[u64(k)] = entry
             n, was_sure = _keep_or_merge(
-                entry >> ID_BITS, left, after, token_id, entry, n, was_sure, ids, first, bounds
+                bound_before, bound_after, token_id, entry, n, was_sure, ids, first, bounds
             )
             token_id = next_id
-            left = right
-            right = after
+            bound_before = bound_inside
+            bound_inside = bound_after
         ids[first + n] = token_id
-        bounds[n] = left
+        bounds[n] = bound_before
         n += ONE - was_sure
     return i64(n)
 
 
 @inline_kernel
-def _merge_short(n, text, start, has_entries, byte_pairs, merges, scratch, ids, at):
+def _merge_short(n, text, start, has_entries, byte_pairs, merges, memory, ids, at):
     """Merge the pair of lowest rank, the leftmost of several, again and again.
 
         while pair := min(pairs that merge, by rank and position):
             join(pair)
 
     Returns the number of ids that are left. ids[at : at + n] are the ids of the letters; `merges`
-    and `byte_pairs` are those of BpeTables. scratch[k] is the entry of the ids k and k + 1, already
+    and `byte_pairs` are those of BpeTables. memory[k] is the entry of the ids k and k + 1, already
     at the beginning if it `has_entries`; otherwise the ids are of the bytes at text[start]. A merge
     leaves a gap at i; each round closes it, and finds the next pair on the way. That takes n²
     steps, but no more time than a heap for up to MAX_LINEAR_MERGE letters.
@@ -9761,25 +9769,25 @@ def _merge_short(n, text, start, has_entries, byte_pairs, merges, scratch, ids, 
             entry = byte_pairs[i64(text[start + k]) << 8 | text[start + k + 1]]
             if entry == LOOK_UP:
                 entry = _find_merge(ids[first + u64(k)], ids[first + u64(k) + ONE], merges)
-            scratch[u64(k)] = entry
-        entry = scratch[u64(k)]
+            memory[u64(k)] = entry
+        entry = memory[u64(k)]
         lowest = min(lowest, entry & ~ID_MASK | u64(k))
     while lowest < NO_RANK:
         i = lowest & ID_MASK
-        token_id = u32(scratch[i] & ID_MASK)
+        token_id = u32(memory[i] & ID_MASK)
         ids[first + i + ONE] = token_id
         last -= ONE
         if i < last:
             right = ids[first + i + u64(2)]
-            scratch[i + ONE] = _find_merge(token_id, right, merges)
+            memory[i + ONE] = _find_merge(token_id, right, merges)
         if i:
             left = ids[first + i - ONE]
-            scratch[i - ONE] = _find_merge(left, token_id, merges)
+            memory[i - ONE] = _find_merge(left, token_id, merges)
         lowest = NO_RANK
         for k in range(last):
             j = u64(k) + u64(u64(k) >= i)
-            entry = scratch[j]
-            scratch[u64(k)] = entry
+            entry = memory[j]
+            memory[u64(k)] = entry
             ids[first + u64(k)] = ids[first + j]
             lowest = min(lowest, entry & ~ID_MASK | u64(k))
         ids[first + last] = ids[first + last + ONE]
@@ -9901,8 +9909,9 @@ def _write_parts(n, parts, ids, at, size):
 def segment_bpe(text, start, size, tables, memory, ids, at):
     """Cut the word text[start : start + size] into ids[at :].
 
-    Returns their number, or -1 if a letter has no id. A word of bytes is merged in parts, between
-    which no token has the two adjacent bytes: see the proof of `exact_pattern`.
+    Returns their number, or -1 if a letter has no id; the word has a single part then. A word of
+    bytes is merged in parts, between which no token has the two adjacent bytes: see the proof of
+    `exact_pattern`.
     """
     n_words = tables.tokens.n_words
     entries = borrowed(tables.tokens.entries)
@@ -9927,14 +9936,14 @@ def segment_bpe(text, start, size, tables, memory, ids, at):
         while end < stop and byte_pairs[i64(text[end - 1]) << 8 | text[end]] != NO_TOKEN:
             end += 1
         size_part = end - first
-        is_long = MIN_BOUNDED_BYTES <= size_part < MAX_BOUNDED_BYTES and len(tables.bounds) > 0
-        if is_long:
+        has_bounds = MIN_BOUNDED_BYTES <= size_part < MAX_BOUNDED_BYTES and len(tables.bounds) > 0
+        if has_bounds:
             n_part = _merge_sure(text, first, size_part, tables, memory, ids, at + n)
         else:
             n_part = _letters_to_ids(text, first, size_part, tables, ids, at + n)
         if n_part <= MAX_LINEAR_MERGE:
             n_part = _merge_short(
-                n_part, text, first, is_long, byte_pairs, merges, memory, ids, at + n
+                n_part, text, first, has_bounds, byte_pairs, merges, memory, ids, at + n
             )
         else:
             n_part = _merge_long(n_part, tables, 0.0, memory, ids, at + n)
@@ -9994,7 +10003,7 @@ def _fill_merges(rows, enters_all_pairs, tokens, tables):
     memory = np.empty(2 * MAX_BOUNDED_BYTES, u64)
     pairs = np.full((len(sizes), 2), -1)
     n = 0
-    last = -1
+    last_token = -1
     merges = tables.merges
     is_filled = True
     for m in range(len(rows)):
@@ -10002,10 +10011,10 @@ def _fill_merges(rows, enters_all_pairs, tokens, tables):
         right = rows[m, 1]
         token_id = rows[m, 2]
         entry = u64(rows[m, 3]) << ID_BITS | u64(token_id)
-        if token_id != last:
+        if token_id != last_token:
             start = starts[token_id]
             n = segment_bpe(text, start, sizes[token_id], tables, memory, ids, ZERO)
-            last = token_id
+            last_token = token_id
         is_pair = left == ids[0] and right == ids[1]
         if n == 2 and (is_pair or left == ANY_PAIR):
             left = pairs[token_id, 0] = i64(ids[0])
@@ -10208,8 +10217,8 @@ _sample = _kernel_of_kind("sample")
 # is stored:
 #
 #     the first n / 4 words     nothing
-#     the next n / 8 words      each clears 32 entries of the larger table, which are 4 n
-#     the last n / 8 words      each copies 8 entries to the larger table, which are n
+#     the last n / 4 words      each clears 16 entries of the larger table, which are 4 n, and
+#                               copies 4 entries of the cache there
 #
 # A cache of the largest size is full with three quarters of its entries. Then it begins anew, as
 # small as at first: to clear a large table would take some milliseconds, too.
@@ -10272,7 +10281,7 @@ def _prepare_larger(n_words, slot, entries, larger):
     gets its words while the processor's cache still has it.
     """
     n = len(entries)
-    first = 4 * (n_words - n // 4)
+    first = 4 * (n_words - n // 4)  # from the n / 4-th word on, each word moves four entries
     if first >= 0 and len(larger):
         ratio = len(larger) // n
         n_cleared = min(ratio * (first + 4) + CLEARED_AHEAD, len(larger))
@@ -10444,29 +10453,29 @@ def _encode_words(workspace, text, scanned, meanings, at):
         k = base + i64(key >> u64(2))
         if k == n_keyed:
             continue
-        begin = bounds[k]
+        start = bounds[k]
         k += 1
-        if scanned[begin] == END:
+        if scanned[start] == END:
             at = _end_text(workspace, meanings, ids, at)
             _begin_after_end(workspace, meanings, text, bounds[k], ids, at)
             continue
         low = keys[key]
         high = keys[key + ONE]
-        slot = _find_slot(entries, long_words, low, high, keys[key + u64(2)], text, begin)
+        slot = _find_slot(entries, long_words, low, high, keys[key + u64(2)], text, start)
         if entries[slot, 1]:
             at = i64(_copy_ids(entries[slot, VALUE], entries[slot, MORE], pool, ids, u64(at)))
             continue
-        size = bounds[k] - begin
-        n_ids = _segment_kept(workspace, text, begin, size, ids, at)
-        is_end = size == 1 and text[begin] == END  # a real byte 0xFE has the key of END
-        if n_ids >= 0 and size <= MAX_CACHED_BYTES and not is_end:
+        size = bounds[k] - start
+        n_ids = _segment_kept(workspace, text, start, size, ids, at)
+        is_byte_fe = size == 1 and text[start] == END  # its key is that of END
+        if n_ids >= 0 and size <= MAX_CACHED_BYTES and not is_byte_fe:
             words.n_words += 1
-            n_long = _store_key(entries, long_words, n_long, slot, low, high, text, begin)
+            n_long = _store_key(entries, long_words, n_long, slot, low, high, text, start)
             n_pooled = _store_ids(entries, slot, pool, n_pooled, n_ids, ids, at)
             _prepare_larger(words.n_words - 1, i64(slot), entries, larger)
         at += max(n_ids, UNCACHED - n_ids)
         if n_ids == -1:
-            at = -1 - begin
+            at = -1 - start
     words.n_long_bytes = n_long
     workspace.n_pooled = n_pooled
     workspace.n_encoded = k
