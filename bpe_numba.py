@@ -13262,7 +13262,7 @@ _OF_BYTES_TOO = {"fuse_unk": True, "byte_fallback": True}
 _GPT2 = _TokenizerClass(_ENDS, "bytes")
 _ROBERTA = _TokenizerClass(_ROLES_OF_ROBERTA, "bytes", "", *_ROBERTA_TEMPLATES)
 _BERT_CLASS = _TokenizerClass(BERT_ROLES, "bert", "bert", *_BERT_TEMPLATES, facts=_TYPED)
-_DPR = _BERT_CLASS._replace(normalizer="uncased")
+_DPR = _BERT_CLASS._replace(ignores=("do_lower_case",))  # it is always in lower case
 _ALBERT = _TokenizerClass(
     _ROLES_OF_ALBERT,
     "words",

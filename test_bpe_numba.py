@@ -6180,6 +6180,7 @@ def test_settings_that_are_edited_by_hand_mean_what_transformers_makes_of_them(t
 
 # A folder whose settings were edited by hand: its class, and the settings.
 EDITED = [
+    ("DPRReaderTokenizer", {"strip_accents": False, "do_lower_case": False}),
     ("HerbertTokenizer", {"sep_token": "<new>"}),
     ("NllbTokenizer", {"src_lang": "xx", "eos_token": "<new>"}),
     ("LukeTokenizer", {"additional_special_tokens": ["<new>"]}),
