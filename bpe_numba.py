@@ -13593,7 +13593,8 @@ def _name_class(file, config, data=b""):
     with contextlib.suppress(InputError):  # it may belong to another program
         about = _read_beside(file.with_name("config.json"))
     model_type = about.get("model_type")
-    own = _CLASS_BY_TYPE.get(model_type) if isinstance(model_type, str) else None
+    model_type = model_type if isinstance(model_type, str) else None
+    own = _CLASS_BY_TYPE.get(model_type)
     given = config.get("tokenizer_class") or about.get("tokenizer_class")
     is_wrong = own in _PLAIN_CLASSES or model_type in _CORRECTED_TYPES
     name = own if own and is_wrong else given or own
