@@ -678,24 +678,30 @@ def note_lost(name, n_bytes, n_kept):
     return n_lost
 
 
-@contextlib.contextmanager
-def naming_file(where, problem="wrong content"):
+class naming_file(contextlib.ContextDecorator):
     """Put the name of a file, or a clause with the cause, before the message of an error.
 
     So a reader trusts the content of a file, and does not check types: errors of any kind become
     an InputError that names this problem.
+
+    In Python 3.13 the frame of a generator that replaces an error would hold this error.
     """
-    try:
-        yield
-    except InputError as error:
-        if error._names_file or str(where) in str(error):
-            raise
-        raise _naming_error(where, error) from None
-    except Exception as error:
-        if getattr(error, "filename", None):  # the error already names the file
-            raise
-        reason = f"{type(error).__name__}: {error}"
-        raise _naming_error(where, f"{problem}: {reason:.200}") from error
+
+    def __init__(self, where, problem="wrong content"):
+        self.where = where
+        self.problem = problem
+
+    def __enter__(self):
+        pass
+
+    def __exit__(self, kind, error, frames):
+        if isinstance(error, InputError):
+            if not (error._names_file or str(self.where) in str(error)):
+                raise _naming_error(self.where, error) from None
+        # a `filename` is that of an error which already names the file
+        elif isinstance(error, Exception) and not getattr(error, "filename", None):
+            reason = f"{type(error).__name__}: {error}"
+            raise _naming_error(self.where, f"{self.problem}: {reason:.200}") from error
 
 
 def _naming_error(where, message):

@@ -1290,13 +1290,18 @@ def test_an_interrupt_is_an_interrupt(work, tokenizer, tmp_path):
     }[work]
     before = signal.getsignal(signal.SIGINT)
     expected = repr(call())  # the first call compiles
+    n_interrupts = 0
     for _ in range(20):
         timer = threading.Timer(random.uniform(0.001, 0.02), signal.raise_signal, [signal.SIGINT])
-        with pytest.raises(KeyboardInterrupt):
+        try:
             timer.start()
             while timer.is_alive():
                 call()
             time.sleep(0.01)  # its handler runs in this thread, a little later
+        except KeyboardInterrupt:
+            n_interrupts += 1
+    # Python drops one of some hundred: those in a `__del__` of another package
+    assert n_interrupts >= 18
     assert signal.getsignal(signal.SIGINT) is before and repr(call()) == expected
 
 
