@@ -12888,13 +12888,14 @@ def _as_class_adds(content, config):
     added_tokens_decoder, it adds only the tokens that the settings name, in their order.
     """
     row = CLASSES.get(_class_name(config))
-    if not row or row.keeps_steps or not config["has_added_tokens_decoder"]:
+    listed = content.get("added_tokens")
+    has_both = listed and isinstance(content.get("model"), dict)  # or there is nothing to leave out
+    if not row or row.keeps_steps or not config["has_added_tokens_decoder"] or not has_both:
         return content
     with_role, further = _named_tokens(config, row)
     named = {*config["added_tokens_decoder"].values(), *(text for _, text in with_role + further)}
     kept = named & _token_names(content["model"]).keys()
-    added = [token for token in content["added_tokens"] if token["content"] in kept]
-    return content | {"added_tokens": added}
+    return content | {"added_tokens": [token for token in listed if token["content"] in kept]}
 
 
 def _read_decoder(part, alphabet):

@@ -6223,6 +6223,21 @@ def write_json_of_class(folder, name, **changes):
     return read_json(folder / "json" / "tokenizer_config.json")
 
 
+@pytest.mark.parametrize("changes", [{}, {"added_tokens": None}, {"model": None}])
+def test_a_file_of_a_class_may_list_no_added_tokens(changes, tmp_path):
+    config = write_json_of_class(tmp_path, "RobertaTokenizer")
+    config["added_tokens_decoder"] = {"0": token_there("<s>")}
+    content = read_json(tmp_path / "json" / "tokenizer.json") | changes
+    if not changes:
+        del content["added_tokens"]
+    write_folder(tmp_path / "json", {"tokenizer.json": content, "tokenizer_config.json": config})
+    if "model" in changes:
+        with refused_in_one_line("it has no model.*AutoTokenizer"):
+            bpe.Tokenizer.load(tmp_path / "json")
+        return
+    assert bpe.Tokenizer.load(tmp_path / "json").encode("hi<s>")[-1] == 0
+
+
 def test_beside_a_list_of_added_tokens_a_class_adds_no_others(tmp_path):
     listed = [{"id": 0, **token_there("<s>")}, {"id": 262, **token_there("hi", rstrip=True)}]
     config = write_json_of_class(tmp_path, "RobertaTokenizer", added_tokens=listed)
