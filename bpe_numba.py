@@ -12637,7 +12637,10 @@ def _with_flags(config, model):
     for name in _FURTHER:
         part = config.get(name)
         if isinstance(part, dict):
-            further[name] = {role: written(text) for role, text in part.items()}
+            further[name] = {
+                role: written(text) if isinstance(text, str) else text
+                for role, text in part.items()
+            }
         elif part:
             further[name] = [written(text) for text in part]
     return config | further
@@ -13188,6 +13191,8 @@ class _TokenizerClass(NamedTuple):
     facts: dict = MappingProxyType({})  # what a tokenizer_config.json without the class must say
     knows_unknown: bool = False  # a BPE has the unknown token of the roles
     keeps_steps: bool = False  # the steps of a tokenizer.json stay
+    needs_json: bool = False  # it reads no other file
+    null_is_extra: bool = False  # null in place of further special tokens stands for `extra`
     renews: bool = False  # its special tokens lose the flags that a folder gives them
     yields: bool = False  # add_bos_token and add_eos_token take the place of its template
     ignores: Collection[str] = ()  # settings that the class does not read
@@ -13468,6 +13473,7 @@ CLASSES = {
         settings=_PREFIXED | {"src_lang": "eng_Latn"},
         model={"type": "BPE", "fuse_unk": True},
         extra=_NLLB_CODES.split(),
+        null_is_extra=True,
         mask=AddedToken(lstrip=True, normalized=True),
         knows_unknown=True,
         ignores=_NO_PREFIX,
@@ -13489,7 +13495,7 @@ CLASSES = {
     ),
     "Phi3Tokenizer": _LLAMA,
     "Qwen2Tokenizer": _TokenizerClass(_ROLES_OF_QWEN, "qwen2", "nfc", renews=True),
-    "Qwen3_5Tokenizer": _TokenizerClass(_ROLES_OF_QWEN, "qwen3.5", "nfc"),
+    "Qwen3_5Tokenizer": _TokenizerClass(_ROLES_OF_QWEN, "qwen3.5", "nfc", needs_json=True),
     "ReformerTokenizer": _TokenizerClass(
         _roles_of("eos=</s> unk=<unk>"),
         "marks",
@@ -13883,13 +13889,42 @@ def _beside(file, name):
     return own if own.exists() else file.with_name(name)
 
 
+def _is_token(setting, value):
+    """Check whether a setting is a token: its text, or an object with flags.
+
+    Outside of the usual roles, transformers marks such an object.
+    """
+    if isinstance(value, dict):
+        return setting in _ROLE_ORDER or value.get("__type") == "AddedToken"
+    return isinstance(value, str)
+
+
 def _roles(config):
     """Select the special tokens with a role, such as eos_token."""
     return {
         role: token
         for role, token in config.items()
-        if role.endswith("_token") and isinstance(token, str | dict)
+        if role.endswith("_token") and _is_token(role, token)
     }
+
+
+def _add_token_map(config, tokens):
+    """Put the content of a special_tokens_map.json into `config`."""
+    first, second = _FURTHER
+    new = {name: token for name, token in tokens.items() if config.get(name) != token}
+    if not new.keys().isdisjoint(_FURTHER) and not config.get(first) and second in config:
+        config[first] = config.pop(second)
+    own = config.get(first) or []
+    further = new.get(first) or []
+    if isinstance(further, dict):  # it takes the place of a list
+        new[first] = (own if isinstance(own, dict) else {}) | further
+    elif isinstance(own, dict) and further:
+        new |= {first: own, second: further}
+    elif further:
+        new[first] = [*own, *(token for token in further if token not in own)]
+    for name, token in new.items():
+        is_object = isinstance(token, dict) and name not in _FURTHER
+        config[name] = {"__type": "AddedToken"} | token if is_object else token
 
 
 def _add_chat_templates(file, config):
@@ -13913,7 +13948,7 @@ def _read_config(file):
     config = _read_beside(_beside(file, "tokenizer_config.json"))
     config["has_added_tokens_decoder"] = config.get("added_tokens_decoder") is not None
     if not config["has_added_tokens_decoder"]:
-        config |= _read_beside(_beside(file, "special_tokens_map.json"))
+        _add_token_map(config, _read_beside(_beside(file, "special_tokens_map.json")))
         names = _read_beside(_beside(file, "added_tokens.json"))
         tokens = {names[text]: {"content": text, "normalized": True} for text in names}
         config["added_tokens_decoder"] = tokens
@@ -13925,18 +13960,24 @@ def _read_config(file):
         """Return the text of a token; an object also has flags, which are kept."""
         if isinstance(token, str):
             return token
+        is_object = isinstance(token, dict) and isinstance(token.get("content"), str)
+        require(is_object, f"{setting}: {token!r:.100} is no token")
         text = token["content"]
         is_special = bool(token.get("special"))
         plain = {"special": is_special, "normalized": not (is_special or text in named)}
         flags[setting, text] = _read_flags(plain | token)
         return text
 
-    for name in ("added_tokens_decoder", *_FURTHER):
+    decoder = config["added_tokens_decoder"]
+    config["added_tokens_decoder"] = {
+        key: text_of("added_tokens_decoder", token) for key, token in decoder.items()
+    }
+    for name in _FURTHER:
         part = config.get(name)
         if isinstance(part, dict):
-            is_decoder = name == "added_tokens_decoder"
             config[name] = {
-                key: text_of(name if is_decoder else key, token) for key, token in part.items()
+                role: text_of(role, token) if _is_token(role, token) else token
+                for role, token in part.items()
             }
         elif part:
             config[name] = [text_of(name, token) for token in part]
@@ -13953,12 +13994,10 @@ def _named_tokens(config, row):
     row  of the class that `config` names, or None
     """
     roles = _roles(config)
-    names = []
-    for name in _FURTHER:
+    names = [name for name in _FURTHER if config.get(name) and not isinstance(config[name], dict)]
+    for name in _FURTHER[:1] if names[:1] == [*_FURTHER[:1]] else _FURTHER:
         if isinstance(config.get(name), dict):
-            roles |= config[name]
-        elif config.get(name):
-            names.append(name)
+            roles |= {role: text for role, text in config[name].items() if isinstance(text, str)}
     config |= roles
     names = names if row and row.joins_lists else names[:1]
     in_order = dict.fromkeys((*_ROLE_ORDER, *(row.roles if row else ()), *roles))
@@ -13993,10 +14032,11 @@ def _tokens_to_add(beside):
     A token that has several settings has the flags of the last one, unless it is in `added`.
     """
     roles = beside.roles
-    known = roles if beside.has_decoder else {*beside.with_setting}
+    usual = {text for role, text in beside.with_role if role in _ROLE_ORDER}
+    known = usual | {text for _, text in beside.further}
     tokens = {}
     for text, own in beside.added.items():
-        is_special = own.special or text in known
+        is_special = own.special or text in (roles if beside.has_decoder else known)
         normalized = own.normalized and (beside.has_decoder or not is_special)
         tokens[text] = own._replace(special=is_special, normalized=normalized)
     settings = beside.with_role + beside.further
@@ -14101,8 +14141,12 @@ def _complete_config(row, config, flags, is_complete):
     for role, text in row.roles.items():
         config.setdefault(role, text)
     flags.setdefault(("mask_token", config.get("mask_token")), row.mask)
+    first, second = _FURTHER
+    if row.pieces and not is_complete and config.get(first) and isinstance(config[first], dict):
+        config.pop(second, None)  # the pieces of a .model take its place
     # a list beside it, or null, takes the place of those of the class and of a .model
-    if any(not isinstance(config.get(name, {}), dict) for name in _FURTHER):
+    lists = [config[name] for name in _FURTHER if not isinstance(config.get(name, {}), dict)]
+    if lists and not (row.null_is_extra and lists.count(None) == len(lists)):
         return
     config["control_pieces"] = []
     if row.extra and (is_complete or row.extra_beside):
@@ -14312,10 +14356,20 @@ def _note_class(model, file, form):
             )
             return
     is_same = row and _is_of_class(row, model) and _has_template_of(row, model)
-    if name in _OWN_CLASSES and not is_same:
+    if row and row.needs_json and not is_listed:
+        note(
+            f"{file}: the class {name} of transformers 5 reads a tokenizer.json alone, which "
+            "`save` writes: AutoTokenizer finds no tokens here"
+        )
+    elif name in _OWN_CLASSES and not is_same:
         note(
             f"{file}: AutoTokenizer of transformers 5 gives other ids for some texts, by the class "
             f"{name}; Tokenizer.load(AutoTokenizer.from_pretrained(folder)) has those"
+        )
+    if row and "fill_token" in row.roles:
+        note(
+            f"{file}: {name} of transformers takes {row.roles['fill_token']} in a text for a gap "
+            "to fill, and puts the parts beside it in another order, as `as_hf()` does, too"
         )
 
 

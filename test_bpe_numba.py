@@ -6111,7 +6111,11 @@ def test_a_folder_means_what_its_class_makes_of_it(name, tmp_path):
     if is_model and not bpe.CLASSES[name].pieces:
         with note(f"AutoTokenizer of transformers 5 gives other ids.*{name}"):
             bpe.Tokenizer.load(tmp_path)
-    elif name != "Qwen3_5Tokenizer":  # it reads a tokenizer.json alone
+    elif bpe.CLASSES[name].needs_json:
+        assert not len(transformers.AutoTokenizer.from_pretrained(tmp_path)("hi")["input_ids"])
+        with note(f"{name} of transformers 5 reads a tokenizer.json alone, which `save` writes"):
+            bpe.Tokenizer.load(tmp_path)
+    else:
         assert "AutoTokenizer" not in assert_read_alike(tmp_path)
     transformers.AutoTokenizer.from_pretrained(tmp_path).save_pretrained(tmp_path / "json")
     assert "AutoTokenizer" not in assert_read_alike(tmp_path / "json")
@@ -6169,7 +6173,7 @@ def test_settings_that_are_edited_by_hand_mean_what_transformers_makes_of_them(t
     @settings(max_examples=max(30, settings().max_examples))
     @given(st.sampled_from(names), st.booleans(), st.data())
     def check(name, is_json, data):
-        is_json |= name == "Qwen3_5Tokenizer"  # it reads a tokenizer.json alone
+        is_json |= bpe.CLASSES[name].needs_json
         folder = tmp_path / name / "json" if is_json else tmp_path / name
         file = folder / "tokenizer_config.json"
         before = file.read_bytes() if file.exists() else None
@@ -6200,6 +6204,12 @@ EDITED = [
     ("CohereTokenizer", {"extra_special_tokens": [token_there("the", lstrip=True)]}),
     ("CohereTokenizer", {"extra_special_tokens": {"image_token": token_there("the", lstrip=True)}}),
     ("CohereTokenizer", {"image_token": token_there("the", lstrip=True)}),
+    ("CohereTokenizer", {"image_token": {"content": "the"}}),  # without __type it is no token
+    ("AlbertTokenizer", {"image_token": {"content": "the", "lstrip": True}}),
+    (
+        "AlbertTokenizer",
+        {"extra_special_tokens": {"a": "the"}, "additional_special_tokens": ["hi"]},
+    ),
     ("SplinterTokenizer", {"question_token": "hi"}),
     ("DebertaV2Tokenizer", {"sep_token": token_there("[SEP]", lstrip=True)}),
     ("DebertaV2Tokenizer", {"extra_special_tokens": [], "sep_token": "hi", "eos_token": "hi"}),
@@ -6246,11 +6256,61 @@ def test_beside_a_list_of_added_tokens_a_class_adds_no_others(tmp_path):
     assert "AutoTokenizer" not in assert_read_alike(tmp_path / "json")
 
 
-def test_the_language_codes_of_nllb_are_added_where_a_file_lacks_them(tmp_path):
+@pytest.mark.parametrize("nulls", [(), bpe._FURTHER[:1], bpe._FURTHER])
+def test_the_language_codes_of_nllb_are_added_where_a_file_lacks_them(nulls, tmp_path):
     config = write_json_of_class(tmp_path, "NllbTokenizer", added_tokens=[])
     config.pop("extra_special_tokens")
-    write_folder(tmp_path / "json", {"tokenizer_config.json": config | {"src_lang": "fra_Latn"}})
+    config |= {"src_lang": "fra_Latn"} | dict.fromkeys(nulls)
+    write_folder(tmp_path / "json", {"tokenizer_config.json": config})
     assert "AutoTokenizer" not in assert_read_alike(tmp_path / "json")
+
+
+# The settings of a folder, its special_tokens_map.json, and the texts that are tokens.
+MAPPED = [
+    ({"additional_special_tokens": ["hi"]}, {"additional_special_tokens": ["the"]}),
+    ({"additional_special_tokens": ["hi"]}, {"extra_special_tokens": ["hi", "the"]}),
+    ({"extra_special_tokens": ["hi"]}, {"extra_special_tokens": ["the"]}),
+    ({"extra_special_tokens": {"a": "hi"}}, {"extra_special_tokens": ["the"]}),
+    ({"extra_special_tokens": {"a": "hi"}}, {"extra_special_tokens": {"b": "the"}}),
+    ({"extra_special_tokens": ["hi"]}, {"extra_special_tokens": {"b": "the"}}),
+    ({"extra_special_tokens": ["hi"], "additional_special_tokens": {"b": "the"}}, {}),
+    ({}, {"my_token": {"content": "the", "lstrip": True}}),
+]
+
+
+@pytest.mark.parametrize(("edits", "tokens"), MAPPED)
+@pytest.mark.parametrize("name", ["RobertaTokenizer", "LlamaTokenizer", "LukeTokenizer"])
+def test_a_special_tokens_map_is_joined_with_the_settings_as_there(name, edits, tokens, tmp_path):
+    config = write_json_of_class(tmp_path, name)
+    config.pop("extra_special_tokens", None)
+    files = {"tokenizer_config.json": config | edits, "special_tokens_map.json": tokens}
+    write_folder(tmp_path / "json", files)
+    assert "AutoTokenizer" not in assert_read_alike(tmp_path / "json")
+
+
+def test_a_token_of_a_folder_with_a_role_of_its_own_is_found_as_there(tmp_path):
+    config = write_json_of_class(tmp_path, "BarthezTokenizer")
+    files = {"tokenizer_config.json": config | {"my_token": "<new>"}}
+    write_folder(tmp_path / "json", files | {"added_tokens.json": {"<new>": 400}})
+    theirs = transformers.AutoTokenizer.from_pretrained(tmp_path / "json")
+    with note("added tokens have the ids .* beside it"):
+        ours = bpe.Tokenizer.load(tmp_path / "json")
+    for text in ("a  <new> hi", "<new>", " <new>a"):
+        assert ours.encode(text) == theirs.encode(text, add_special_tokens=False)
+
+
+def test_what_is_no_token_is_named(tmp_path):
+    write_for_class(tmp_path, "RobertaTokenizer")
+    for token in (3, None, {"content": 3}, ["a"]):
+        write_folder(tmp_path, {"tokenizer_config.json": {"extra_special_tokens": [token]}})
+        with refused_in_one_line("extra_special_tokens: .* is no token"):
+            bpe.Tokenizer.load(tmp_path)
+
+
+def test_a_folder_whose_class_fills_gaps_gets_a_note(tmp_path):
+    write_for_class(tmp_path, "CodeLlamaTokenizer")
+    with note("CodeLlamaTokenizer of transformers takes <FILL_ME> in a text for a gap to fill"):
+        bpe.Tokenizer.load(tmp_path)
 
 
 def test_a_tokenizer_of_llama_with_bytes_keeps_its_steps_and_its_roles(tmp_path):
