@@ -37,7 +37,7 @@ Sections, in the order in which the data passes through them
     Calls           errors and notes; public functions, whose arguments are checked
     Running         workers, interrupts, progress, stages, files written whole or not at all
     Bytes           kernels for bytes and characters, and a trie; all sections use them
-    Steps           what cuts a text: expressions, Splits, Metaspaces; the steps of a tokenizer.json
+    Steps           the parts of a pattern: expressions, Splits, Metaspaces; steps in tokenizer.json
     Patterns        steps -> a table over bytes that finds pretokens
     Scanning        flat text, in which END stands where a text ends -> the ends of its pretokens
     Special tokens  flat text -> flat text with END over each special token; where a text may be cut
@@ -69,7 +69,7 @@ import sys
 
 # If this file is a program (`python bpe_numba.py` or `bpe-numba`), three things come first:
 #
-# - NumPy gets no threads of its own: it has no use for them, and Python ends if none can start.
+# - NumPy starts no threads of its own: it would not use them, and Python ends if none can start.
 # - An interrupt during the imports ends the process without a traceback.
 # - `python bpe_numba.py` imports the file as a module, and runs that module. The workers import it,
 #   too, and Numba caches the kernels of a module and of __main__ separately. A copy of the file has
@@ -231,8 +231,8 @@ def __dir__() -> list[str]:
     return sorted(__all__)
 
 
-# A variable that starts at 0 and is passed to a kernel starts as ZERO, int64: a literal 0 would
-# compile the kernel twice. ONE is a uint64, as the numbers to which kernels add it.
+# A variable that starts at 0 and is passed to a kernel starts as ZERO, an int64: a literal 0 would
+# compile the kernel twice. ONE is a uint64, like the numbers to which kernels add it.
 u8 = np.uint8
 u32 = np.uint32
 u64 = np.uint64
@@ -243,9 +243,9 @@ ONE = u64(1)
 Function = TypeVar("Function", bound=Callable)
 Text = str | bytes
 PathName = str | os.PathLike
-Allowed = str | Collection[str]  # of special tokens: "all", "none", one or some of them
+Allowed = str | Collection[str]  # special tokens: "all", "none", one of them, or several
 PADDING = 16  # bytes after a text: kernels may read them, but ignore their values
-COMPILES = not numba.config.DISABLE_JIT  # or kernels are plain Python, for debuggers and profilers
+COMPILES = not numba.config.DISABLE_JIT  # otherwise kernels are plain Python, for debuggers
 if not COMPILES:
     np.seterr(over="ignore")  # hashes are computed modulo 2**64
 
@@ -256,8 +256,9 @@ MANY_OBJECTS = 10_000  # a search of fewer takes less than a millisecond
 def _collect_again():
     """Let Python search for garbage again, in its own time.
 
-    If there are many new objects, all that exist now move to the oldest generation, without a
-    search, unless the program has put some out of reach by `gc.freeze`: to count those takes long.
+    If there are many new objects, all existing objects move to the oldest generation without a
+    search. They stay where they are if the program has put some out of reach by `gc.freeze`, since
+    counting those takes long.
     """
     if gc.get_count()[0] > MANY_OBJECTS and not gc.get_freeze_count():
         gc.freeze()
@@ -267,7 +268,7 @@ def _collect_again():
 
 @contextlib.contextmanager
 def collecting_later():
-    """Search for no garbage during a call that may make many objects, all of which stay."""
+    """Search for no garbage while a block makes many objects, most of which stay in use."""
     collects = gc.isenabled()
     gc.disable()
     try:
@@ -291,9 +292,10 @@ def collecting_later():
 #
 # With NUMBA_DISABLE_JIT=1 all of them are plain Python, and give the same results.
 #
-# Numba counts the references to arrays and structs wherever it cannot prove that this is needless,
-# and that takes longer than the work on a short word. So the arrays of a kernel that is called for
-# each word are `borrowed`; a kernel of a BPE also has one exit, and its loops have no break.
+# Numba counts the references to arrays and structs wherever it cannot prove that counting is
+# needless, and counting takes longer than the work on a short word. So the arrays of a kernel that
+# is called for each word are `borrowed`; a kernel of a BPE also has one exit, and its loops have no
+# break.
 
 COMPILED_ANEW: set[str] = set()  # kernels of this module that each process compiles again
 CACHE_SPACE = 1 << 26  # bytes that the kernels need on the disk
@@ -306,7 +308,8 @@ def _compiler(cache, **options):
            types at the same time, their files could be lost or mixed up. So a kernel that several
            others call with different types is not kept
     """
-    # A cfunc wrapper is for kernels in variables. A wrapper takes a tenth of the time of compiling.
+    # A cfunc wrapper serves kernels in variables. Each wrapper takes a tenth of the time of
+    # compiling.
     options.update(nogil=True, no_cfunc_wrapper=True)
 
     def compile_lazily(function):
@@ -354,8 +357,8 @@ def kernel(function: Function) -> Function:
 def entry_point(function, *arguments):
     """Return the compiled function for arguments of these types.
 
-    Calling it saves the time in which Numba looks up the types, a third of the time of a short
-    text.
+    Calling it saves the time in which Numba looks up the types. For a short text, that is a third
+    of the time.
 
     >>> entry_point(kernel(lambda n: n + 1), 1)(2)
     3
@@ -375,7 +378,8 @@ def _source_digest(module):
 def _struct_type(module, name, fields):
     """Find the Numba type of a struct that was pickled into the cache on the disk.
 
-    If the file that defines it is missing or has changed, this is a type that no argument has.
+    If the file that defines it is missing or has changed, the result is a type that no argument
+    has.
     """
     try:
         return getattr(importlib.import_module(module), name)(fields)
@@ -395,8 +399,9 @@ def struct(fields: type) -> type:
         return record
     module = fields.__module__
     # The caches of other files know the type by its name, so a changed file needs another name. A
-    # file whose time alone changed needs the same one: Numba still uses its kernels. So does
-    # docs/develop.py, which keeps kernels while other parts of the file change.
+    # file keeps the name if only its time has changed, since Numba still uses its kernels.
+    # docs/develop.py also keeps the name, since it keeps kernels while other parts of the file
+    # change.
     digest = os.environ.get("BPE_NUMBA_STRUCTS") or _source_digest(module)
     type_name = f"{fields.__name__}Type{digest}"
 
@@ -515,7 +520,7 @@ def _compare_plainly(array, index, least):
 def bytes_from(typing_context, array, index, least):
     """Compare the 64 bytes at array[index :] with `least`: bit k is set if byte k is not less.
 
-    Returns a uint64. The index counts in the flattened array, and all 64 bytes must lie inside it.
+    Returns a uint64. The index is one of the flattened array, and all 64 bytes must lie inside it.
     """
 
     def emit(context, builder, signature, arguments):
@@ -556,7 +561,7 @@ else:
 
 @inline_kernel
 def lowest_bit(word):
-    """Find the lowest bit that is set in a uint64; 64 if no bit is set. That is one instruction."""
+    """Find the lowest bit that is set in a uint64, by one instruction; 64 if no bit is set."""
     return count_bits(~word & (word - ONE))
 
 
@@ -622,8 +627,8 @@ def _side_by_side(*tables):
     return copies
 
 
-# glibc returns the memory of each large array to the system, until it has seen an array of almost
-# 32 MB freed; see mallopt(3). So free one: blocks then use the same memory again.
+# glibc returns the memory of each large array to the system until an array of almost 32 MB has been
+# freed; see mallopt(3). So one is freed here, and blocks then use the same memory again.
 with contextlib.suppress(MemoryError):
     np.empty((1 << 25) - (1 << 13), u8)
 
@@ -635,7 +640,7 @@ with contextlib.suppress(MemoryError):
 #
 #     train("a.txt", 400.0)   ->   InputError: `vocab_size` is 400.0: it must be a whole number
 #
-# So a function does no work for a wrong call, and needs no check of types. Two aliases of types
+# So a function does no work for a wrong call, and need not check types itself. Two aliases of types
 # have a range: a Positive is a whole number, 1 or more. A wrong call and a missing file raise
 # InputError; advice that is no error is a note.
 
@@ -659,7 +664,7 @@ def require(condition, message):
 
 
 def do_nothing(*_):
-    """Take any arguments, in the place of a progress bar or a writer that is missing."""
+    """Accept any arguments: this stands for a progress bar or a writer that is missing."""
 
 
 def note(text, category=UserWarning):
@@ -684,7 +689,8 @@ class naming_file(contextlib.ContextDecorator):
     So a reader trusts the content of a file, and does not check types: errors of any kind become
     an InputError that names this problem.
 
-    In Python 3.13 the frame of a generator that replaces an error would hold this error.
+    This is a class because, in Python 3.13, the frame of a generator that replaces an error would
+    hold that error.
     """
 
     def __init__(self, where, problem="wrong content"):
@@ -721,10 +727,10 @@ def require_known(what, name, names):
 
 
 def interrupt_in(error):
-    """Return the interrupt that Numba made an error of, or the error itself if it is none.
+    """Return the interrupt that Numba turned into an error; or the error itself if it is another.
 
-    Numba makes a SystemError of an interrupt that comes while it unpacks the arguments of a kernel,
-    and a TypeError of one that comes while it makes a struct.
+    Numba turns an interrupt into a SystemError while it unpacks the arguments of a kernel, and into
+    a TypeError while it makes a struct.
     """
     if isinstance(error, TypeError) and "_numba_box_" in str(error):
         return KeyboardInterrupt()
@@ -734,7 +740,7 @@ def interrupt_in(error):
 
 
 def interruptible(function: Function) -> Function:
-    """Make a function with kernels in which an interrupt raises KeyboardInterrupt."""
+    """Let an interrupt raise KeyboardInterrupt in a function that calls kernels."""
 
     @functools.wraps(function)
     def call(*arguments, **options):
@@ -769,7 +775,7 @@ Id = Annotated[int, Range(0, 2**32 - 1)]
 Order = Annotated[int, Range(1, 64)]  # of n-grams: longer ones only repeat the text
 Share = Annotated[float, Range(0, 1)]
 # The words for a type in a message, in the singular and in the plural. A string that may be a path
-# is one.
+# counts as a path.
 _NOUNS = {
     int: ("a whole number", "whole numbers"),
     float: ("a number", "numbers"),
@@ -784,7 +790,7 @@ _NOUNS = {
     NoneType: ("None", "None"),
 }
 _LISTS = (list, tuple, Sequence, Collection, Iterable, Iterator)
-_CHECKED_ITEMS = (int, float, str)  # of lists, in each call
+_CHECKED_ITEMS = (int, float, str)  # the types of items that are checked in each call
 
 
 @functools.cache
@@ -797,7 +803,7 @@ def _types_of(kind):
 
 @functools.cache
 def _parts_of(kind):
-    """Return the class of a type such as Sequence[str], and what stands in its brackets."""
+    """Return the class of a type such as Sequence[str], and the types in its brackets."""
     return typing.get_origin(kind) or kind, typing.get_args(kind)
 
 
@@ -817,7 +823,7 @@ def _sure_types(kind):
 
 
 def _noun_of(kind, plural=False):
-    """Write the words for the values of an annotation, but not for None beside others."""
+    """Name the values of an annotation in words; None is left out if there are others."""
     kinds = _types_of(kind)
     hidden = {NoneType, str} if os.PathLike in kinds else {NoneType}
     nouns = []
@@ -846,13 +852,13 @@ def _is_number(value, convert):
     if isinstance(value, bool | np.bool_ | Text):
         return False
     try:
-        return bool(convert(value) == value)  # not for NaN
+        return bool(convert(value) == value)  # False for NaN
     except (TypeError, ValueError, OverflowError):
         return False
 
 
 def _fits(value, kind):
-    """Whether a value is of a single type; the items of a list are not looked at."""
+    """Whether a value is of a single type, whatever the items of a list are."""
     if kind is object:
         return True
     if kind is int:
@@ -870,10 +876,10 @@ def _fits(value, kind):
 
 
 def _misfits(value, kind, is_deep=False):
-    """List what does not fit an annotation: the value or its first wrong item; nothing if all fits.
+    """Return a list with the wrong value, or with its first wrong item; empty if all fits.
 
-    Items of a list are checked if they are strings or numbers, and all items if `is_deep`. Those
-    of an Iterable may come only once, so they are left to the function.
+    Items of a list are checked if they are strings or numbers; if `is_deep`, all items are checked.
+    The items of an Iterable may come only once, so the function checks them itself.
     """
     kinds = _types_of(kind)
     if len(kinds) > 1:
@@ -911,7 +917,7 @@ def require_parameters(function, given, names):
 
 
 class _Parameters:
-    """The parameters of a function, as its calls are checked.
+    """The parameters of a function, against which its calls are checked.
 
     owner   the class of the fields, if this is the constructor of a record
     former  names that parameters had -> their names now, or a sentence on what to do
@@ -925,7 +931,7 @@ class _Parameters:
         self.kinds = {}
         self.defaults = {}
         self.positional = []
-        self.takes_others = False  # names that another function checks
+        self.takes_others = False  # whether another function checks further names
         for parameter in parameters:
             name = parameter.name
             if parameter.kind in (parameter.VAR_KEYWORD, parameter.VAR_POSITIONAL):
@@ -936,7 +942,7 @@ class _Parameters:
             self.kinds[name] = hints.get(name, object)
             if parameter.default is not parameter.empty:
                 self.defaults[name] = parameter.default
-        # None where all values fit
+        # None for a parameter that takes any value
         self.sure = {
             name: None if kind is object else _sure_types(kind) for name, kind in self.kinds.items()
         }
@@ -971,7 +977,7 @@ class _Parameters:
         return name, value
 
     def check(self, arguments, options):
-        """Check the arguments of a call; returns those to call the function with."""
+        """Check the arguments of a call; returns the arguments for the function."""
         if self.are_sure(arguments, options):
             return arguments, options
         n = len(self.positional)
@@ -979,7 +985,7 @@ class _Parameters:
         return taken, dict(itertools.starmap(self.take_option, options.items()))
 
     def are_sure(self, arguments, options):
-        """Whether the classes of all arguments tell that they fit."""
+        """Whether the classes of all arguments already tell that they fit."""
         for value, classes in zip(arguments, self.sure_positional, strict=False):
             if classes is not None and type(value) not in classes:
                 return False
@@ -1022,13 +1028,13 @@ def problem_of(error, parameters, arguments, options):
 
 
 def checks_itself(function: Function) -> Function:
-    """Mark a public method that looks for a wrong argument when it fails: a call takes 1 µs."""
+    """Mark a public method that looks for wrong arguments only if it fails: a call takes 1 µs."""
     function.is_checked = False
     return function
 
 
 def public(function=None, /, *, former=MappingProxyType({}), owner=None):
-    """Make a function, or all public methods of a class, doors of this module.
+    """Check the calls of a public function, or those of all public methods of a class.
 
     Arguments are checked by their annotations: a wrong type, a number out of its range and an
     unknown name raise InputError before any work. None stands for the default of any parameter. The
@@ -1056,7 +1062,7 @@ def public(function=None, /, *, former=MappingProxyType({}), owner=None):
     @functools.wraps(function)
     def call(*arguments, **options):
         nonlocal parameters
-        if parameters is None:  # the first call: all annotations have values now
+        if parameters is None:  # at the first call: all annotations have values now
             parameters = _Parameters(function, owner, former)
         try:
             arguments, options = parameters.check(arguments, options)
@@ -1076,7 +1082,7 @@ def public(function=None, /, *, former=MappingProxyType({}), owner=None):
 
 
 def _with_public_methods(cls, former):
-    """Make the constructor and the public methods of a class doors, if they are not yet.
+    """Make the constructor and the public methods of a class public, if they are not yet.
 
     former  of the constructor; see `public`
     """
@@ -1093,7 +1099,7 @@ def _with_public_methods(cls, former):
 
 
 def deprecated(successor):
-    """Make a function that will go: a call warns, and names its successor."""
+    """Decorate a function that will go: each call warns, and names the successor."""
 
     def decorate(function):
         @functools.wraps(function)
@@ -1145,7 +1151,7 @@ def import_optional(name, *others):
 # the renaming. The keys are strings, whose hashes need no Python code, so that neither a signal nor
 # another thread can come in the middle of a change.
 UNFINISHED = {}
-# Its `group` has the complete files of a `written_together` in progress: {temporary name: path}.
+# Its attribute `group` has the complete files of a `written_together`: {temporary name: path}.
 _WRITING = threading.local()
 
 
@@ -1282,8 +1288,8 @@ TIMINGS = defaultdict(Timing)  # the stages of this process, in order
 def stage(name):
     """Measure the time of a block, and add it to TIMINGS[name].
 
-    The block may set `n_bytes`. The time in which kernels are compiled counts as that of the stage
-    "compile", wherever it is spent.
+    The block may set `n_bytes`. The time of compiling kernels is not added to this stage, but to
+    the stage "compile".
 
     >>> with stage("sleep") as spent:
     ...     time.sleep(0.01)
@@ -1314,9 +1320,9 @@ class _HeldInterrupt(event.Listener):
     process.
     """
 
-    depth = 0  # of events in progress
+    depth = 0  # the number of events in progress
     is_held = False
-    handler = None  # that is called in the end
+    handler = None  # the handler that is called in the end
 
     def on_start(self, _):
         """Replace the handler of the signal at the first of several nested events."""
@@ -1345,7 +1351,7 @@ class _HeldInterrupt(event.Listener):
 
 
 _HELD_INTERRUPT = _HeldInterrupt()
-event.register("numba:compiler_lock", _HELD_INTERRUPT)  # held while a kernel is compiled or loaded
+event.register("numba:compiler_lock", _HELD_INTERRUPT)  # held while kernels compile or load
 
 # The signals that ask a process to end; some systems lack some of them.
 _ENDINGS = [number for number in signal.Signals if number.name in ("SIGINT", "SIGTERM", "SIGHUP")]
@@ -1388,7 +1394,7 @@ def _init_worker():
 
     try:
         threading.Thread(target=exit_with_parent, daemon=True).start()
-    except RuntimeError:  # a limit on threads; the parent says so
+    except RuntimeError:  # due to a limit on threads, which the parent reports
         os._exit(1)
 
 
@@ -1412,39 +1418,32 @@ class _CompilationNotice(event.Listener):
             print(f"bpe_numba: compiling kernels, {how_often}", file=sys.stderr, flush=True)
 
     def on_end(self, ended):
-        """Do nothing: every listener has this method."""
+        """Do nothing; every listener must have this method."""
 
 
-class _CollectedLater(event.Listener):
-    """Puts the search for garbage off until a kernel is compiled, since most objects are in use.
+class _CompilingCollectsLater(event.Listener):
+    """Compiles each kernel in a block of `collecting_later`, which saves a tenth of the time."""
 
-    That saves a tenth of the time.
-    """
-
-    depth = 0  # a kernel waits for the kernels that it calls
-    collects = False
+    def __init__(self):
+        self.blocks = []  # a kernel waits for the kernels that it calls
 
     def on_start(self, started):
-        """Stop the search at the first of several nested events."""
-        if not self.depth:
-            self.collects = gc.isenabled()
-            gc.disable()
-        self.depth += 1
+        """Enter a block when a kernel begins to compile."""
+        self.blocks.append(collecting_later())
+        self.blocks[-1].__enter__()
 
     def on_end(self, ended):
-        """Allow it again after the last one."""
-        self.depth -= 1
-        if not self.depth and self.collects:
-            gc.enable()
+        """Leave the block when the kernel is compiled."""
+        self.blocks.pop().__exit__(None, None, None)
 
 
 COMPILATIONS = _CompilationNotice()
 event.register("numba:compile", COMPILATIONS)
-event.register("numba:compile", _CollectedLater())
+event.register("numba:compile", _CompilingCollectsLater())
 
 
 def end_with_input():
-    """Let this process end when its standard input does: a pipe from the one that started it."""
+    """End this process when its standard input ends, a pipe from the process that started it."""
 
     def wait():
         os.read(0, 1)
@@ -1472,16 +1471,16 @@ class _SecondProcess(event.Listener):
                 )
 
     def on_end(self, ended):
-        """Do nothing: every listener has this method."""
+        """Do nothing; every listener must have this method."""
 
 
 @contextlib.contextmanager
 def compiled_beside(call, n_workers):
-    """Compile other kernels in a second process, if a block compiles some.
+    """Compile other kernels in a second process, if a block compiles kernels.
 
     The block should have no kernel in common with `call`, an expression of this module. At its end
-    it waits for the process, whose kernels are then on the disk, but no longer than two minutes. A
-    thread would not help, since Numba compiles one kernel at a time.
+    the block waits for the process, but no longer than two minutes; the other kernels are then on
+    the disk. A thread would not help, since Numba compiles one kernel at a time.
     """
     is_python = "python" in os.path.basename(sys.executable or "") and not hasattr(sys, "frozen")
     n_workers = min(n_workers, numba.config.NUMBA_DEFAULT_NUM_THREADS)
@@ -1503,7 +1502,7 @@ def compiled_beside(call, n_workers):
 
 
 def _do_tasks(connection):
-    """Do the tasks that come through a pipe, in a worker process, until that is killed."""
+    """Do the tasks that come through a pipe, in a worker process, until the process is killed."""
     _init_worker()
     while True:
         function, item = connection.recv()
@@ -1651,7 +1650,7 @@ class Engine:
         finally:
             if owns_pool:
                 pool.shutdown()
-            for future in running:  # another's pool goes on without them
+            for future in running:  # a pool that was given goes on without them
                 future.cancel()
 
     def progress_bar(self, name: str, total: int | None, unit: str):
@@ -1689,7 +1688,7 @@ def _cell(value, column):
 
 
 def _cell_width(text):
-    """Count the columns of a terminal: two for a wide character, none for a combining one."""
+    """Count the columns of a text on a terminal: a wide character has two, a combining one none."""
     base = [c for c in text if not unicodedata.combining(c)]
     return len(base) + sum(unicodedata.east_asian_width(c) in "WF" for c in base)
 
@@ -1728,7 +1727,7 @@ class Table(NamedTuple):
     rows: Sequence[Sequence[str | float | None]]
 
     def _columns(self):
-        """Yield the cells of each column, first its name, and whether they stand on the right."""
+        """Yield the cells of each column, its name first, and whether they are aligned right."""
         for name, *values in zip(self.header, *self.rows, strict=True):
             on_right = bool(values) and str not in map(type, values)
             yield [_cell(value, name) for value in (name, *values)], on_right
@@ -1793,10 +1792,10 @@ class Table(NamedTuple):
 
 # ─── Bytes ────────────────────────────────────────────────────────────────────────────────────────
 #
-# Kernels that decode, copy and compare bytes, and that walk down a trie of tokens. A text is an
-# array of uint8 with PADDING after it, so that kernels may read 8 bytes at a time beyond its end. A
-# decoded character is one number, its code point and its size in bytes. An invalid byte is decoded
-# as a lone surrogate, one of those of Python's `surrogateescape`:
+# Kernels decode, copy and compare bytes, and walk down a trie of tokens. A text is an array of
+# uint8 with PADDING after it, so that kernels may read 8 bytes at a time beyond its end. A decoded
+# character is one number, its code point and its size in bytes. An invalid byte is decoded as a
+# lone surrogate, as in Python's `surrogateescape`:
 #
 #     _decode_character("é" …)   ->   0xE9 << 3 | 2
 #     _decode_character(b"\xFF") ->   SURROGATE_ESCAPE << 3 | 1
@@ -1812,7 +1811,7 @@ class _AllBytes(tuple):
 BYTES = _AllBytes(bytes([b]) for b in range(256))
 N_CODE_POINTS = 0x110000
 SURROGATE_ESCAPE = 0xDC80
-# Neither of these bytes is ever in UTF-8.
+# UTF-8 never contains these two bytes.
 END = 0xFE  # ends a text, or stands for a special token; see Scanning
 INVALID_BYTE = 0xFF  # replaces each byte that is not part of a character
 
@@ -1943,7 +1942,7 @@ class Trie:
     """The ids of tokens, by their bytes; `make_trie` makes it, for kernels.
 
     From node 0, the root, `trie_child(node, byte, edges)` leads to the next node, or to -1 if no
-    token goes on so.
+    token continues with this byte.
 
     >>> trie = make_trie({0: b"a", 1: b"ab"})
     >>> @kernel
@@ -2025,7 +2024,7 @@ def make_trie(tokens: Mapping[int, bytes]) -> Trie:
 
 @inner_kernel
 def _find_byte(text, position, stop, byte):
-    """Find the first such byte at or after a position, or `stop`: compare 64 bytes together."""
+    """Find the first byte of this value at or after a position, or `stop`, 64 bytes at a time."""
     while position + 64 <= stop:
         from_byte = bytes_from(text, position, u8(byte))
         equal = from_byte & ~bytes_from(text, position, u8(byte + 1))
@@ -2069,7 +2068,7 @@ def _printable(char):
 # A pattern is a list of steps, and each step splits the pieces of the previous one. A step is a
 # regular expression, a Split or a Metaspace. A name in PATTERNS means one step or several, and so
 # does the pre_tokenizer of a tokenizer.json. Its normalizer and its decoder have other steps: see
-# Normalizing and Tokenizer.
+# Normalizing and Decoding.
 
 BEHAVIORS = ("isolated", "removed", "merged_with_previous", "merged_with_next", "contiguous")
 
@@ -2083,8 +2082,8 @@ class Split(NamedTuple):
               In a run of adjacent matches, the first is joined to the text before it
               ("merged_with_previous"), the last to the text after it ("merged_with_next"), or all
               are joined to each other ("contiguous")
-    invert    the text between matches is treated as matches are, and matches as the text between
-              them
+    invert    whether the text between matches is treated as a match, and matches as the text
+              between them
 
     >>> Pattern(Split(r"\s", "removed")).split(b"one two")
     [b'one', b'two']
@@ -2339,7 +2338,7 @@ def _union(sets):
 
 
 def _read_set(text, dialect):
-    """Rewrite a set of another engine for `regex`, which knows no sets in it and no intersections.
+    """Rewrite a set of another engine for `regex`, which has no nested sets and no intersections.
 
     Lookaheads take their place. The result is "" if the set is not supported.
 
@@ -2373,7 +2372,7 @@ def _read_set(text, dialect):
 
 
 def _read_regex(text, dialect=_ONIGURUMA):
-    """Rewrite an expression of another engine for `regex`; raises InputError if that may differ."""
+    """Rewrite an expression of another engine for `regex`; raises InputError if it may differ."""
 
     def without_braces(escape):
         code = int(escape[1] or "0", 16)
@@ -2460,14 +2459,14 @@ _DIGITS = {"type": "Digits", "individual_digits": False}
 class ByteDigits(NamedTuple):
     """Cut off bytes whose names are numbers, as a Digits after a ByteLevel does."""
 
-    individual: bool = True  # each, or runs of them
+    individual: bool = True  # each such byte, or runs of them
 
 
 def _pre_tokenizer_steps(pre_tokenizer):
     """Make the steps of a pattern for a pre_tokenizer.
 
-    Digits after a ByteLevel cuts the names of bytes, and not the text: it cuts between bytes if it
-    is the last part; otherwise it is left out, see `_check_after_bytes`. If no step is left that
+    Digits after a ByteLevel cuts the names of bytes, and not the text. If it is the last part, it
+    cuts between bytes; otherwise it is left out, see `_check_after_bytes`. If no step is left that
     could cut, the pattern "none" is the last step.
     """
     steps = []
@@ -2639,7 +2638,7 @@ def _code_points_matching(source):
     """Find the code points that a one-character expression matches, bool[0x110000].
 
     The `regex` package decides, so that both use the same version of Unicode. It compares each
-    character with all of a list, which takes seconds for the letters of Chinese; `re` looks it up.
+    character with all characters of a list, which takes seconds for Chinese; `re` looks it up.
     """
     matches = np.zeros(N_CODE_POINTS, bool)
     engine = re if _LISTED.fullmatch(source) else regex
@@ -2848,7 +2847,7 @@ def _compile_pattern(source, passes=()):
             cuts |= table.must_split[np.ix_(theirs, theirs)]
         if len(table.dropped):
             dropped |= table.dropped[theirs]
-    # Only in the first state, to which no text leads back, END is a match by itself.
+    # END is a match by itself only in the first state, to which no text leads back.
     first = ((("class", "END"),), sequence)
     accepts, next_state = _number_states(
         first, lambda state: [_step(state, of_class) for of_class in matching]
@@ -3086,7 +3085,7 @@ def _utf8_table(entries, class_of):
 
 def _different_rows(array):
     """List the rows of a matrix that differ, and for each row the number of its equal."""
-    # As one item each, rows are sorted five times as fast as by numbers.
+    # Rows that are single items are sorted five times as fast as rows of numbers.
     items = np.ascontiguousarray(array).view(f"V{array.shape[1] * array.itemsize}").ravel()
     different, number_of = np.unique(items, return_inverse=True)
     return different.view(array.dtype).reshape(-1, array.shape[1]), number_of
@@ -3185,7 +3184,7 @@ def _time_limit(source, text):
 #     lanes           int64[LANES, ENDS + …]     the state of each lane and its ends; see `Scan`
 #     marks           uint8[LANES * MARK_ROW]    the lower bytes of entries
 #     k               int                        the number of a lane
-#     memory          uint64[…]                  what a kernel needs for a word
+#     memory          uint64[…]                  the space that a kernel needs for a word
 #     ids, at         uint32[…], int             ids are written from ids[at] on
 
 # The meaning of an END: the id of a special token, or one of these. They also tell how a block
@@ -3294,7 +3293,7 @@ def _next_class(text, position, before, class_of, must_split):
 
 @inline_kernel
 def _match_end(text, start, table):
-    """Find the end of the match that begins at `start`; `start` if none does.
+    """Find the end of the match that begins at `start`; or `start` if no match begins there.
 
     This is the definition of a match, one character at a time.
     """
@@ -3358,8 +3357,8 @@ def _next_split(text, position, until, class_of, must_split):
 
 LANES = 6  # a single lane waits for its loads
 LANE_BYTES = 1 << 13  # of a lane in one batch; the ends of more would not fit into the L1 cache
-MIN_LANE_BYTES = 64  # with fewer bytes for each, lanes do not pay
-MARKED_BYTES = 256  # the number that a lane reads before its ends are collected
+MIN_LANE_BYTES = 64  # with fewer bytes for each, several lanes are slower
+MARKED_BYTES = 256  # the bytes that a lane reads before its ends are collected
 MARK_ROW = MARKED_BYTES + 64  # bytes of `marks` for each lane
 BATCH_BYTES = LANES * LANE_BYTES
 MAX_ENDS = 2 * BATCH_BYTES  # in one batch, with some reserve
@@ -3699,7 +3698,7 @@ def _write_cuts(text, scanned, meanings, table, lanes, marks):
 def _find_possible_spaces(text, start, stop):
     """Mark those of the next 64 bytes, up to `stop`, which may begin white space: returns bits.
 
-    All bytes may but the printable characters of ASCII.
+    Every byte may begin white space, except the printable characters of ASCII.
     """
     if start + 64 <= stop:
         return ~bytes_from(text, start, u8(0x21)) | bytes_from(text, start, u8(0x80))
@@ -4066,10 +4065,9 @@ def _find_cut(text, start, stop, class_of, must_split, special):
 # _TextPass, a Python function of a whole text.
 #
 # The `changes` of a pass tell where a text may be cut into pieces that are normalized on their own;
-# see `_cut_arrays`. They have an entry for each character that the pass may change, remove or join
 # with others: code point -> the text that it becomes if its neighbours stay; or "" if that depends
 # on the text around it. All other characters stay, except before a joined one, and a text may be
-# cut beside them. None: there is no such promise.
+# cut beside them. A pass whose `changes` are None makes no such promise.
 
 
 class _CharacterStep(NamedTuple):
@@ -4077,7 +4075,7 @@ class _CharacterStep(NamedTuple):
 
     changes: dict  # code point -> text, as for str.translate
     joined: Collection = ()  # characters that change with their neighbours
-    change: Callable = None  # of runs with END_CHAR between them; None: str.translate
+    change: Callable = None  # changes runs with END_CHAR between them; None: str.translate
     decomposes: bool = False  # NFD or NFKD
 
 
@@ -4424,7 +4422,7 @@ _AFTER_UNICODE_9 = (
     "\U0001e130-\U0001e136\U0001e2ae\U0001e2ec-\U0001e2ef\U0001e4ec-\U0001e4ef"
     "\U0001e5ee\U0001e5ef\U0001e6e3-\U0001e6f5\U0001f16c\U0001fbf0-\U0001fbf9"
 )
-MANY_MARKS = 32  # from here on marks are sorted here: the time of Python grows with their square
+MANY_MARKS = 32  # such long runs are sorted here, since the time of Python grows with the square
 _MARK, _NEWER = 1, 2  # kinds of characters
 
 
@@ -4695,7 +4693,7 @@ _IDEOGRAPHS += "\U0002b920-\U0002ceaf\U0002f800-\U0002fa1f"
 
 
 # Lower case is that of Unicode 17, as in `tokenizers`. These capital letters are newer than Unicode
-# 14, which the oldest Python has, or than Unicode 17.
+# 14, which the oldest Python has. Those of _AFTER_UNICODE_17 are newer than Unicode 17.
 _NEWER_CAPITALS = dict(
     zip(
         "\u1c89\ua7cb\ua7cc\ua7ce\ua7d2\ua7d4\ua7da\ua7dc",
@@ -4742,7 +4740,7 @@ _STRIP = {"type": "Replace", "pattern": {"Regex": r"\A +| +\z"}, "content": ""}
 
 
 def _replace_steps(pattern, content):
-    """Make the step Replace, of a text or of the matches of an expression."""
+    """Make the step Replace, which replaces a text or the matches of an expression."""
     [(kind, source)] = pattern.items()
     require_known("pattern", kind, ("String", "Regex"))
     (source + content).encode()  # fails for other types than str, and for lone surrogates
@@ -4750,13 +4748,13 @@ def _replace_steps(pattern, content):
         return [_replace_matches(source, content)]
     if len(source) == 1:
         return [_CharacterStep({ord(source): content})]
-    # no cut is beside these characters, and the first one depends on the text after it
+    # no text is cut beside these characters, and the first one depends on the text after it
     changes = str.maketrans(source, source) | {ord(source[0]): ""}
     return [_TextPass(methodcaller("replace", source, content), changes=changes)]
 
 
 def _replace_matches(source, content):
-    """Make the step that replaces matches; the most frequent expressions do without `regex`."""
+    """Make the step that replaces matches; the most frequent expressions need no `regex`."""
     if source == _STRIP["pattern"]["Regex"] and not content:
         return _TextPass(methodcaller("strip", " "), changes={0x20: " "})
     run = re.fullmatch(r"(\\s| )(\+|\{2,\})", source)
@@ -4854,7 +4852,7 @@ def _named_normalizer(normalizer):
 # ─── Pretokenizing ────────────────────────────────────────────────────────────────────────────────
 #
 # Texts -> one flat text, ready for the last step of the pattern. A list of *passes* makes it: each
-# takes a flat text, and gives the next one. For a tokenizer with the special token <eos> of id 7,
+# takes a flat text, and returns the next one. For a tokenizer with the special token <eos> of id 7,
 # the normalizer Lowercase and the pattern [Metaspace("_"), "_[^_]*"], where # is END:
 #
 #     the text             Hi you<eos>Oh
@@ -4882,7 +4880,7 @@ class _SpecialPass(NamedTuple):
     """Write END over special tokens."""
 
     special: _SpecialTable
-    expression: str  # of the tokens; a text that does not match has none
+    expression: str  # matches the tokens; a text without a match has none
     changes: Mapping | None
     table = None
 
@@ -4896,15 +4894,15 @@ class _SpecialPass(NamedTuple):
 
 
 def _special_passes(ids, added_tokens, normalizer=None):
-    """List the pass that finds special tokens; none if there are no tokens.
+    """List the pass that finds special tokens; the list is empty if there are no tokens.
 
-    normalizer  has changed the text in which they are found
+    normalizer  the one that has changed the text in which they are found
     """
     if not ids:
         return []
     special = _special_table(ids, added_tokens, normalizer)
     if normalizer:
-        # The given text does not tell where they are: any may have one, and none is cut.
+        # The given text does not show these tokens: any text may have one, and none is cut.
         return [_SpecialPass(special, expression="", changes=None)]
     return [_SpecialPass(special, _any_of(ids), changes={})]
 
@@ -4915,7 +4913,7 @@ def _no_special():
     return _special_table({}, {})
 
 
-# As in T5: each piece between white space gets a mark, and a pretoken begins at each mark.
+# T5 does this: each piece between white space gets a mark, and a pretoken begins at each mark.
 _WORD_STEPS = (Split(r"\s", "removed"), *_metaspace_steps(MARK))
 
 
@@ -4970,7 +4968,7 @@ class _CutPass(NamedTuple):
         cuts_after = is_isolated or self.split.joins_before
         borders = {0, len(text)}
         position = 0
-        end = 0  # of the last match; an empty match is ignored there, as in Oniguruma
+        end = 0  # the end of the last match; an empty match is ignored there, as in Oniguruma
         search = regex.compile(self.split.regex).search
         with _time_limit(self.split.regex, text) as seconds:
             while position < len(text) and (match := search(text, position, timeout=seconds)):
@@ -4984,8 +4982,9 @@ class _CutPass(NamedTuple):
         return [text[start:stop] for start, stop in itertools.pairwise(sorted(borders))] or [text]
 
 
-# Digits from the right: 1|234|567. The first expression is an alternative among others, of which a
-# group is a match; the second one matches the empty string before each group, or only within a run.
+# These match expressions that cut digits from the right: 1|234|567. In the first, an alternative
+# among others matches a group. The second matches the empty string before each group, or only
+# within a run.
 _ONE = rf"(?P<one>{_SET}|{_ESCAPE})"
 _GROUPS_ALTERNATIVE = regex.compile(
     rf"(?<=\A|\|){_ONE}\{{1,(?P<size>\d)\}}"
@@ -5002,11 +5001,11 @@ _OTHER = r"\x00"  # stands for the alternative of groups, when the others are pa
 class _GroupPass(NamedTuple):
     """Cut runs of certain characters into groups, which are counted from the end of the run.
 
-    Singh and Strouse, "Tokenization counts: the impact of tokenization on arithmetic in frontier
-    LLMs" (2024), cut numbers so.
+    Singh and Strouse cut numbers in this way: "Tokenization counts: the impact of tokenization on
+    arithmetic in frontier LLMs" (2024).
     """
 
-    one: str  # the expression of such a character
+    one: str  # an expression that matches one of these characters
     size: int  # of a group, in characters
     at_start: bool  # also cut before a run that consists of whole groups
     table = None
@@ -5025,10 +5024,10 @@ class _GroupPass(NamedTuple):
 
 
 def _split_groups(split):
-    """Find out whether a Split cuts runs from the right: its _GroupPass, and the Split of the rest.
+    """Divide a Split into a _GroupPass, which cuts runs from the right, and a Split of the rest.
 
-    Each is None if there is none. An alternative takes groups from the right only if no other one
-    takes a character of a run, so that each run is matched from its start.
+    Either is None if there is no such part. An alternative takes groups from the right only if no
+    other one takes a character of a run, so that each run is matched from its start.
     """
     if split.behavior != "isolated" or split.invert:
         return None, split
@@ -5092,7 +5091,7 @@ def _is_alternative(table, later_tables):
 
     Two conditions are about runs: texts of the characters with which a match may begin. A Split
     that drops its matches or is an alternative must take each whole run, since its pieces are then
-    dropped or matched alike. And no later Split may match a part of the runs of an alternative.
+    dropped or matched alike. No later Split may match a part of the runs of an alternative.
     """
     if not (table and all(later_tables) and table.accepts[1:].all()):
         raise Unsupported
@@ -5189,14 +5188,14 @@ def _apply_passes(passes, flat, opening):
     return flat
 
 
-# Those bytes whose names are digits or other numbers, such as ¼ for 0xBC.
+# The names of these bytes are digits or other numbers, such as ¼ for 0xBC.
 _NUMBER_BYTES = rb"0-9\xb2\xb3\xb9\xbc-\xbe"
 
 
 class _ByteDigitsPass(NamedTuple):
     """Cut off bytes whose names are numbers, also within a character."""
 
-    individual: bool  # each, or runs of them
+    individual: bool  # cut off each such byte, or runs of them
     table = None
     changes = None
     warning = ""
@@ -5366,7 +5365,7 @@ PAIR_BYTES = 8  # two characters in UTF-8, which decide whether a pretoken ends 
 class _TextPasses:
     """The passes that `_change_text` applies to one text, in this order.
 
-    A table takes longer to read than a flag, which tells whether there is such a pass.
+    The flags tell whether there is such a pass, since reading a table takes longer.
     """
 
     has_given: bool  # the first search for special tokens
@@ -5382,9 +5381,9 @@ class _TextPasses:
 
 
 def _text_passes(passes):
-    """Take the last passes of a list from it, as far as a kernel can do them.
+    """Remove the last passes that a kernel can do from a list of passes.
 
-    A kernel can do them all, unless there is one that needs Python, or two maps. Returns a
+    A kernel can do all passes, unless one needs Python or there are two maps. Returns a
     _TextPasses, or None if there is at most one search for special tokens; and the table of the
     last such search, or of no tokens.
     """
@@ -5473,7 +5472,7 @@ class Pretokenizer:
 
         They are `text_passes` or, if that is None, the search for tokens of `special_of_text`.
 
-        Returns None if Python cannot do that in little time.
+        Returns None if Python cannot do that quickly.
         """
         if not self._changes_text:  # a kernel searches for special tokens, in any bytes
             return text
@@ -5512,7 +5511,7 @@ class Pretokenizer:
 
     @interruptible
     def find_cut(self, read, start, size, by_lines=False, where=None):
-        """Find where the part of a text ends that begins at `start`, after `size` bytes or more.
+        """Find the end of the part of a text that begins at `start` and has `size` bytes or more.
 
         read      (position, size) -> a window of the text, which is shorter where the text ends
         by_lines  cut only after a line
@@ -5550,7 +5549,7 @@ class Pretokenizer:
     def find_parts(self, read, size, opening=BOUNDARY, by_lines=False, where=None):
         """Cut a text into parts of `size` bytes or slightly more; see `find_cut`.
 
-        Yields where each part begins and ends, how it begins, and how the next part does. The last
+        Yields where each part begins and ends, and how it and the next part begin. The last
         position may lie after the end of the text.
         """
         start = 0
@@ -5594,23 +5593,25 @@ class Pretokenizer:
 #
 # A pipe, a packed file or a URL is read from its beginning, so the parent reads it and puts the
 # bytes into the block. In a file of JSON, blocks end after a line; in a Parquet file, a block is a
-# row group; the worker decodes both. A block of a table or of texts in memory has the texts. The
-# workers number bad lines from the beginning of their block, and the parent adds up.
+# row group; the worker decodes both. A block of a table or of texts in memory contains its texts.
+# The workers number bad lines from the beginning of their block, and the parent adds the number of
+# the items before it.
 #
-# Each file is read in its own way, so one command takes files of all kinds. The name decides or,
-# if a text field is named, the first line of a file with another name.
+# Each file is read in its own way, so one command takes files of all kinds. The name of a file
+# decides how it is read. If a text field is named, the first line decides for a file with another
+# name.
 
-_LINE_SUFFIXES = (".jsonl", ".ndjson")  # of lines of JSON
+_LINE_SUFFIXES = (".jsonl", ".ndjson")  # files of lines of JSON
 SUFFIXES = (".txt", *_LINE_SUFFIXES, ".parquet")  # of the files that are taken from a folder
 PACKED_SUFFIXES = (".gz", ".xz", ".bz2", ".zst")  # after one of SUFFIXES
 BLOCK_BYTES = 1 << 22  # text that is read and scanned at once
 PART_BYTES = 1 << 20  # text that is encoded at once: it fits into the caches of a core
 HEAD_BYTES = 1 << 12  # the head of a file, which reveals its type
-MAX_BAD_BYTES = 1 << 20  # without any line of JSON, at the beginning of a file of such lines
-PACKED_BYTES = 1 << 14  # of a packed file, that are unpacked at once
+MAX_BAD_BYTES = 1 << 20  # bytes without a line of JSON, at most, at the beginning of such a file
+PACKED_BYTES = 1 << 14  # bytes of a packed file that are unpacked at once
 _SEPARATORS = {".csv": ",", ".tsv": "\t"}  # of the columns of a table
 MAX_NAMED_LINES = 5  # bad lines of a file that are named one by one
-MAX_NAMED_KINDS = 8  # of files that are left out
+MAX_NAMED_KINDS = 8  # kinds of files left out that are named one by one
 STANDARD_STREAM = Path("-")
 
 Files = PathName | Iterable[PathName]  # files, folders, globs, URLs, or - for standard input
@@ -5710,7 +5711,7 @@ def expand_inputs(inputs):
 
 
 def as_path(name):
-    """Make a Path; raises InputError for an empty name, which Python takes for this folder."""
+    """Make a Path; raises InputError for an empty name, which Python would take for this folder."""
     require(os.fspath(name), "the name of a file or folder is empty: is a variable not set?")
     require("://" not in str(name), f"{name}: only text to read may have a URL")
     require("\0" not in str(name), f"{str(name)!r}: a name of a file has no null character")
@@ -5720,7 +5721,7 @@ def as_path(name):
 def _local_files(path, left_out):
     """List the files for which a path stands: a file, a folder, a glob or standard input.
 
-    left_out  Counter of the kinds of files that a folder has beside them; it grows
+    left_out  a Counter of the kinds of other files in a folder, to which this function adds
     """
     name = str(path)
     if os.path.isdir(name):
@@ -5740,7 +5741,7 @@ def _local_files(path, left_out):
 
 
 def _remote_files(url):
-    """List the URLs of the files that match one with an asterisk, or the URL itself."""
+    """List the URLs that match a URL with an asterisk, or the URL itself."""
     with naming_file(url, "cannot be read"):
         system, path = import_optional("fsspec.core").url_to_fs(url)
         found = system.glob(path, detail=True) if "*" in url else {url: system.info(path)}
@@ -5784,7 +5785,7 @@ def _corpus_files(folder, left_out):
 
 
 def _suffix(path):
-    """Return the suffix of a file or a URL in lower case, before that of a packed file."""
+    """Return the suffix of a file or a URL in lower case, without that of a packed file."""
     name = str(path).lower()
     if "://" in name:
         name = next(part for part in name.split("::") if "://" in part)
@@ -5799,7 +5800,7 @@ def _has_packed_name(path):
 
 
 def _is_pipe(path):
-    """Whether a file can be opened only once, or is another one in other processes (/dev/stdin)."""
+    """Whether a file can be opened only once, or is another file in each process (/dev/stdin)."""
     return path == STANDARD_STREAM or (isinstance(path, Path) and is_device(path))
 
 
@@ -5816,7 +5817,7 @@ def _recognize(head, signs=_SIGNS):
 class _ZstandardStream:
     """A stream of the package zstandard, with the methods of those in Python's library."""
 
-    needs_input = True  # it keeps none
+    needs_input = True  # it keeps no input
 
     def __init__(self, library):
         self.stream = library.ZstdDecompressor(max_window_size=1 << 31).decompressobj()
@@ -5845,7 +5846,7 @@ def _zstandard_stream():
 def _unpack(raw, new_stream):
     """Unpack a file of one stream or several, perhaps with zeros between them; yields its bytes.
 
-    The readers of Python's library end in silence at zeros, and at a later stream that is damaged.
+    The readers of Python's library stop silently at zeros, and at a later stream that is damaged.
     """
     stream = new_stream()
     while data := raw.read(PACKED_BYTES):
@@ -5957,7 +5958,7 @@ class Block(NamedTuple):
     row_group: int = 0  # of a Parquet file
     # from `Source.texts`: why an item has no text; "" if it has one, None if it is a null
     reasons: list | None = None
-    number: int = 0  # of all blocks before it
+    number: int = 0  # the number of all blocks before it
 
     @property
     def n_bytes(self):
@@ -6026,7 +6027,7 @@ def _has_field(head, text_field):
 def _has_objects(head, is_whole):
     """Whether the beginning of a file has a line that is or may be a JSON object, or has no text.
 
-    The beginning may be the whole file. A file that begins with a list is no file of lines.
+    The beginning may be the whole file. A file that begins with a list is not a file of lines.
     """
     if head.lstrip()[:1] == b"[":
         return False
@@ -6192,13 +6193,13 @@ class Source:
         )
 
     def part(self, files: Sequence[Path | str | TextStream]) -> Source:
-        """Return a Source of some of the files, which are not looked into again."""
+        """Return a Source of some of the files, which are not examined again."""
         part = copy.copy(self)
         part.files = files
         return part
 
     def _share(self, other):
-        """Take what another Source has found out about the files."""
+        """Take over the findings of another Source about the files."""
         self._kinds = other._kinds
         self._has_doubt = other._has_doubt
 
@@ -6206,7 +6207,7 @@ class Source:
         """Return the unit of the texts of a file, and whether the file is packed.
 
         The unit is that of its Blocks, but "row group" for Parquet. A file that can be opened twice
-        is looked into, once.
+        is examined once.
         """
         if isinstance(path, TextStream):
             return "text", False
@@ -6356,7 +6357,7 @@ class Source:
             )
 
     def map(self, engine: Engine, work: Callable, task_bytes: int | None = None) -> Iterator:
-        """Apply work(source, blocks) by the workers of an engine; yields results in order of text.
+        """Let the workers of an engine apply work(source, blocks); yields results in order of text.
 
         task_bytes  the least number of bytes in a task, so that several small files are one task
 
@@ -6371,7 +6372,7 @@ class Source:
         tasks = _batched_by_size(self.blocks(), size_of, task_bytes or self.block_bytes)
         self.n_bad_lines = Counter()
         nulls = Counter()
-        number = 0  # of items of the same file
+        number = 0  # the number of earlier items of the same file
         with contextlib.closing(engine.map(work, tasks, self.suits_threads(engine))) as results:
             for result, blocks in results:
                 for block in blocks:
@@ -6448,7 +6449,7 @@ class Source:
             nonlocal stop
             with _opened(path) as (file, raw):
                 while chunk := file.read(self.block_bytes):
-                    if not stop and _is_pipe(path):  # other files were looked into
+                    if not stop and _is_pipe(path):  # other files have been examined
                         is_packed = file is not raw
                         self._check_head(path, chunk[:HEAD_BYTES], "line" * is_json, is_packed)
                         if is_json:
@@ -6509,7 +6510,7 @@ Merge = tuple[bytes, bytes]  # the two tokens that became one
 Counts = Mapping[Text, int] | Iterable[tuple[Text, int]]  # words and their counts
 TASK_BYTES = 1 << 24  # text that a worker counts at once, unless a block is longer
 DECODED_WORDS = 1 << 20  # words whose characters are counted at once
-MAX_WORDS = 40_000_000  # to count this many words and learn from them takes 8 GB
+MAX_WORDS = 40_000_000  # counting this many words and learning from them takes 8 GB
 
 
 class Substrings(NamedTuple):
@@ -6603,9 +6604,10 @@ class Words(NamedTuple):
         Methods that choose tokens among candidates begin with these: a Unigram, GreedTok (Lim et
         al. 2025), PathPiece (Schmidt et al. 2024), SaGe (Yehezkel and Pinter 2023).
 
-        longest    their most symbols. Time and memory are proportional to the symbols of all words
-                   times this
-        min_count  occurrences in the corpus; with more, much fewer are left. Overlapping ones count
+        longest    the most symbols of a substring. Time and memory are proportional to it, times
+                   the symbols of all words
+        min_count  the least occurrences in the corpus, overlapping ones included; a greater number
+                   leaves far fewer substrings
 
         >>> words = Words.from_counts({b"abab": 2, b"b": 5})
         >>> found = words.substrings(longest=2, min_count=3)
@@ -6648,7 +6650,7 @@ class Words(NamedTuple):
     @property
     def hashes(self) -> np.ndarray:
         """A hash of each word, uint64[W]."""
-        sizes = self.sizes.astype(u64)  # hashes begin with them: that of a symbol 0 would be 0
+        sizes = self.sizes.astype(u64)  # hashes begin with them, or the symbol 0 would hash to 0
         return _hash_words(self.symbols, self.offsets, sizes)
 
     @property
@@ -6812,8 +6814,8 @@ class CorpusCounts(NamedTuple):
     max_error: int = 0  # the most by which the count of a word can be too small
     n_bad_lines: int = 0  # that were skipped
     n_weighted_bytes: int = 0  # of text, times the weights of the words; 0 without weights
-    # The characters of dropped words, with the sums of their counts; and what rounding added to the
-    # sums of weighted words, or took from them. So an alphabet is that of the whole text.
+    # The characters of dropped words, with the sums of their counts; and the amounts by which
+    # rounding changed the sums of weighted words. So an alphabet is that of the whole text.
     other_characters: Mapping[str, float] = MappingProxyType({})
 
     __repr__ = brief_repr
@@ -6922,14 +6924,14 @@ def _new_word_table(n_entries, n_long_bytes):
 
 @inner_kernel
 def _mix(low, high):
-    """Hash two numbers of 64 bits; the upper bits of the hash are the good ones."""
+    """Hash two numbers of 64 bits; use the upper bits of the hash, which are mixed best."""
     x = (low ^ (high * u64(0x9E3779B97F4A7C15))) * u64(0xD6E8FEB86659FD93)
     return (x ^ (x >> u64(32))) * u64(0xD6E8FEB86659FD93)
 
 
 @inner_kernel
 def _hash_key(low, high):
-    """Hash two numbers of 64 bits with a seed; the upper bits of the hash are the good ones.
+    """Hash two numbers of 64 bits with a seed; use the upper bits of the hash.
 
     The seed differs between runs, so nobody can write a text whose words all collide. It determines
     the order of the words in a table, never a result.
@@ -6977,7 +6979,7 @@ def _word_keys(text, start, ends, n, entries, keys):
 
     text     uint8[…]: the first word begins at `start`
     ends     int64[n]: where each word ends
-    entries  uint64[H, 4]: are prefetched, since a look-up waits for them
+    entries  uint64[H, 4], which are prefetched, since a look-up waits for them
     keys     uint64[4 KEYS]: the two halves of a key, the slot, and a free place for each word
     """
     k = u64(0)
@@ -7030,14 +7032,6 @@ def _store_key(entries, long_words, n_long_bytes, slot, low, high, text, start):
     entries[slot, 1] = high
     entries[slot, MORE] = u64(n_long_bytes)
     return _copy_bytes(text, start, start + size, long_words, n_long_bytes)
-
-
-@inline_kernel
-def _clear_entries(entries, start, stop):
-    """Clear the entries from `start` to `stop`."""
-    for k in range(start, stop):
-        for column in range(4):
-            entries[k, column] = 0
 
 
 @inline_kernel
@@ -7160,7 +7154,7 @@ def _export_words(table, class_of, dropped):
 
 
 class WordCounter:
-    """Count words, and add up counts. A pattern that drops pretokens must be that of all texts.
+    """Count words, and add up counts. All texts must have one pattern if it drops pretokens.
 
     >>> counter = WordCounter()
     >>> counter.add_texts([b"to be or not to be"], Pretokenizer(Pattern("gpt2")))
@@ -7258,8 +7252,8 @@ def count(
     before     earlier counts with equal `Source.settings`, which are added to the new ones
     max_words  if there are more words than this, the rarest are dropped; 0: no word is dropped
 
-    Words are dropped after each task, and the tasks depend on the files and on `block_bytes` alone;
-    on the error see Manku and Motwani (2002), "Approximate Frequency Counts over Data Streams".
+    Words are dropped after each task, and the tasks depend on the files and on `block_bytes` alone.
+    For the error see Manku and Motwani (2002), "Approximate Frequency Counts over Data Streams".
 
     >>> with tempfile.NamedTemporaryFile(suffix=".txt") as file:
     ...     _ = file.write(b"one two two"), file.flush()
@@ -7364,7 +7358,7 @@ def _read_arrays(path):
 
 
 def save_counts(path, counted, settings):
-    """Write a words file for counts of a Source with these settings; equal counts, equal files."""
+    """Write a words file for counts of a Source with these settings; equal counts, equal bytes."""
     words = _in_order(counted.words)
     header = json.dumps({"counted": counted.described, "settings": settings})
     with atomic_write(path) as file:
@@ -7448,7 +7442,7 @@ def _number_pairs(pairs):
 def _list_substrings(words, longest, min_count):
     """List the alphabet, and the substrings of words that occur `min_count` times or more.
 
-    longest  their most symbols
+    longest  the most symbols of a substring
 
     Returns Substrings that begin with the whole alphabet. They grow by one symbol at a time, and
     only if they occur often enough.
@@ -7599,7 +7593,7 @@ class _Learner:
     of (ab, y). So counts are exact at the price of one look-up for each new pair, and a list is
     read once, when its pair is merged.
 
-    Most pairs are rare, so the heap has only those whose score is at least a threshold: some ten
+    Most pairs are rare, so the heap has only those whose score is at least a threshold: about ten
     thousand pairs, not millions. It is not updated when a count falls: a pair that reaches the top
     with an outdated count moves down. A score that depends on the totals of the two symbols may
     rise as well. A merge changes the counts and the totals only of pairs that have one of the two
@@ -7842,9 +7836,9 @@ def _merge_places(pair, c, occurrences, learner):
     pair         its record; its count and its length become those of c
     occurrences  int32[…]: its positions, which become those of c; stale ones are dropped
 
-    They are read from left to right: in "aaa" the second occurrence of (a, a) is stale when its
-    turn comes. Two adjacent c are counted once, as the right neighbour of the first c; the left
-    neighbour of the second one counts as WORD_END.
+    The positions are read from left to right: in "aaa" the second occurrence of (a, a) is stale
+    when its turn comes. Two adjacent c are counted once, as the right neighbour of the first c; the
+    left neighbour of the second one counts as WORD_END.
     """
     cells = learner.cells
     classes = learner.classes
@@ -7987,7 +7981,7 @@ def _add_first_pairs(learner):
             pair = pairs[pair_of[position]]
             pair.start -= 1
             occurrences[pair.start] = position
-    # That a pair is forbidden stands in the place of its start.
+    # A forbidden pair has FORBIDDEN in place of its start.
     for number in range(learner.n_pairs):
         _forbid_if_long(pairs[number], learner)
 
@@ -8056,7 +8050,7 @@ def _apply_merge(number, learner):
     totals[c] = pair.count
     totals[a] -= pair.count
     totals[b] -= pair.count
-    most = learner.n_occurrences + 2 * len(positions)  # more than there is room for after splits
+    most = learner.n_occurrences + 2 * len(positions)  # may exceed the room after splits
     learner.occurrences = _reserve(learner.occurrences, most)
     learner.first_new = first_new = learner.n_pairs
     _add_new_pairs(LEFT, c, n_distinct[LEFT], positions, learner)
@@ -8190,7 +8184,7 @@ def _split_symbol(symbol, parts, learner):
         _change_count(symbol, after, -count, learner)
         for part in parts:
             cells[position] = part
-            position += symbols[part].width  # changes only this turn of the loop
+            position += symbols[part].width  # moves the position within this iteration only
             cells[position - 1] = part
             _change_count(left, part, count, learner)
             left = part
@@ -8593,7 +8587,7 @@ class Learner:
         return Words(kept[is_symbol], offsets, counts, list(self._all_tokens()))
 
     def learned(self) -> Learned:
-        """Return the merges and their counts; after a split, the merges alone cut words otherwise.
+        """Return the merges and their counts; after a split, merges alone cut words differently.
 
         >>> learner = Learner(Words.from_counts({b"ab": 3}), 300)
         >>> learner.merge(97, 98), learner.learned().merges
@@ -8622,7 +8616,7 @@ class Learner:
         return pair if pair.left >= 0 else None
 
     def _all_tokens(self):
-        """Return the bytes of all symbols, after those of new symbols are added to the list."""
+        """Return the bytes of all symbols; those of new symbols are first added to the list."""
         tokens = self._tokens
         for new in self._symbols[len(tokens) : self.n_symbols]:
             tokens.append(tokens[new["left"]] + tokens[new["right"]])
@@ -8701,7 +8695,7 @@ def learn(
 # Files name tokens in characters: GPT-2's bytes_to_unicode writes a visible byte as itself, and
 # each other byte as one of the 68 characters from U+0100 on.
 
-MAX_ID = (1 << 21) - 1  # tables grow with the largest id; no vocabulary has half of this size
+MAX_ID = (1 << 21) - 1  # tables grow with the largest id; no known vocabulary is half as large
 ANY_SIZE = 1 << 30  # of a word without a limit, in bytes or characters
 Vocab = dict[int, bytes]  # id -> token
 Ids = dict[str, int]  # the name of a token in a file, or the text of a special token -> its id
@@ -8896,8 +8890,8 @@ class Model:
         """The ids that text can become without special tokens, in ascending order.
 
         Those of special tokens are among them only if they are in the vocabulary of the model, and
-        no other token has the same bytes. In a BPE merges make them of text, or they are single
-        letters; other models find those whose tokens were added with `special: false`.
+        no other token has the same bytes. In a BPE these tokens are made by merges or are single
+        letters; other models find the tokens that were added with `special: false`.
         """
         vocab = self.vocab
         special = {
@@ -8938,8 +8932,8 @@ class Model:
     def found_as_unknown(self) -> list[int]:
         """The unused ids that a Unigram finds in text, and then writes as unknown: Marian's.
 
-        It does not find plain text beside names of bytes, and of a piece that is listed twice it
-        finds the last one.
+        It does not find a token that has the bytes of another one: plain text beside the names of
+        bytes, or the earlier one of two equal pieces.
         """
         if self.kind != "unigram" or self.alphabet == "bytes":
             return []
@@ -8947,7 +8941,7 @@ class Model:
 
     @functools.cached_property
     def ordinary_ids(self) -> dict[bytes, int]:
-        """The id of each ordinary token; without merges, none for tokens of unknown characters."""
+        """The id of each ordinary token; without merges, tokens of unknown characters have none."""
         unknown = fallback_tokens(self) if self.merges is None else ()
         vocab = self.vocab
         others = vocab.keys() - self.ordinary
@@ -8999,7 +8993,7 @@ class Model:
 
     @property
     def looks_up_words(self) -> bool:
-        """Whether a pretoken that is a token becomes that token, as a BPE of ranks needs it."""
+        """Whether a pretoken that is a token becomes that token, as a BPE of ranks requires."""
         return self.ignore_merges or (self.merges is None and self.scores is None)
 
     @property
@@ -9257,7 +9251,7 @@ LOW_HALF = u64(2**32 - 1)
 # letter is left out (DROPPED)
 NO_ID = -1
 DROPPED = -2
-# Both ids of a merge are this if only its result is given. `_fill_merges` then finds the pair.
+# Both ids of a merge have this value if only its result is given; `_fill_merges` finds the pair.
 ANY_PAIR = -1
 # the longest word that is merged by comparing all its pairs, in letters; a heap merges longer ones
 MAX_LINEAR_MERGE = 48
@@ -9298,12 +9292,12 @@ class BpeTables:
     # word -> id + 1: words that are looked up whole, since merges do not make these tokens
     tokens: _WordTable
     # int64[V, 2], by id: the parts of an unused token, or of a letter that is no token, or -1;
-    # empty if there is none
+    # empty if there are no such ids
     parts: np.ndarray
     # uint64[65536], at a << 8 | b: the entry of the letters of two bytes, or LOOK_UP, or NO_TOKEN
     byte_pairs: np.ndarray
-    # uint32[65536] or empty, at a << 8 | b: the lowest rank of a merge of two tokens, of which one
-    # ends in the byte a and the other begins with b; or NO_BOUND
+    # uint32[65536] or empty, at a << 8 | b: the lowest rank of a merge of a token that ends
+    # in the byte a and a token that begins with the byte b; or NO_BOUND
     bounds: np.ndarray
 
 
@@ -9368,8 +9362,9 @@ def missing_letters(model):
 def _parts_of_letters(further, fallback_ids):
     """List the two parts of each of these letters, which are the tokens of its bytes, by id.
 
-    A letter of one byte has -1 in place of the second part; one of more than two has ids after
-    those of all letters for the bytes after the first one, which have parts as well.
+    A letter of one byte has -1 in place of the second part. In a letter of more than two bytes, the
+    second part stands for all bytes after the first one; it gets a further id, and has parts
+    itself.
     """
     parts = {}
     next_id = max(further.values(), default=-1) + 1
@@ -9438,7 +9433,7 @@ def _letter_fields(model, further):
 
 
 def _enter_merges(rows, enters_all_pairs, tokens, n_merges, fields):
-    """Make BpeTables of some fields and `merges`, in a hash table of as many slots as it takes.
+    """Make BpeTables of some fields and `merges`, a hash table with as many slots as it needs.
 
     rows, enters_all_pairs, tokens  see `_fill_merges`
     n_merges                        the number of merges that are expected
@@ -9459,62 +9454,82 @@ def _enter_merges(rows, enters_all_pairs, tokens, n_merges, fields):
     return tables, pairs
 
 
-def _parts_of_unused(model, pairs):
-    """List the two parts of each unused token of a trimmed BPE: the pair that makes it, by id."""
+def _needs_all_pairs(model, samples):
+    """Whether BpeTables need all merges of a token, or only the one that makes it from its bytes.
+
+    One pair makes each token, as `_fill_merges` proves, unless merges are left out at random, or
+    the bytes of the token hide an unknown character or the end of a word.
+    """
+    of_characters = model.alphabet == "characters"
+    return any((samples, of_characters, model.unk_token, model.word_suffix))
+
+
+def _joined_ids(model):
+    """List the ids of the tokens of several letters, in order; special tokens are left out."""
+    ids = np.array([*model.ordinary_ids.values()], i64)
+    return np.setdiff1d(ids, np.array([*model.letters.values()], i64))
+
+
+def _fill_sure(model, rows, pairs, tokens, tables):
+    """Fill the fields of BpeTables that tell which merges are sure: `bounds` and `byte_pairs`."""
+    _fill_bounds(rows, pairs, tokens, tables)
+    text = np.frombuffer(b"\xff".join(model.ids), u8).astype(np.uint16)
+    is_inside = np.bincount(text[:-1] << 8 | text[1:], minlength=1 << 16) > 0
+    _fill_byte_pairs(is_inside, tables)
+
+
+def _fill_unused(model, rows, pairs, parts):
+    """Write the parts of each unused token of a trimmed BPE: the pair that makes it, by id.
+
+    If words have a suffix, the first merge of a token counts, and also becomes its pair in `pairs`.
+    """
+    if model.word_suffix:
+        last_first = rows[np.argsort(-rows[:, 3])]  # so that the first merge of a token stays
+        pairs[last_first[:, 2]] = last_first[:, :2]
     for token_id in model.unused:
         token = readable(model.vocab[token_id])
         require(pairs[token_id, 0] >= 0, f"the token {token!r} has no parts: no merge makes it")
-    return pairs[model.unused]
+    parts[model.unused] = pairs[model.unused]
 
 
 @interruptible
-def _bpe_tables_and_merges(model, samples=False):
-    """Make the tables of `bpe_tables`, and find the results of `last_merges` as ids.
+def _bpe_tables_and_pairs(model, samples=False):
+    """Make the tables of `bpe_tables`, and find the pair that makes each token, int64[V, 2].
 
-    Returns the tables; the pair that makes each token, int64[…, 2]; and the tokens of several
-    letters that no pair makes, int64[…].
+    A token that no pair makes has -1.
     """
     further = missing_letters(model)
     tokens = make_token_bytes(model.vocab | {further[code]: chr(code).encode() for code in further})
     rows = _possible_merges(model, samples, further)
     results = rows[:, 2]
     rows = rows[np.lexsort((results, tokens.sizes[results]))]
-    # One pair makes each token, unless merges are left out, or the bytes of the token do not tell
-    # how it is made: they do not show unknown characters and the ends of words.
-    of_characters = model.alphabet == "characters"
-    enters_all_pairs = any((samples, of_characters, model.unk_token, model.word_suffix))
+    enters_all_pairs = _needs_all_pairs(model, samples)
     n_merges = len(rows) if enters_all_pairs else min(len(rows), len(model.ids))
-    whole = WordCounter()  # the words that are looked up
+    has_sure_merges = not enters_all_pairs and len(model.letters) == 256
     fields = _letter_fields(model, further)
     more_parts = _parts_of_letters(further, fields["fallback_ids"])
     n_parts = max(more_parts, default=-1) + 1
     parts = np.full((len(tokens.sizes) if model.kind == "trimmed" else n_parts, 2), -1)
-    is_of_bytes = not enters_all_pairs and len(model.letters) == 256
-    bounds = np.zeros(is_of_bytes << 16, u32)  # until they are filled, no merge is sure
-    fields |= {"tokens": whole.table, "parts": parts, "byte_pairs": np.full(1 << 16, LOOK_UP)}
-    fields["bounds"] = bounds
+    whole_words = WordCounter()  # with an id in the place of the count
+    fields |= {
+        "tokens": whole_words.table,
+        "parts": parts,
+        "byte_pairs": np.full(1 << 16, LOOK_UP),
+        "bounds": np.zeros(has_sure_merges << 16, u32),  # until they are filled, no merge is sure
+    }
     tables, pairs = _enter_merges(rows, enters_all_pairs, tokens, n_merges, fields)
-    if is_of_bytes:
-        _fill_bounds(rows, pairs, tokens, tables)
-        text = np.frombuffer(b"\xff".join(model.ids), u8).astype(np.uint16)
-        is_inside = np.bincount(text[:-1] << 8 | text[1:], minlength=1 << 16) > 0
-        _fill_byte_pairs(is_inside, tables)
-    if model.kind == "trimmed" and model.word_suffix:
-        last_first = rows[np.argsort(-rows[:, 3])]  # so that the first merge of a token stays
-        pairs[last_first[:, 2]] = last_first[:, :2]
-    is_joined = np.zeros(len(pairs), bool)
-    is_joined[[*model.ordinary_ids.values()]] = True
-    is_joined[[*model.letters.values()]] = False
-    is_made = pairs[:, 0] >= 0
-    whole_words = np.flatnonzero(is_joined & ~is_made)
-    if model.looks_up_words and len(whole_words):
-        # An id takes the place of the count of a word, plus 1, since no word has the count 0.
-        numbers = {model.vocab[k]: k + 1 for k in whole_words.tolist()}
-        whole.add_words(Words.from_counts(numbers))
+    if has_sure_merges:
+        _fill_sure(model, rows, pairs, tokens, tables)
+    # merges are entered before the letters without a token, and unused tokens, fall into parts
     parts[[*more_parts]] = np.array([*more_parts.values()], i64).reshape(-1, 2)
     if model.kind == "trimmed":
-        parts[model.unused] = _parts_of_unused(model, pairs)
-    return tables, pairs[is_joined & is_made], whole_words
+        _fill_unused(model, rows, pairs, parts)
+    joined = _joined_ids(model)
+    unmade = joined[pairs[joined, 0] < 0].tolist()
+    if model.looks_up_words and unmade:
+        # the count is the id + 1, since no word has the count 0
+        whole_words.add_words(Words.from_counts({model.vocab[k]: k + 1 for k in unmade}))
+    return tables, pairs
 
 
 def bpe_tables(model, samples=False):
@@ -9526,7 +9541,7 @@ def bpe_tables(model, samples=False):
     samples   make tables for `sample_bpe`, with all pairs that may merge when others are left out
               at random
     """
-    return _bpe_tables_and_merges(model, samples)[0]
+    return _bpe_tables_and_pairs(model, samples)[0]
 
 
 def last_merges(model):
@@ -9535,10 +9550,13 @@ def last_merges(model):
     The bytes of a token alone decide how they are merged into it; see the proof in `_fill_merges`.
     """
     vocab = model.vocab
-    _, pairs, whole_words = _bpe_tables_and_merges(model)
-    pairs = pairs[(pairs <= max(vocab)).all(1)]  # those of `missing_letters` are no tokens
-    merges = [(vocab[left], vocab[right]) for left, right in pairs.tolist()]
-    tokens = [vocab[token_id] for token_id in whole_words.tolist()]
+    _, pairs = _bpe_tables_and_pairs(model)
+    joined = _joined_ids(model)
+    is_made = pairs[joined, 0] >= 0
+    made = pairs[joined[is_made]]
+    made = made[(made <= max(vocab)).all(1)]  # those of `missing_letters` are no tokens
+    merges = [(vocab[left], vocab[right]) for left, right in made.tolist()]
+    tokens = [vocab[token_id] for token_id in joined[~is_made].tolist()]
     return merges, tokens
 
 
@@ -9597,8 +9615,8 @@ def _other_slot(slot, key_part, merges):
 def _find_merge(left, right, merges):
     """Look up the entry of a pair of ids, uint64; one from NO_RANK on if it does not merge.
 
-    Most pairs do not, but which is hard to predict. So this is fast since it has no branch: the
-    part of the key of another pair leaves high bits.
+    Most pairs do not merge, but a branch could not be predicted. So there is none: the part of the
+    key of another pair leaves high bits.
     """
     slot, key_part = _merge_key(left, right, merges)
     other = _other_slot(slot, key_part, merges)
@@ -9697,9 +9715,9 @@ def _merge_sure(text, start, size, tables, memory, ids, at):
         sure     low               ->      low est
 
     The first pass reads the entries and bounds of pairs of bytes from tables; the later ones look
-    merges up. No branch depends on the text but the ends of the loops. The three bounds are those
-    before, inside and after the pair of ids k and k + 1. memory[k] becomes the entry of this pair,
-    and bounds[k] is the bound before the id k.
+    merges up. Apart from the ends of the loops, no branch depends on the text. The three bounds are
+    those before, inside and after the pair of ids k and k + 1. memory[k] becomes the entry of this
+    pair, and bounds[k] is the bound before the id k.
     """
     byte_pairs = borrowed(tables.byte_pairs)
     lowest_ranks = borrowed(tables.bounds)
@@ -9884,13 +9902,13 @@ def _random(state):
 def _write_parts(n, parts, ids, at, size):
     """Write the parts of unused tokens in the place of ids[at : at + n]; returns the number of ids.
 
-    `parts` is that of BpeTables, int64[V, 2] or empty. The ids are taken from the end. That of an
-    unused token gives way to its one or two parts, which are taken next. That of a used token moves
-    to the end of ids[at : at + size], before the ids that are already there. There is room for all
-    ids, since each stands for at least one of the `size` bytes of the word.
+    `parts` is that of BpeTables, int64[V, 2] or empty. The ids are taken from the end. The id of an
+    unused token gives way to its one or two parts, which are taken next. The id of a used token
+    moves to the end of ids[at : at + size], before the ids that are already there. There is room
+    for all ids, since each stands for at least one of the `size` bytes of the word.
     """
-    # Without unused tokens there is nothing to do. A branch that says so would make Numba count
-    # references.
+    # Without unused tokens there is nothing to do. But a branch for this case would make Numba
+    # count references.
     stop = at + n * i64(len(parts) > 0)
     first = at + size
     while stop > at:
@@ -10140,8 +10158,8 @@ def begin_nothing(text, start, is_new, tables, memory, ids, at):
 class Kind(NamedTuple):
     """The functions of a kind of model; the last four are optional.
 
-    tables(model)      makes a struct of all that the kernels need. A kind with `sample` also takes
-                       `samples`; True asks for the tables of `sample`
+    tables(model)      makes a struct of everything that the kernels need. A kind with `sample` also
+                       takes `samples`; True asks for the tables of `sample`
     tables_type        the class of the struct; Numba chooses the kernels by it
     segment(text, start, size, tables, memory, ids, at)
                        a kernel. It writes the ids of the word text[start : start + size], uint8, to
@@ -10154,7 +10172,8 @@ class Kind(NamedTuple):
                        returns fields of Model from that object, the texts of added tokens, and
                        "bytes" or "characters"
     sample(text, start, size, tables, alpha, state, ids, at)
-                       a kernel as `segment`, but at random; `state` is uint64[…] for `_random`
+                       a kernel like `segment` that cuts at random; `state` is uint64[…] for
+                       `_random`
     exact_pattern(model)
                        returns a pattern that cuts only where no token crosses the cut
     memory()           makes the argument `memory`, which each thread has; by default space for
@@ -10218,7 +10237,7 @@ _sample = _kernel_of_kind("sample")
 # So the entry of "lowest", the ids 259 and 257, has the value 259 | 257 << 32, and 2 << 48 as
 # `more`.
 #
-# A cache of n entries is full with n / 2 words, and then becomes four times as large. To do so at
+# A cache of n entries is full with n / 2 words, and then becomes four times as large. Doing so at
 # once would take some milliseconds. So the larger table is made ready in steps, with each word that
 # is stored:
 #
@@ -10227,7 +10246,7 @@ _sample = _kernel_of_kind("sample")
 #                               copies 4 entries of the cache there
 #
 # A cache of the largest size is full with three quarters of its entries. Then it begins anew, as
-# small as at first: to clear a large table would take some milliseconds, too.
+# small as at first, since clearing a large table would take some milliseconds, too.
 IN_POOL = u64(1 << 63)
 N_IDS_SHIFT = u64(48)
 N_IDS_MASK = u64(2**15 - 1)
@@ -10267,7 +10286,7 @@ class _Workspace:
 def _new_larger(n, max_entries):
     """Make the entries for the successor of a cache of n entries, uint64[…, 4], on huge pages.
 
-    Nobody has written to them.
+    They are not initialized.
     """
     size = min(4 * n, max_entries) * (n < max_entries)
     block = _on_huge_pages(np.empty(32 * size + 2 * HUGE_PAGE, u8))
@@ -10275,8 +10294,16 @@ def _new_larger(n, max_entries):
     return block[start : start + 32 * size].view(u64).reshape((size, 4))
 
 
-# the entries that are cleared before words come near: room for words beside their home slots
+# the entries that are cleared in advance, as room for words beside their home slots
 CLEARED_AHEAD = 64
+
+
+@inline_kernel
+def _clear_entries(entries, start, stop):
+    """Clear the entries from `start` to `stop`."""
+    for k in range(start, stop):
+        for column in range(4):
+            entries[k, column] = 0
 
 
 @inline_kernel
@@ -10414,7 +10441,7 @@ def _segment_kept(workspace, text, start, size, ids, at):
 
 @inline_kernel
 def _most_words(n_entries, max_entries):
-    """Return the number of words with which a cache is full."""
+    """Return the number of words that fill a cache."""
     most = n_entries // 2
     if n_entries == max_entries:
         most += most // 2
@@ -10490,7 +10517,7 @@ def _encode_words(workspace, text, scanned, meanings, at):
 
 @kernel
 def _sample_words(workspace, tables, alpha, state, at):
-    """Cut words, which have an END after each, at random; all else is as in `_encode_flat`.
+    """Cut words, which have an END after each, at random; the rest is as in `_encode_flat`.
 
     tables  those of `sample`
     state   uint64[2]: that of `_random`, and the seed of the first text; each text has the next one
@@ -10531,31 +10558,31 @@ def _take_text(workspace, special, text, scanned, meanings, ids, id_stops):
 
 @kernel
 def _take_changed(workspace, address, n_raw, passes):
-    """Put the text at an address into a workspace, after passes; returns 0.
+    """Put the text at an address into a workspace, after passes; returns whether that is possible.
 
-    Returns -1 if a character may change with its neighbours, or there is no room for the ids. A
-    kernel of its own, so that only tokenizers with such passes compile them.
+    It is not possible if a character may change with its neighbours, or if there is no room for the
+    ids. This is a kernel of its own, so that only tokenizers with such passes compile them.
     """
     text = np.empty(n_raw + 1 + PADDING, u8)
     copy_memory(text.ctypes.data, address, n_raw)
     text[n_raw] = END
     text, meanings = _change_text(_add_padding(text, n_raw + 1), np.full(1, BOUNDARY), passes)
     if not len(text) or len(text) > len(workspace.ids):
-        return -1
+        return False
     workspace.text = text
     workspace.scanned = text
     workspace.meanings = meanings
-    return 0
+    return True
 
 
 @kernel
 def _encode_flat(workspace, address, n_raw, opening, at):
-    """Write the ids of the text of a workspace to ids[at :], and where those of each text end.
+    """Write the ids of the text of a workspace to ids[at :], and the ends of each text's ids.
 
     There must be room for as many ids as the text has bytes. Returns the end of all ids, or
     -1 - start of a word that cannot be encoded.
 
-    A batch of words is left for a while when the cache is full.
+    When the cache is full, it is renewed in the middle of a batch of words.
 
     address  where a single text lies that is not flat yet, and must have no real byte 0xFE
     n_raw    the number of its bytes; -1 for a flat text
@@ -10989,7 +11016,7 @@ def _find_substrings(tokens, words, lattice):
     order = np.argsort(keys)
 
     def longer(number, letter):
-        """Return the number of a substring with a letter added; -1 is the empty one, -2 is none."""
+        """Return the number of a substring with a letter added; -1 is the empty one, -2 no one."""
         key = number << 32 | symbol_of.get(letter, -1)
         place = keys.searchsorted(key, sorter=order)  # after all others for the greatest key
         row = order[place % len(keys)]
@@ -11014,7 +11041,7 @@ class _UnigramLearner:
     """The remaining tokens, their probabilities, and the lattices of the words."""
 
     def __init__(self, words, seed_size, longest, engine=None, scores=()):
-        """Begin with the alphabet, and the substrings of most occurrences times length.
+        """Begin with the alphabet, and the substrings with the greatest occurrences times size.
 
         scores  tokens that stay, and their scores
         """
@@ -11181,7 +11208,7 @@ MAX_SUM = 100_000.0
 MAX_SURE_BYTES = 64  # of a word
 # By the type of the scores: the limit, and a number of bytes. A sum is near if no text of so many
 # bytes leads from it to the limit. In single precision these are the bytes of a word, and in double
-# precision of a whole text; then, with scores far from 0, no sum is near, and no word is sure.
+# precision those of a whole text. With scores far from 0, no sum is near then, and no word is sure.
 _LIMITS = {"float32": (MAX_SUM, MAX_SURE_BYTES), "float64": (1e12, 2**30)}
 
 
@@ -11238,7 +11265,7 @@ def unigram_tables(model: Model, samples: bool = False) -> UnigramTables:
     require(len(chosen), "a unigram model needs tokens with scores")
     if model.sums_in_single:
         finite = scores[chosen]
-    else:  # Hugging Face also looks at special tokens for the worst score
+    else:  # Hugging Face also counts special tokens for the worst score
         scores = np.array([*map(_as_parsed, scores.tolist())])
         finite = scores[scores > -np.inf]
     tokens = {token_id: model.vocab[token_id] for token_id in chosen.tolist()}
@@ -11438,7 +11465,7 @@ def begin_unigram(text, start, is_new, tables, memory, ids, at):
 
 @kernel
 def segment_unigram(text, start, size, tables, memory, ids, at):
-    """Cut a word into the ids of its best path, as said in Kind; `memory` is a RunningSum."""
+    """Cut a word into the ids of its best path, as Kind describes; `memory` is a RunningSum."""
     word = text[start : start + size]
     total = 0.0
     if tables.through_text:
@@ -11454,7 +11481,7 @@ def segment_unigram(text, start, size, tables, memory, ids, at):
 # ─── Decoding ─────────────────────────────────────────────────────────────────────────────────────
 #
 # Vocabulary, steps of a decoder -> two texts for each token: one as the first token of a text, and
-# one as a later token. So to decode ids is to join texts:
+# one as a later token. So decoding ids means joining texts:
 #
 #     {0: "▁to", 1: "▁be"}, Metaspace   ->   {0: "to", 1: "be"}, {0: " to", 1: " be"}
 #     [0, 1]                            ->   "to" + " be"
@@ -11520,7 +11547,7 @@ def _decode_names(token, is_first, **_):
 
 
 def _decode_tokens(decode, tokens, is_first, **fields):
-    """Call a function of a token for several."""
+    """Call a function of one token for each of several tokens."""
     return [decode(token, is_first, **fields) for token in tokens]
 
 
@@ -11538,7 +11565,7 @@ _TOKEN_DECODERS = {
 }
 
 
-# They decode the first token of a text in another way.
+# These steps decode the first token of a text differently.
 _OTHER_AT_FIRST = ("Metaspace", "WordPiece")
 _DECODERS = {
     name: functools.partial(_decode_tokens, decode) for name, decode in _TOKEN_DECODERS.items()
@@ -11914,7 +11941,7 @@ def _last_merges_by_rank(model):
 
 @dataclasses.dataclass
 class VocabFiles:
-    """The content of two such files, or of one of them, and all that is known beside it."""
+    """The content of two such files, or of one of them, and everything else that is known."""
 
     path: Path  # of the vocabulary
     where: str  # the names of the files, for messages
@@ -11923,7 +11950,7 @@ class VocabFiles:
     source: bytes | None = None  # Marian's source.spm
     config: dict = dataclasses.field(default_factory=dict)  # as from `_read_config`
     special_tokens: SpecialTokens = None  # those that the caller names
-    pattern: object = None  # that which the caller names
+    pattern: object = None  # the one that the caller names
     threshold: int = 0  # the least count of a token that is used
 
     @functools.cached_property
@@ -12063,8 +12090,8 @@ def _is_marian(files):
 def _read_marian(files):
     """Read Marian's folder: the pieces of source.spm have their ids in vocab.json.
 
-    The pieces that are not there get further ids, and become unknown tokens. All other tokens are
-    of the target language: only a run of characters that source.spm lacks may be one.
+    Pieces that are not there get further ids, and become unknown tokens. All other tokens belong to
+    the target language: only a run of characters that source.spm lacks may be one.
     """
     source = read_sentencepiece(files.source)
     is_other = source.kind != "unigram" or source.byte_fallback
@@ -12366,7 +12393,7 @@ def read_bpe(data, added, alphabet):
 
 def write_trimmed(model):
     """Write the "model" object of a trimmed BPE, which is a BPE and the ids of unused tokens."""
-    # Unused tokens are named as all others.
+    # Unused tokens are named like all others.
     used = dataclasses.replace(model, unused=())
     return write_bpe(used) | {"type": "Trimmed", "unused": model.unused}
 
@@ -12586,7 +12613,7 @@ def add_special_tokens(model, tokens, own_ids=MappingProxyType({})):
 
 
 def note_differences(model):
-    """Say that a tokenizer.json of this model may give other ids."""
+    """Warn that a tokenizer.json of this model may give other ids."""
     if _differs_in_huggingface(model):
         note(
             "in a tokenizer.json some ids may differ: Hugging Face normalizes, adds scores, orders "
@@ -12608,7 +12635,7 @@ def write_huggingface(model):
         config = dict(facts) | config | {"tokenizer_class": "PreTrainedTokenizerFast"}
     template = config.get("chat_template")
     config = _with_flags(config, model)
-    # AutoTokenizer would pass others to the class, which it does not from the other file
+    # AutoTokenizer would pass other roles in special_tokens_map.json to the class
     roles = {role: config[role] for role in _ROLE_ORDER if isinstance(config.get(role), str)}
     return {
         "tokenizer.json": content,
@@ -12621,8 +12648,8 @@ def write_huggingface(model):
 def _with_flags(config, model):
     """Write further special tokens with flags as objects; returns another config.
 
-    Some classes of transformers give those that are strings no flags, whatever the tokenizer.json
-    says. The tokens of their usual roles keep those that they have there.
+    Some classes of transformers remove the flags of those that are strings, whatever the
+    tokenizer.json says. The tokens of their usual roles keep the flags that they have there.
     """
 
     def written(text):
@@ -12969,7 +12996,7 @@ def _sentencepiece_roles(trainer, names, special_tokens):
     """List the special tokens by their roles, as in a tokenizer_config.json."""
     config = {}
     for role in ROLES:
-        # For bos_token, it is bos_id, which is -1 if the model has no such token.
+        # The field for bos_token is bos_id, which is -1 if the model has no such token.
         token_id = getattr(trainer, role.replace("_token", "_id"))
         if token_id in special_tokens.values():
             config[role] = names[token_id]
@@ -13010,7 +13037,7 @@ def read_sentencepiece(data, _=None, config=MappingProxyType({})):
     normalizer = {
         "type": "SentencePiece",
         "charsmap": charsmap,
-        # It does not change these; spaces are squeezed before and after them.
+        # A charsmap does not change symbols; spaces are squeezed before and after them.
         "symbols": [*symbols] if charsmap or " " in "".join(symbols) else [],
         "prefix": spec.add_dummy_prefix,
         "squeezes": spec.remove_extra_whitespaces,
@@ -13188,7 +13215,7 @@ class _TokenizerClass(NamedTuple):
     joins_lists: bool = False  # both lists of further special tokens count
     extra_beside: bool = True  # they are added to the pieces of a .model, too
     mask: AddedToken = PLAIN_TOKEN  # how the mask token is found
-    facts: dict = MappingProxyType({})  # what a tokenizer_config.json without the class must say
+    facts: dict = MappingProxyType({})  # required in a tokenizer_config.json without the class
     knows_unknown: bool = False  # a BPE has the unknown token of the roles
     keeps_steps: bool = False  # the steps of a tokenizer.json stay
     needs_json: bool = False  # it reads no other file
@@ -13196,7 +13223,7 @@ class _TokenizerClass(NamedTuple):
     renews: bool = False  # its special tokens lose the flags that a folder gives them
     yields: bool = False  # add_bos_token and add_eos_token take the place of its template
     ignores: Collection[str] = ()  # settings that the class does not read
-    untold: dict = MappingProxyType({})  # settings that another value changes there, but not here
+    untold: dict = MappingProxyType({})  # others than these values change ids there, not here
 
 
 _CLASS_SETTINGS = {
@@ -13625,7 +13652,7 @@ def _names_class(file):
 
 
 def _settings_of(row, config):
-    """Return the settings of a class, which are those of a folder where it has them."""
+    """Return the settings of a class; a setting in the folder takes precedence."""
     null_is_default = {"src_lang"}
     if row.cuts in ("llama", "qwen2", "qwen3.5"):
         null_is_default.add("add_prefix_space")
@@ -14601,10 +14628,10 @@ KINDS["trimmed"] = KINDS["bpe"]._replace(write=write_trimmed)
 
 # ─── Tokenizer ────────────────────────────────────────────────────────────────────────────────────
 #
-# Text -> ids -> text. A Tokenizer owns a Model, and all that is computed from it once: the Pattern,
-# the tables of its kind, the Pretokenizers and the decoded tokens. These do not change, so threads
-# may share them. An _Encoder owns all that changes: the cache and the arrays. A call takes an idle
-# encoder, or makes one, and gives it back:
+# Text -> ids -> text. A Tokenizer owns a Model, and everything that is computed from it once: the
+# Pattern, the tables of its kind, the Pretokenizers and the decoded tokens. These do not change, so
+# threads may share them. An _Encoder owns everything that changes: the cache and the arrays. A call
+# takes an idle encoder, or makes one, and gives it back:
 #
 #     tokenizer.encode("hi!")       ->   an _Encoder    ->   [257, 34]
 #     tokenizer.decode([257, 34])   ->   b"hi" + b"!"   ->   "hi!"             without an encoder
@@ -14783,7 +14810,7 @@ class _Encoder:
         text = np.empty(self._room + 2 * PADDING, u8)
         self._own_ids = np.empty(len(text), u32)
         self._own = text, text, np.array([BOUNDARY]), self._own_ids, np.empty(1, i64)
-        self._pretokenizer = None  # whose passes and tokens are in the workspace
+        self._pretokenizer = None  # the one whose passes and tokens are in the workspace
         n_entries = min(CACHE_ENTRIES, MAX_CACHE_ENTRIES)
         pool = np.empty(max(16 * MAX_CACHE_ENTRIES, 1 << 16), u32)
         self.workspace = _Workspace(
@@ -14814,9 +14841,9 @@ class _Encoder:
         """Encode one text, str or bytes, after Pretokenizer.apply_to_text: by one kernel, or two.
 
         The next call uses the array of ids again, so `convert`, a function of arrays, makes the
-        result. Returns None for a text that has more than PART_BYTES, or a byte 0xFE, or characters
-        that may change with their neighbours, or a letter without a token, or that is not text:
-        `encode` takes it, or says what is wrong.
+        result. Returns None for a text that needs `encode`: one that has more than PART_BYTES, a
+        byte 0xFE, characters that may change with their neighbours, or a letter without a token;
+        and for anything that is not text, which `encode` refuses.
         """
         if isinstance(text, bytes):
             address = _bytes_address(text)
@@ -14836,7 +14863,7 @@ class _Encoder:
             _take_text(self.workspace, pretokenizer.special_of_text, *self._own)
             self._pretokenizer = pretokenizer
         if passes is not None:
-            if self._take_changed(self.workspace, address, n, passes) < 0:
+            if not self._take_changed(self.workspace, address, n, passes):
                 return None
             n = -1  # the text is in the workspace, and flat
         n = self._encode_flat(self.workspace, address, n, BOUNDARY, 0)
@@ -14861,7 +14888,7 @@ class _Encoder:
                     shorter = ids
                     ids = np.empty(2 * (n + len(flat.text)), u32)  # `resize` would write zeros
                     ids[:n] = shorter[:n]
-                # Each part overwrites the end of its text; the last is right.
+                # Each part overwrites the end of its text, and the last part writes the right one.
                 stops = offsets[n_before + 1 :]
                 if sampling:
                     flat = pretokenizer.pattern.passes[-1].apply(flat, opening)
@@ -14896,8 +14923,8 @@ def _unknown_letter(model, flat, start):
 def _working_pattern(model):
     """Make the pattern of a model.
 
-    Its pieces are cut further where no token crosses the cut, unless that takes another pass. Some
-    patterns leave whole texts.
+    Its pieces are cut further where no token crosses the cut, unless that would take another pass.
+    Some patterns leave whole texts.
     """
     pattern = Pattern(model.pattern)
     exact_pattern = KINDS[model.kind].exact_pattern
@@ -15168,11 +15195,11 @@ class Tokenizer:
     def text_sizes(self) -> np.ndarray:
         """The bytes of text that each id stands for, int64[V].
 
-        `decode` writes these bytes for it inside a text; the unknown token has 0. A mark is
+        `decode` writes this many bytes for the id inside a text; the unknown token has 0. A mark is
         one byte, the space. But the space that a WordPiece writes between any two words is in no
-        token. The bytes that these lack of a text are *lost*: the pattern or the normalizer has
-        dropped them, or they are unknown. A character that the normalizer changes counts with the
-        size of the new one.
+        token. The other bytes of a text are *lost*: the pattern or the normalizer has dropped them,
+        or they are unknown. A character that the normalizer changes counts with the size of the new
+        one.
 
         >>> Tokenizer({0: b"low", 1: b"er"}, None).text_sizes
         array([3, 2])
@@ -15471,7 +15498,7 @@ class Tokenizer:
             if ids is None:
                 check_options(Tokenizer.encode, {"text": text})
             return ids
-        except (InputError, SystemError, TypeError) as error:  # as `public`, which takes longer
+        except (InputError, SystemError, TypeError) as error:  # as in `public`, which takes longer
             given = {"text": text, "allowed_special": allowed_special}
             raise problem_of(error, parameters_of(Tokenizer.encode), (), given) from None
 
@@ -15514,11 +15541,11 @@ class Tokenizer:
         return ids, places.tolist()
 
     def derivation(self, text: Text, allowed_special: Allowed = "all") -> Derivation:
-        """Tell how a BPE makes the tokens of a text: which merge joined which place, in order.
+        """Tell how a BPE makes the tokens of a text: which merges joined which places, in order.
 
-        The words of the text come one after another. A merge is told by its rank, its index in
-        `merges`. Words that are looked up whole have none, and unused tokens of a trimmed BPE fall
-        into their parts later. Raises InputError for other kinds of models.
+        The words of the text come one after another. A merge is identified by its rank, its index
+        in `merges`. Words that are looked up whole have no merges, and unused tokens of a trimmed
+        BPE fall into their parts later. Raises InputError for other kinds of models.
 
         >>> tokenizer = Tokenizer.from_merges([(b"o", b"w"), (b"l", b"ow")])
         >>> steps = tokenizer.derivation("slow")
@@ -15542,7 +15569,7 @@ class Tokenizer:
 
     @functools.cached_property
     def _ranks(self):
-        """The merges for `derive_word`, and the words that are looked up, as no merge makes them.
+        """The merges for `derive_word`, and words that are looked up, since no merge makes them.
 
         The merges are a dict: pair of bytes -> (its order, its rank).
         """
@@ -15695,7 +15722,7 @@ class Tokenizer:
     ) -> list[list[int]]:
         """Encode each text as a list of ids.
 
-        options  threads, for large batches; by default one for each core. And add_special_tokens,
+        options  threads, for large batches, by default one for each core; and add_special_tokens,
                  max_length, alpha and seed, as in `encode_texts`
 
         >>> Tokenizer({b: bytes([b]) for b in range(256)}, []).encode_batch(["Hi", "", "!"])
@@ -15787,7 +15814,7 @@ class Tokenizer:
         tokens allow no cut.
         """
         pretokenizer = self._prepare(allowed_special)
-        # One encoder for the whole text: the sums of another one cannot come between.
+        # One encoder does the whole text, so that the sums of another one cannot come between.
         own = _copied(self, _idle=[self._take_encoder()])
         try:
             for data, opening, _ in pretokenizer.cut(map(_text_bytes, iterable), WINDOW_BYTES):
@@ -15815,7 +15842,7 @@ class Tokenizer:
         )
 
     def _prepare(self, allowed_special):
-        """Make the Pretokenizer that finds the allowed special tokens, or take it from before.
+        """Make the Pretokenizer that finds the allowed special tokens, or return an earlier one.
 
         Added tokens that are not special belong to ordinary text, so they are always found. Raises
         InputError for unknown names.
@@ -15972,14 +15999,14 @@ def _unpickle_once(pickled):
 
 
 def _copied(tokenizer, **changes):
-    """Copy a tokenizer with some changes; it shares all else."""
+    """Copy a tokenizer with some changes; it shares everything else."""
     other = Tokenizer.__new__(Tokenizer)
     vars(other).update(vars(tokenizer), **changes)
     return other
 
 
 def _unpickle(pickled, config):
-    """Make a tokenizer that has a config of its own, and shares all else with its copies."""
+    """Make a tokenizer that has a config of its own, and shares everything else with its copies."""
     tokenizer = _unpickle_once(pickled)
     model = copy.copy(tokenizer.model)  # it is known to be right
     model.config = copy.deepcopy(config)
@@ -16067,7 +16094,7 @@ _NO_LENGTH = 10**20  # a greater model_max_length stands for none
 
 
 class _Strategy(NamedTuple):
-    """What the options of a call of transformers mean for the rows of ids."""
+    """The meaning of the options of a call of transformers for the rows of ids."""
 
     pads: bool
     width: int | None  # of padded rows; None: that of the longest
@@ -16083,7 +16110,7 @@ class _FastTexts(_Swapped):
     _has_warned = False  # of a text that is too long for its model
 
     def __call__(self, text=None, text_pair=None, *arguments, **options):
-        """Encode a text or a list of texts here; all else is left to the library."""
+        """Encode a text or a list of texts here; everything else is left to the library."""
         call = super().__call__
         if hasattr(type(self), "set_src_lang_special_tokens"):
             call("")  # puts the tokens of the language of the input around texts
@@ -16121,7 +16148,7 @@ class _FastTexts(_Swapped):
         return getattr(owner, name) is getattr(base, name)
 
     def _current(self):
-        """Make a Tokenizer of the library's tokenizer as it is now, or take it from before.
+        """Make a Tokenizer of the library's tokenizer as it is now, or return an earlier one.
 
         Returns None if this module cannot read it, if it gives tokens a type other than 0, or if it
         leaves out merges at random.
@@ -16372,7 +16399,7 @@ class _EncodedBlocks(NamedTuple):
     """The ids of the blocks of a task, and their numbers of bytes."""
 
     ids: np.ndarray  # uint16 or uint32[N]
-    ends: np.ndarray  # int64[D]   texts, later documents, end before these positions in `ids`
+    ends: np.ndarray  # int64[D]   where texts, and later documents, end in `ids`
     n_bytes: int  # of text
     n_kept: int  # of these bytes, in tokens
     n_read: int  # bytes on the disk
@@ -16391,7 +16418,7 @@ def _encode_blocks(tokenizer, options, seed, added_ids, dtype, source, blocks):
     """
     model = tokenizer.model
     losing = model.normalizer, model.unk_token, model.drops_unknown
-    # For models that lose nothing, the bytes in tokens are not counted, which would take 6 % more.
+    # For models that lose nothing, the bytes in tokens are not counted: that would take 6 % more.
     may_lose = any(losing) or not tokenizer.pattern.matches_everything
     before, after = added_ids
     first = blocks[0]
@@ -16501,7 +16528,7 @@ def _end_documents(blocks, end_id):
         yield block._replace(ids=ids, ends=np.flatnonzero(ids == end_id) + 1)
 
 
-# What former parameters of commands became.
+# The successors of former parameters of commands
 _OF_CONVERT = dict.fromkeys(
     ("encoding", "pattern"), "the command convert takes it, once, and so does Tokenizer.load"
 )
@@ -17515,9 +17542,9 @@ class Training:
 
     @property
     def record(self) -> dict:
-        """All that decided the model, as plain JSON without times or paths.
+        """Everything that decided the model, as plain JSON without times or paths.
 
-        Equal records mean equal models, if a score is not another function of the same name.
+        Equal records mean equal models, unless a score is another function of the same name.
         """
         start = self.start
         options = {"model": start.family, **self.options, **self.source.settings}
@@ -18096,10 +18123,10 @@ def measure(
 
 # bits per byte
 
-# The n-grams of a text form a trie. A *context* is a sequence of less than n ids, and has a number.
-# An edge leads from a context to an id that followed it: the edge from the context "a b" to c is
-# the n-gram "a b c". A shorter one is a context itself. The contexts 0 to n - 1 consist of so many
-# boundaries, with which a document begins.
+# The n-grams of a text form a trie. A *context* is a sequence of fewer than n ids, and has a
+# number. An edge leads from a context to an id that followed it: the edge from the context "a b" to
+# c is the n-gram "a b c". A shorter one is a context itself. The contexts 0 to n - 1 consist of so
+# many boundaries, with which a document begins.
 _EDGE = _record(
     key="uint64",  # the number of the context, and the id in the lower ID_BITS; or NO_EDGE
     count="uint32",
@@ -18111,7 +18138,7 @@ _CONTEXT = _record(
 )
 NO_EDGE = ALL_ONES
 NO_CONTEXT = u32(2**32 - 1)
-ROOM = 1 << 12  # ids, for whose n-grams room is made together
+ROOM = 1 << 12  # the number of ids for whose n-grams room is made at once
 
 
 @struct
@@ -18136,7 +18163,7 @@ def _find_edge(key, edges):
 
 @kernel
 def _empty_edges(n):
-    """Make a table of n edges that has none."""
+    """Make an empty table with room for n edges."""
     edges = _on_huge_pages(np.empty(n, _EDGE))
     for k in range(n):
         edges[k].key = NO_EDGE
@@ -19099,11 +19126,11 @@ def view(
 #
 #     train corpus.txt --vocab-size 32k   ->   train(inputs=["corpus.txt"], vocab_size=32000)
 #
-# `train` and `convert` pass other options on, whose types stand where they arrive. A parameter is a
-# string or a list of strings if its type is no number or bool. Messages name parameters
-# `like_this`, and `main` prints them as options. A ValueError or an OSError becomes one line on
-# standard error, and the exit status 2; so does a TypeError, which names an option that a function
-# does not take.
+# `train` and `convert` pass other options on to functions, whose signatures have their types. A
+# parameter is a string or a list of strings unless its type is a number or bool. Messages name
+# parameters `like_this`, and `main` prints them as options. A ValueError or an OSError becomes one
+# line on standard error, and the exit status 2; so does a TypeError, which names an option that a
+# function does not take.
 
 COMMANDS = {
     "train": train,
