@@ -267,15 +267,20 @@ def _collect_again():
 
 
 @contextlib.contextmanager
-def collecting_later():
-    """Search for no garbage while a block makes many objects, most of which stay in use."""
+def collecting_later(most_stay=True):
+    """Search for no garbage while a block makes many objects.
+
+    most_stay  most of these objects are in use after the block, too, so they are not searched then
+    """
     collects = gc.isenabled()
     gc.disable()
     try:
         yield
     finally:
-        if collects:
+        if collects and most_stay:
             _collect_again()
+        elif collects:
+            gc.enable()
 
 
 # ─── Compiling ────────────────────────────────────────────────────────────────────────────────────
@@ -1429,7 +1434,7 @@ class _CompilingCollectsLater(event.Listener):
 
     def on_start(self, started):
         """Enter a block when a kernel begins to compile."""
-        self.blocks.append(collecting_later())
+        self.blocks.append(collecting_later(most_stay=False))
         self.blocks[-1].__enter__()
 
     def on_end(self, ended):
