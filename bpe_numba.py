@@ -11557,7 +11557,7 @@ def _decode_tokens(decode, tokens, is_first, **fields):
 
 
 # The function that decodes a token, by the type of a step; its further parameters are the fields. A
-# BPEDecoder writes no space after the last token of a text, see DecodeStream.
+# BPEDecoder writes no spaces in the last token of a text, see `decoded_endings`.
 _TOKEN_DECODERS = {
     "BPEDecoder": lambda text, is_first, suffix: text.replace(suffix, " "),
     "ByteFallback": _decode_byte,
@@ -11589,8 +11589,10 @@ def _decodes_separately(step, tokens):
     return False
 
 
-def decoded_tokens(vocab, decoder):
+def decoded_tokens(vocab, decoder, *, is_last=False):
     """Decode each token by the steps of a decoder, as the first of a text and as a later one.
+
+    Where a token is the last of a text, a BPEDecoder removes its suffix.
 
     If the text that the `tokenizers` package decodes is UTF-8, the joined results equal it.
     ByteFallback and Fuse join tokens. A step after them must be applicable to each token on its
@@ -11608,8 +11610,11 @@ def decoded_tokens(vocab, decoder):
     as_later = as_first
     are_joined = False
     for step in _flattened(decoder, "decoders"):
+        if is_last and step["type"] == "BPEDecoder":
+            suffix = {"String": step["suffix"]}
+            step = {"type": "Replace", "pattern": suffix, "content": ""}
         require(
-            not are_joined or _decodes_separately(step, as_first),
+            not are_joined or is_last or _decodes_separately(step, as_first),
             f"the decoder {step!r:.100} is not supported after a step that joins tokens",
         )
         decoded = _call_step("decoder", _DECODERS, step, as_first, True)
@@ -11622,6 +11627,32 @@ def decoded_tokens(vocab, decoder):
         are_joined |= step["type"] in ("ByteFallback", "ByteLevel", "Fuse")
     encode = operator.methodcaller("encode", "utf-8", "surrogateescape")
     return [dict(zip(vocab, map(encode, texts), strict=True)) for texts in (as_first, as_later)]
+
+
+def decoded_endings(vocab, decoder, decoded):
+    """Find the tokens that a BPEDecoder decodes otherwise where a text ends.
+
+    Returns two dictionaries, for the first token of a text and for later ones: id -> how the
+    decoded token ends if another one follows, and how if none does.
+
+    decoded  as from `decoded_tokens`
+
+    >>> vocab, steps = {0: b"a</w>"}, [{"type": "BPEDecoder", "suffix": "</w>"}]
+    >>> decoded_endings(vocab, steps, decoded_tokens(vocab, steps))
+    ({0: (' ', '')}, {0: (' ', '')})
+    """
+    endings = {}, {}
+    if "BPEDecoder" not in [step["type"] for step in decoder]:
+        return endings
+    at_end = decoded_tokens(vocab, decoder, is_last=True)
+    for table, texts, last_texts in zip(endings, decoded, at_end, strict=True):
+        for token_id, text in texts.items():
+            last_text = last_texts[token_id]
+            if text != last_text:
+                n_equal = sum(itertools.takewhile(bool, map(operator.eq, text, last_text)))
+                both = text[n_equal:], last_text[n_equal:]
+                table[token_id] = tuple(one.decode("utf-8", "replace") for one in both)
+    return endings
 
 
 # ─── Formats ──────────────────────────────────────────────────────────────────────────────────────
@@ -15101,6 +15132,7 @@ class Tokenizer:
             if added.normalized and not added.literal:  # such a token is found in normalized text
                 tokens[model.special_tokens[text]] = self._normalizer.normalize(text.encode())
         self._decoded = decoded_tokens(tokens, model.decoder_steps)
+        self._endings = decoded_endings(tokens, model.decoder_steps, self._decoded)
         self._prepared = {}  # by special tokens
         if not is_checked:
             _ = self._tables  # raises InputError for a wrong model
@@ -15934,7 +15966,7 @@ class DecodeStream:
     """Ids that come in pieces -> text that no later id changes; `Tokenizer.stream` makes it.
 
     All results together are the text that `decode` gives for all ids. So the bytes of a character
-    are held until it is complete, a run of tokens like <0xE4> until it ends, and the space of a
+    are held until it is complete, a run of tokens like <0xE4> until it ends, and the spaces of a
     BPEDecoder until another token follows.
     """
 
@@ -15943,12 +15975,11 @@ class DecodeStream:
         self._skipped_ids = tokenizer._skipped_ids if skip_special_tokens else []
         self._decode_utf8 = codecs.getincrementaldecoder("utf-8")("replace").decode
         self._held_ids = []  # of a run of bytes
-        self._held_space = ""
+        self._ending = "", ""  # of the last token, as from `decoded_endings`
         self._continues = False  # whether there was an id
-        steps = {step["type"]: step for step in tokenizer.model.decoder_steps}
-        names = _NAMED_BYTES if "ByteFallback" in steps else ()
+        types = [step["type"] for step in tokenizer.model.decoder_steps]
+        names = _NAMED_BYTES if "ByteFallback" in types else ()
         self._byte_names = frozenset(map(str.encode, names))
-        self._suffix = steps["BPEDecoder"]["suffix"].encode() if "BPEDecoder" in steps else ()
 
     def finish(self) -> str:
         """Return the rest of the text."""
@@ -15969,17 +16000,21 @@ class DecodeStream:
             return ""
         n += len(self._held_ids)
         ids = np.append(np.array(self._held_ids, u32), ids)
-        data = self._tokenizer.decode_bytes(ids[:n], continues=self._continues)
+        continued = self._continues
+        data = self._tokenizer.decode_bytes(ids[:n], continues=continued)
         text = self._decode_utf8(data, is_last)
         if self._byte_names and "\ufffd" in text:
             text = "".join(self._decode_runs(ids[:n]))
         self._held_ids = ids[n:].tolist()
         if n:
+            endings = self._tokenizer._endings[continued or n > 1]
             self._continues = True
-            text = self._held_space + text
-            ends_word = vocab[ids[n - 1]].endswith(self._suffix)
-            self._held_space = " " if ends_word and text.endswith(" ") else ""
-            text = text.removesuffix(self._held_space)
+            text = self._ending[0] + text
+            self._ending = endings.get(int(ids[n - 1]), ("", ""))
+            text = text.removesuffix(self._ending[0])
+        if is_last:
+            text += self._ending[1]
+            self._ending = "", ""
         return text
 
     def _decode_runs(self, ids):

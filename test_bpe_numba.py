@@ -7236,6 +7236,38 @@ def test_a_stream_holds_text_until_it_is_whole():
         assert [*map(stream.push, [[0, 1], [0], [1]])] == ["ab", text, "b"]
 
 
+SUFFIX_STEP = D.BPEDecoder("</w>")
+SUFFIX_STEPS = {
+    "alone": [SUFFIX_STEP],
+    "marks": [D.Metaspace(), SUFFIX_STEP],
+    "bytes": [SUFFIX_STEP, D.ByteFallback()],
+    "no space": [SUFFIX_STEP, D.Fuse(), D.Strip(" ", 1, 0)],
+    "replaced": [SUFFIX_STEP, D.Replace(" ", "_")],
+    "empty": [D.BPEDecoder("")],
+    "space": [D.WordPiece("##", False), D.BPEDecoder(" ")],
+}
+
+
+@pytest.mark.filterwarnings("ignore:.*no unknown token")
+@pytest.mark.parametrize("steps", SUFFIX_STEPS.values(), ids=SUFFIX_STEPS)
+def test_a_suffix_is_decoded_as_in_hugging_face_wherever_it_is(steps):
+    names = ["a", "b", "é</w>", "</w>", "a</w>b", "a</w>b</w>", "</w></w>", "▁a</w>", "##b</w>"]
+    names += ["<0x20>", " a", "/w>", "<"]
+    model = tokenizers.models.BPE({name: id for id, name in enumerate(names)}, [])
+    theirs = tokenizers.Tokenizer(model)
+    theirs.decoder = D.Sequence(steps)
+    ours = bpe.Tokenizer.load(theirs)
+
+    @given(st.lists(st.integers(0, len(names) - 1), min_size=1, max_size=5))
+    def check(ids):
+        text = theirs.decode(ids)
+        assert ours.decode(ids) == text
+        stream = ours.stream()
+        assert "".join(map(stream.push, [[id] for id in ids])) + stream.finish() == text
+
+    check()
+
+
 @pytest.mark.filterwarnings("ignore:.*can be produced from ordinary text")
 @pytest.mark.parametrize("added", [["<new>"], ["ab", "<new>"], ["Ġb"], [" b", "<end>", "é"]])
 def test_new_special_tokens_get_the_ids_of_hugging_face(added):
