@@ -9471,8 +9471,10 @@ def _needs_all_pairs(model, samples):
 
 def _joined_ids(model):
     """List the ids of the tokens of several letters, in order; special tokens are left out."""
-    ids = np.array([*model.ordinary_ids.values()], i64)
-    return np.setdiff1d(ids, np.array([*model.letters.values()], i64))
+    is_joined = np.zeros(max(model.vocab, default=-1) + 1, bool)
+    is_joined[[*model.ordinary_ids.values()]] = True
+    is_joined[[*model.letters.values()]] = False
+    return np.flatnonzero(is_joined)
 
 
 def _fill_sure(model, rows, pairs, tokens, tables):
