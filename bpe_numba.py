@@ -14727,8 +14727,8 @@ def split_ids(ids, offsets):
     >>> split_ids(np.array([5, 6, 7]), np.array([0, 2, 2, 3]))
     [[5, 6], [], [7]]
     """
-    ids = ids.tolist()
-    return [ids[start:stop] for start, stop in itertools.pairwise(offsets.tolist())]
+    view = memoryview(ids)  # a slice of it is made in less time than one of an array
+    return [view[start:stop].tolist() for start, stop in itertools.pairwise(offsets.tolist())]
 
 
 class Derivation(NamedTuple):
