@@ -854,7 +854,7 @@ def _noun_of(kind, plural=False):
 
 def _is_number(value, convert):
     """Whether a value is a number that `operator.index` or `float` converts."""
-    if isinstance(value, bool | np.bool_ | Text):
+    if isinstance(value, bool | np.bool_ | np.ndarray | Text):
         return False
     try:
         return bool(convert(value) == value)  # False for NaN
@@ -876,7 +876,8 @@ def _fits(value, kind):
         return callable(value)
     if kind in _LISTS:
         is_list = hasattr(value, "__iter__") or hasattr(value, "__getitem__")
-        return is_list and not isinstance(value, Text)
+        is_scalar = getattr(value, "ndim", 1) == 0  # of NumPy
+        return is_list and not is_scalar and not isinstance(value, Text)
     return isinstance(value, kind)
 
 
@@ -1617,7 +1618,7 @@ class Engine:
     def n_workers(self) -> int:
         """The number of workers: as requested, or one for each core that this process may use."""
         if isinstance(self.workers, numbers.Integral):
-            return self.workers
+            return min(self.workers, sys.maxsize)
         return numba.config.NUMBA_DEFAULT_NUM_THREADS
 
     def map(self, function: Callable, items: Iterable, threads: bool = False) -> Iterator:
@@ -3909,7 +3910,12 @@ def _special_table(ids, added_tokens, normalizer=None):
         token = name.encode()
         if normalizer and not added_tokens.get(name, PLAIN_TOKEN).literal:
             token = normalizer.normalize(token)
-        if token and token in tokens:
+        if not token:
+            note(
+                f"the special token {name!r} is normalized to nothing: `encode` finds it nowhere, "
+                "and Hugging Face fails on some texts: remove it"
+            )
+        elif token in tokens:
             note(
                 f"the special tokens {tokens[token]!r} and {name!r} are normalized to the same "
                 f"text: Hugging Face finds either, by chance, and `encode` finds {name!r}"
@@ -5717,9 +5723,12 @@ def expand_inputs(inputs):
 
 def as_path(name):
     """Make a Path; raises InputError for an empty name, which Python would take for this folder."""
+    require(isinstance(name, PathName), f"{name!r:.99} is no name of a file")
     require(os.fspath(name), "the name of a file or folder is empty: is a variable not set?")
     require("://" not in str(name), f"{name}: only text to read may have a URL")
     require("\0" not in str(name), f"{str(name)!r}: a name of a file has no null character")
+    half = re.search("[\ud800-\udc7f\udd00-\udfff]", str(name))  # others stand for bytes
+    require(not half, f"{str(name)!r}: a name of a file has no half of a surrogate pair")
     return Path(name)
 
 
@@ -5778,8 +5787,13 @@ def _corpus_files(folder, left_out):
 
     for parent, folders, names in os.walk(folder, onerror=fail):
         folders[:] = [name for name in folders if name[0] != "."]
+        n_links = sum(os.path.islink(os.path.join(parent, name)) for name in folders)
+        left_out += {"linked-folders": n_links}
         for path in map(Path(parent).joinpath, names):
-            if path.name[0] == "." or not path.is_file():
+            if path.name[0] == ".":
+                continue
+            if not path.is_file():
+                left_out["broken-links" if path.is_symlink() else "pipes"] += 1
                 continue
             of_model = path.name in ("vocab.txt", "merges.txt")
             suffix = _suffix(path)
@@ -8288,6 +8302,7 @@ def _compile_score(score):
     The function takes all five numbers, and returns inf if the score raises an error.
     """
     function = inspect.unwrap(score)  # Numba may have compiled it already
+    require(hasattr(function, "__code__"), f"a `score` is a function in Python, not {score!r:.99}")
     n = function.__code__.co_argcount - len(function.__defaults__ or ())
     require(n in (2, 4, 5), f"a `score` takes 2, 4 or 5 numbers, not {n}")
     if score in SCORES.values() and COMPILES:  # a score of this module takes all five numbers
@@ -11765,9 +11780,16 @@ def _sidecar(path):
     return path.with_name(path.name + ".json")
 
 
+_NO_FILE = "this is no file, but a folder, a pipe, or a link that leads nowhere"
+
+
 def _read_beside(path):
     """Read the JSON object of an optional file; empty if the file is missing."""
-    return read_json(_read_limited(path), path) if path.is_file() else {}
+    if path.is_file():
+        return read_json(_read_limited(path), path)
+    if os.path.lexists(path):
+        note(f"{path}: {_NO_FILE}, so it is not read")
+    return {}
 
 
 def _to_json(data, indent=2):
@@ -14450,6 +14472,7 @@ def find_model(name):
     if path.is_file():
         return path
     if not path.is_dir():
+        require(not os.path.lexists(path), f"{path}: {_NO_FILE}")
         return _find_on_hub(str(name))
     config = _read_beside(path / "tokenizer_config.json")
     _name_class(path / "tokenizer.json", config)
@@ -14462,7 +14485,7 @@ def find_model(name):
     for patterns in groups:
         files = [file for pattern in patterns for file in path.glob(pattern)]
         if len(files) == 1:
-            return files[0]
+            return find_model(files[0])
     raise InputError(
         f"{path}: no tokenizer.json here, nor a single file of another format{_TRY_TRANSFORMERS}"
     )
@@ -16770,8 +16793,8 @@ def decode_file(
     """
     tokenizer = open_model(model)
     digest = tokenizer.digest
-    path = Path(tokens)
-    output = Path(out)
+    path = as_path(tokens)
+    output = as_path(out)
     _check_outputs([output], [path])
     description = _read_beside(_sidecar(path))
     if description.get("model", digest) != digest:
@@ -16907,6 +16930,7 @@ def train(
     """
     engine = Engine(workers, progress)
     _check_names(options)
+    weights = [*weights]
     _check_weights(inputs, balance, weights)
     files, words_files, settings = _find_texts(inputs, texts, counts)
     start = _begin(special_tokens, like, from_, settings, template, options)
@@ -17009,6 +17033,7 @@ def _check_weights(inputs, balance, weights):
 
 def _begin(special_tokens, like, from_, settings, template, options):
     """Make the Start of a training; the options that it takes are removed."""
+    special_tokens = [*special_tokens]
     require(like is None or from_ is None, "`like` does not go with `from_`")
     roles = _pop_options_of(options, transformers_config)
     if from_ is not None:

@@ -797,6 +797,12 @@ WRONG_CALLS = [
     (lambda: bpe.train(**TO_LEARN, min_frequency=math.nan), "`min_frequency` is nan"),
     (lambda: bpe.train(**TO_LEARN, special_tokens="<s>"), "`special_tokens` is '<s>': .* strings"),
     (lambda: bpe.train(**TO_LEARN, special_tokens=["<s>", 5]), "`special_tokens` has 5"),
+    (lambda: bpe.train(np.int64(5), 300), "`inputs` is .*5.*: it must be"),
+    (lambda: bpe.train(**TO_LEARN, score=max), "a `score` is a function in Python, not <built-in"),
+    (lambda: bpe.train(**TO_LEARN, out="\ud800"), "no half of a surrogate pair"),
+    (lambda: bpe.train(**TO_LEARN, min_frequency=np.array(3)), r"`min_frequency` is array\(3\)"),
+    (lambda: bpe.train(iter([5]), 300), "5 is no name of a file"),
+    (lambda: bpe.train(**TO_LEARN, special_tokens=np.array(3)), r"`special_tokens` is array\(3\)"),
     (lambda: bpe.train(**TO_LEARN, special_tokens=["a\ud800"]), "half a surrogate pair"),
     (lambda: bpe.train(**TO_LEARN, coverage=0.5), "`coverage` goes with characters"),
     (lambda: bpe.train(**TO_LEARN, like=plain(), mark="_"), "`mark` does not go with `like`"),
@@ -823,6 +829,12 @@ WRONG_CALLS = [
     (lambda: bpe.Learner(bpe.Words.from_counts(FEW), 300).merge(1.0, 2), "`left` is 1.0"),
     (lambda: bpe.encode_files(plain(), "a", dtype="uint16"), "`dtype` has gone: the ids are"),
 ]
+
+
+def test_an_array_is_a_list_of_special_tokens():
+    for texts in (["<a>", "<b>"], []):
+        tokenizer = bpe.train(**TO_LEARN | {"vocab_size": 262}, special_tokens=np.array(texts, str))
+        assert [*tokenizer.tokenizer.special_tokens] == texts
 
 
 @pytest.mark.parametrize("call, message", WRONG_CALLS, ids=[case[1] for case in WRONG_CALLS])
@@ -2644,6 +2656,16 @@ def test_a_folder_names_the_files_that_it_leaves_out(tmp_path):
         for name in ("b.csv", "c.c", "d.json", "e.csv", "vocab.txt", "README"):
             (tmp_path / name).unlink()
         assert bpe.find_files(tmp_path) == [tmp_path / "h.txt"]
+
+
+def test_a_folder_names_links_and_pipes_that_it_leaves_out(tmp_path):
+    folder = tmp_path / "corpus"
+    write_folder(folder, {"a.txt": "ab"})
+    (folder / "b.txt").symlink_to("missing.txt")
+    (folder / "more").symlink_to(tmp_path)
+    os.mkfifo(folder / "c.txt")
+    with note("^3 files left out: broken-links linked-folders pipes; "):
+        assert bpe.find_files(folder) == [folder / "a.txt"]
 
 
 LFS_POINTER = b"version https://git-lfs.github.com/spec/v1\noid sha256:1234\nsize 5\n"
@@ -5933,6 +5955,22 @@ def test_a_folder_of_marian_has_the_ids_of_transformers(prose, tmp_path):
             bpe.train(texts=["a"], vocab_size=9999, from_=ours)
 
 
+def test_what_is_no_file_in_a_folder_of_a_model_is_named(tokenizer, tmp_path):
+    tokenizer.save(tmp_path)
+    for make in (Path.mkdir, os.mkfifo, lambda path: path.symlink_to("../blobs/1")):
+        path = tmp_path / "tokenizer_config.json"
+        path.unlink() if path.is_file() else path.rename(tmp_path.with_name(make.__name__))
+        make(path)
+        with note("tokenizer_config.json: this is no file, but a folder, a pipe, or a link that"):
+            bpe.Tokenizer.load(tmp_path)
+        path.rename(tmp_path.with_name(f"{tmp_path.name}-{make.__name__}"))
+        path.touch()
+    (tmp_path / "again").mkdir()
+    (tmp_path / "again" / "tokenizer.json").symlink_to("../blobs/1")
+    with refused_in_one_line("again/tokenizer.json: this is no file, but .* leads nowhere"):
+        bpe.Tokenizer.load(tmp_path / "again")
+
+
 LETTERS = "abehilotrxyzA12'`\"."
 
 
@@ -6460,6 +6498,15 @@ def test_special_tokens_that_are_normalized_to_the_same_text_get_a_note():
     with note("'AB' and 'ab' are normalized to the same text: Hugging Face finds either"):
         assert ours.encode("aAb") == [0, 3]
     assert theirs.encode("aAb").ids in ([0, 2], [0, 3])
+
+
+def test_a_special_token_that_is_normalized_to_nothing_gets_a_note():
+    theirs = tokenizers.Tokenizer(tokenizers.models.BPE({"a": 0, "x": 1}, []))
+    theirs.normalizer = N.Replace("x", "")
+    theirs.add_tokens([tokenizers.AddedToken("xx", normalized=True)])
+    ours = bpe.Tokenizer.from_str(theirs.to_str())
+    with note("the special token 'xx' is normalized to nothing: `encode` finds it nowhere"):
+        assert ours.encode("axxa") == theirs.encode("axxa").ids == [0, 0]
 
 
 def test_dropout_and_a_decoder_of_bytes_beside_characters_load():
@@ -8055,6 +8102,7 @@ EXCUSED = {
     "transformers changes what this folder says": {"changed", "saved, changed"},
     "AutoTokenizer of transformers 5 ": OF_OWNER,
     "are normalized to the same text": OF_OWNER | OF_SAVED,
+    "is normalized to nothing": OF_OWNER | OF_SAVED,
 }
 
 
