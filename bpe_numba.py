@@ -959,7 +959,8 @@ class _Parameters:
         """Return an argument, or the default for None; raises InputError for a wrong one."""
         kind = self.kinds[name]
         if not (wrong := _misfits(value, kind, is_deep)):
-            return value
+            # for another type of number, Numba would compile kernels anew
+            return value.item() if isinstance(value, np.generic) else value
         if value is None and name in self.defaults:
             return self.defaults[name]
         verb = "is" if wrong[0] is value else "has"

@@ -831,6 +831,16 @@ WRONG_CALLS = [
 ]
 
 
+@pytest.mark.parametrize("name", ["min_frequency", "longest_token", "vocab_size", "max_words"])
+def test_numbers_of_numpy_are_those_of_python(name):
+    kinds = (int, np.int32, np.uint64)
+    taken = [bpe._Parameters(bpe.train, None, {}).take, bpe._Parameters(bpe.learn, None, {}).take]
+    take = next(one for one in taken if name in one.__self__.kinds)
+    assert [type(take(name, kind(300))) for kind in kinds] == [int] * 3
+    made = [bpe.train(**TO_LEARN | {name: kind(300)}).tokenizer.digest for kind in kinds]
+    assert made[1:] == made[:1] * 2
+
+
 def test_an_array_is_a_list_of_special_tokens():
     for texts in (["<a>", "<b>"], []):
         tokenizer = bpe.train(**TO_LEARN | {"vocab_size": 262}, special_tokens=np.array(texts, str))
