@@ -14365,7 +14365,7 @@ def transformers_config(
             raise InputError("ChatML needs the special tokens '<|im_start|>' and '<|im_end|>'")
         fields["chat_template"] = CHATML
     elif chat_template is not None:
-        fields["chat_template"] = _read_text(Path(chat_template))
+        fields["chat_template"] = _read_text(as_path(chat_template))
     return fields
 
 
@@ -18917,12 +18917,14 @@ def compare(
     ([1.86, 2.6], [(b' lower', 1, [[b' ', b'low', b'e', b'r'], [b' ', b'lower']])])
     """
     tokenizers = {name: open_model(model) for name, model in _by_name(models).items()}
+    require(tokenizers, "`models` is empty: name one or more")
     corpora = {"standard library": standard_library()}
     if corpus is not None:
-        corpora = {
-            name: [inputs] if isinstance(inputs, PathName) else [*inputs]
-            for name, inputs in _by_name(corpus).items()
-        }
+        corpora = {}
+        for name, inputs in _by_name(corpus).items():
+            inputs = [inputs] if isinstance(inputs, PathName) else inputs
+            require(isinstance(inputs, Iterable), f"the corpus {name!r} is {inputs!r:.99}: no path")
+            corpora[name] = [*inputs]
     special_tokens = {text for model in tokenizers.values() for text in model.special_tokens}
     files = find_files(itertools.chain.from_iterable(corpora.values()))
     source = Source(files, r"\s?\S+", sorted(special_tokens), text_field)
