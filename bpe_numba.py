@@ -1269,6 +1269,15 @@ def check_writable(folder):
         raise
 
 
+def check_writable_file(path):
+    """Raise an error, before any work, if a file cannot be written; None stands for no file."""
+    if path is None:
+        return
+    require(not path.is_dir(), f"{path}: is a folder; name a file to write")
+    if not is_device(path):
+        check_writable(path.parent)
+
+
 def atomic_write_all(folder, files):
     """Write files that belong together, {name: content}; see `written_together`."""
     with written_together():
@@ -5710,7 +5719,7 @@ def find_files(inputs: Files | Iterable[TextStream]) -> list[Path | str | TextSt
 def expand_inputs(inputs):
     """Find files as `find_files` does; returns them, and a Counter of the kinds of the others."""
     files = []
-    left_out = Counter()
+    left_out = {}  # path -> its kind
     for path in [inputs] if isinstance(inputs, PathName) else inputs:
         if isinstance(path, TextStream):
             files.append(path)
@@ -5719,7 +5728,9 @@ def expand_inputs(inputs):
         else:
             files += _local_files(as_path(path), left_out)
     require(files, "no file is named: the list of files is empty")
-    return files, left_out
+    named = {path for path in files if isinstance(path, Path)}  # a file of a folder, too
+    others = left_out.keys() - named
+    return files, Counter(left_out[path] for path in others)
 
 
 def as_path(name):
@@ -5736,7 +5747,7 @@ def as_path(name):
 def _local_files(path, left_out):
     """List the files for which a path stands: a file, a folder, a glob or standard input.
 
-    left_out  a Counter of the kinds of other files in a folder, to which this function adds
+    left_out  the other files in a folder, path -> kind, to which this function adds
     """
     name = str(path)
     if os.path.isdir(name):
@@ -5788,20 +5799,21 @@ def _corpus_files(folder, left_out):
 
     for parent, folders, names in os.walk(folder, onerror=fail):
         folders[:] = [name for name in folders if name[0] != "."]
-        n_links = sum(os.path.islink(os.path.join(parent, name)) for name in folders)
-        left_out += {"linked-folders": n_links}
+        for path in map(Path(parent).joinpath, folders):
+            if path.is_symlink():
+                left_out[path] = "linked-folders"
         for path in map(Path(parent).joinpath, names):
             if path.name[0] == ".":
                 continue
             if not path.is_file():
-                left_out["broken-links" if path.is_symlink() else "pipes"] += 1
+                left_out[path] = "broken-links" if path.is_symlink() else "pipes"
                 continue
             of_model = path.name in ("vocab.txt", "merges.txt")
             suffix = _suffix(path)
             if suffix in SUFFIXES and not of_model:
                 yield path
             else:
-                left_out[path.name if of_model else suffix or path.name] += 1
+                left_out[path] = path.name if of_model else suffix or path.name
 
 
 def _suffix(path):
@@ -18003,11 +18015,15 @@ def write_page(path, *reports):
 _TABLE_WRITERS = {".md": Table.__str__, ".csv": Table.to_csv, ".tex": Table.to_latex}
 
 
+def table_writer(path):
+    """Return the function that writes a table as the name of a file says."""
+    require(path.suffix in _TABLE_WRITERS, f"{path}: name a .md, .tex or .csv file")
+    return _TABLE_WRITERS[path.suffix]
+
+
 def write_tables(path, report):
     """Write the tables of a report as Markdown, LaTeX or CSV, as the name of the file says."""
-    path = as_path(path)
-    require(path.suffix in _TABLE_WRITERS, f"{path}: name a .md, .tex or .csv file")
-    written = "\n\n".join(map(_TABLE_WRITERS[path.suffix], report.tables))
+    written = "\n\n".join(map(table_writer(path), report.tables))
     with atomic_write(path) as file:
         file.write(f"{written}\n".encode(errors="backslashreplace"))
 
@@ -18805,6 +18821,13 @@ def curve(
         (corpus is None) == (held_out is None),
         "`corpus` and `held_out` belong together: n-grams of one text predict the other",
     )
+    if plot is not None:
+        plot = as_path(plot)
+        kinds = import_optional("matplotlib.backend_bases").FigureCanvasBase.filetypes
+        require_known("format of a plot", plot.suffix[1:], kinds)
+        check_writable_file(plot)
+    if held_out is not None:
+        corpus, held_out = find_files(corpus), find_files(held_out)
     columns = {}
     bits = {}
     tables = []
@@ -18918,6 +18941,15 @@ def compare(
     """
     tokenizers = {name: open_model(model) for name, model in _by_name(models).items()}
     require(tokenizers, "`models` is empty: name one or more")
+    out = None if out is None else as_path(out)
+    html = None if html is None else as_path(html)
+    if out is not None:
+        table_writer(out)
+    check_writable_file(out)
+    check_writable_file(html)
+    parallel = find_files(parallel) if isinstance(parallel, PathName) or [*parallel] else []
+    if held_out is not None:
+        held_out = find_files(held_out)
     corpora = {"standard library": standard_library()}
     if corpus is not None:
         corpora = {}
@@ -18965,7 +18997,7 @@ def compare(
         nsl=None,
     )
     if parallel:
-        _add_parallel(report, tokenizers, find_files(parallel))
+        _add_parallel(report, tokenizers, parallel)
     if held_out is not None:
         options = {"text_field": text_field, "workers": workers}
         _add_bits(report, tokenizers, (files, held_out, order), options)

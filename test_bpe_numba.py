@@ -804,6 +804,15 @@ WRONG_CALLS = [
     (lambda: bpe.train(**TO_LEARN, chat_template=""), "the name of a file or folder is empty"),
     (lambda: bpe.compare([], "a.txt"), "`models` is empty: name one or more"),
     (lambda: bpe.compare([plain()], {"a": 5}), "the corpus 'a' is 5: no path"),
+    (lambda: bpe.compare([plain()], out="a.xlsx"), "a.xlsx: name a .md, .tex or .csv file"),
+    (lambda: bpe.compare([plain()], html="/"), "/: is a folder; name a file to write"),
+    (lambda: bpe.compare([plain()], held_out="/no"), "/no: no such file or folder"),
+    (lambda: bpe.compare([plain()], parallel=["/no"]), "/no: no such file or folder"),
+    (lambda: bpe.curve("/no", held_out="/", corpus="/no"), "/no: no such file or folder"),
+    (
+        lambda: bpe.curve("/no", plot="a.xyz"),
+        "no format of a plot is named 'xyz'; there are .* png",
+    ),
     (lambda: bpe.train(iter([5]), 300), "5 is no name of a file"),
     (lambda: bpe.train(**TO_LEARN, special_tokens=np.array(3)), r"`special_tokens` is array\(3\)"),
     (lambda: bpe.train(**TO_LEARN, special_tokens=["a\ud800"]), "half a surrogate pair"),
@@ -2659,7 +2668,7 @@ def test_files_of_all_kinds_are_read_together_each_in_its_own_way(tmp_path):
 def test_a_folder_names_the_files_that_it_leaves_out(tmp_path):
     for name in ("a.txt", "b.csv", "c.c", "d.json", "e.csv", "vocab.txt", ".f", "README"):
         (tmp_path / name).write_text("ab")
-    with note(r"^6 files left out: \.csv \.c \.json README vocab\.txt; ") as notes:
+    with note(r"^5 files left out: \.c \.csv \.json README vocab\.txt; ") as notes:
         assert counted([tmp_path, tmp_path / "b.csv"])[1] == 2
     assert len([n for n in notes if "left out" in str(n.message)]) == 1
     with note("^9 files left out: .*…; "):
@@ -10783,7 +10792,7 @@ REFUSED_COMMANDS = [
     ("decode model bad.npy", ["bad.npy: not a whole array of ids"]),
     ("decode model odd.bin", ["odd.bin", "--dtype"]),
     ("decode model floats.npy", ["float64"]),
-    ("curve model --plot a.xyz", ["Format 'xyz' is not supported"]),
+    ("curve model --plot a.xyz", ["no format of a plot is named 'xyz'"]),
     ("inspect model empty.txt", ["no text to look at in empty.txt"]),
 ]
 
