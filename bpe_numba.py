@@ -4114,11 +4114,14 @@ def _compose(steps):
     for step in reversed(steps):
         before = step.changes
         joining = {char for char in joined if ord(char) not in before}
-        for code, text in before.items():
-            is_removed = not text
-            if joined and (is_removed or not joined.isdisjoint(text)):
-                joining.add(chr(code))
-        changes |= {code: text.translate(changes) for code, text in before.items()}
+        if joined:  # by later steps
+            for code, text in before.items():
+                is_removed = not text
+                if is_removed or not joined.isdisjoint(text):
+                    joining.add(chr(code))
+        if changes:  # of later steps
+            before = {code: text.translate(changes) for code, text in before.items()}
+        changes = changes | before
         for char in step.joined:
             if not step.decomposes or changes.get(ord(char), char):
                 joining.add(char)
@@ -4157,7 +4160,8 @@ def _character_map(changes, joined):
     entries[list(changes)] = np.arange(1, len(changes) + 1)
     short = {code: changes.get(code, chr(code)).encode(*as_utf8) for code in range(0x80)}
     if SURROGATE_ESCAPE not in changes:  # otherwise any of the other bytes may change, if invalid
-        firsts = {chr(code).encode("utf-8", "surrogatepass")[0] for code in changes}
+        changed = "".join(map(chr, changes)).encode("utf-8", "surrogatepass")  # much faster at once
+        firsts = {*changed} - {*range(0x80, 0xC0)}  # without the bytes that continue a character
         short |= {byte: BYTES[byte] for byte in {*range(0x80, 256)} - firsts}
     short[END] = BYTES[END]
     short_texts = np.full(256, ALL_ONES)
