@@ -647,7 +647,7 @@ with contextlib.suppress(MemoryError):
 #
 # So a function does no work for a wrong call, and need not check types itself. Two aliases of types
 # have a range: a Positive is a whole number, 1 or more. A wrong call and a missing file raise
-# InputError; advice that is no error is a note.
+# InputError; advice about anything else is a note.
 
 
 class InputError(ValueError):
@@ -915,7 +915,7 @@ def _misfits(value, kind, is_deep=False):
 
 
 def require_parameters(function, given, names):
-    """Raise InputError for a name that is no parameter of a function."""
+    """Raise InputError for a name that is not a parameter of a function."""
     for name in given:
         similar = difflib.get_close_matches(name, names, 1)
         hint = "".join(f"; did you mean `{other}`?" for other in similar)
@@ -2885,7 +2885,7 @@ def _compile_pattern(source, passes=()):
 
 def _sure_starts(next_state, accepts):
     """Find the classes with which a match surely begins, by arrays of a ScanTable: bool[C + 1]."""
-    # The states from which a match surely follows are fewer in each round. Index -1 is no state.
+    # The states from which a match surely follows are fewer in each round. Index -1 is none of them.
     sure = np.append(np.ones(len(accepts), bool), False)
     n_before = None
     while sure.sum() != n_before:
@@ -4553,7 +4553,7 @@ def _read_charsmap(text):
 def _keys_of_trie(units):
     """List the keys of a double array, and the positions of their replacements, level by level.
 
-    Raises IndexError or ValueError for units, int64[…], that are no such trie.
+    Raises IndexError or ValueError for units, int64[…], that are not such a trie.
     """
     labels = units & 0x800000FF
     places = np.flatnonzero((labels > 0) & (labels < 256))
@@ -5236,7 +5236,7 @@ class _ByteDigitsPass(NamedTuple):
 
 
 def _pass_of_step(step):
-    """Make the pass of a step that is no expression and no Split."""
+    """Make the pass of a step that is neither an expression nor a Split."""
     return _SpacesPass(step) if isinstance(step, Metaspace) else _ByteDigitsPass(step.individual)
 
 
@@ -5757,7 +5757,7 @@ def _local_files(path, left_out):
     if os.path.isdir(name):
         files = _corpus_files(path, left_out)
         problem = f"no text in this folder: no name ends in {', '.join(SUFFIXES)}"
-    elif path == STANDARD_STREAM or os.path.exists(name):  # False for a text that is no path
+    elif path == STANDARD_STREAM or os.path.exists(name):  # False for a text that is not a path
         return [path]
     else:
         files = filter(Path.is_file, map(Path, glob.glob(name, recursive=True)))
@@ -7216,7 +7216,7 @@ class WordCounter:
         table = pretokenizer.pattern.table
         arguments = table, *_thread_scan(), self._keys, np.ones(1, i64)
         _count_text(self.table, flat.text, flat.scanned, *arguments)
-        n_ends = np.array([len(flat.meanings)])  # they were counted, but are no words
+        n_ends = np.array([len(flat.meanings)])  # they were counted, but are not words
         self.add_words(Words(np.array([END]), np.array([0, 1]), -n_ends))
         self._dropped = table.class_of, table.dropped
         meanings = original.meanings
@@ -9371,7 +9371,7 @@ def _marked_letters(model):
 
 
 def missing_letters(model):
-    """Map the characters that are no tokens, but parts of merges, to further ids; by code point.
+    """Map characters that are not tokens, but parts of merges, to further ids; by code point.
 
     SentencePiece merges such a character with its neighbours before it finds that it is unknown.
     Raises InputError if it would not become the tokens of its bytes then.
@@ -9593,7 +9593,7 @@ def last_merges(model):
     joined = _joined_ids(model)
     is_made = pairs[joined, 0] >= 0
     made = pairs[joined[is_made]]
-    made = made[(made <= max(vocab)).all(1)]  # those of `missing_letters` are no tokens
+    made = made[(made <= max(vocab)).all(1)]  # those of `missing_letters` are not tokens
     merges = [(vocab[left], vocab[right]) for left, right in made.tolist()]
     tokens = [vocab[token_id] for token_id in joined[~is_made].tolist()]
     return merges, tokens
@@ -11549,7 +11549,7 @@ _CLEANUP = {
 
 def _decode_wordpiece(token, is_first, prefix, cleanup):
     """Decode a token of WordPiece."""
-    if not is_first:  # a space, but none before a token that continues a word
+    if not is_first:  # a token has a space before it unless it continues a word
         token = f" {token}".removeprefix(f" {prefix}")
     if cleanup:
         for text, replacement in _CLEANUP.items():
@@ -11886,7 +11886,7 @@ def _names_of_merges(pairs):
 
 
 def _read_merges(pairs, alphabet="bytes", skipped=frozenset(), tokens=MappingProxyType({})):
-    """Read merges; returns pairs of tokens, but none with a skipped name.
+    """Read merges; returns pairs of tokens, without those of a skipped name.
 
     tokens  name -> token, if they are known
     """
@@ -12150,7 +12150,7 @@ def _read_clip(files):
 
 
 def _is_of_subword_nmt(files):
-    """Check whether the merges are codes, whose vocabulary is no JSON or missing."""
+    """Check whether the merges are codes, whose vocabulary is not JSON or is missing."""
     return not files.vocabulary.lstrip().startswith("{")
 
 
@@ -13979,7 +13979,7 @@ ROLES = ("bos_token", "eos_token", "pad_token", "unk_token")
 # settings that change ids in transformers, but not here; a .model has more of them
 _UNHEEDED = {"split_special_tokens": True}
 _UNHEEDED_OF_PIECES = _UNHEEDED | {"add_prefix_space": False, "do_lower_case": True}
-# the settings with further special tokens: the second one counts if there is no first
+# the settings with further special tokens: the second one counts if the first is missing
 _FURTHER = ("extra_special_tokens", "additional_special_tokens")
 # transformers adds missing tokens in this order, then those with other roles of the class, and then
 # those with others
@@ -15105,7 +15105,7 @@ class Tokenizer:
 
         without  tokens that fall into their parts after all merges: the two tokens that became
                  them, and their parts if they are to fall, too (Trimmed BPE, Cognetta et al. 2024;
-                 Scaffold-BPE, Lian et al. 2024). They get the last ids, and no text has these
+                 Scaffold-BPE, Lian et al. 2024). They get the last ids, which no text becomes
         fields   further fields of the Model, such as `pattern`, or `decoder` for tokens of
                  characters
 
@@ -18433,7 +18433,7 @@ def _encode_documents(tokenizer, inputs, texts, text_field, engine):
     n_kept = int(sizes.sum())
     ids = ids[~is_special]
     sizes = np.add.reduceat(sizes[~is_special], offsets[:-1]) if len(ids) else np.zeros(0)
-    # a mark before the first word of a text is no byte of it
+    # a mark before the first word of a text is not a byte of it
     sizes = sizes * min(1.0, n_bytes / max(n_kept, 1))
     return _Documents(ids.astype(u32), offsets, sizes, max(n_bytes - n_kept, 0))
 
@@ -19249,7 +19249,7 @@ COMMANDS = {
     "compare": compare,
     "view": view,
 }
-_POSITIONAL = ("model", "models", "inputs", "tokens", "text")  # these are no options
+_POSITIONAL = ("model", "models", "inputs", "tokens", "text")  # these are not options
 _PYTHON_ONLY = ("texts", "progress", "n_beginning", "old_scores")
 _MANY = (
     "Sequence[str]",
