@@ -2885,7 +2885,7 @@ def _compile_pattern(source, passes=()):
 
 def _sure_starts(next_state, accepts):
     """Find the classes with which a match surely begins, by arrays of a ScanTable: bool[C + 1]."""
-    # The states from which a match surely follows are fewer in each round. Index -1 is none of them.
+    # The states from which a match surely follows are fewer in each round. Index -1 means none.
     sure = np.append(np.ones(len(accepts), bool), False)
     n_before = None
     while sure.sum() != n_before:
