@@ -15932,7 +15932,7 @@ class Tokenizer:
             key = allowed_special
         if key is None:
             key = "all"  # its default
-        elif key not in ("all", "none"):
+        elif not isinstance(key, str) or key not in ("all", "none"):
             key = frozenset([key] if isinstance(key, str) else key)
         if key not in self._prepared:
             special_tokens = self.special_tokens
@@ -18012,7 +18012,7 @@ def write_page(path, *reports):
     True
     """
     page = _PAGE + "\n".join(report._repr_html_() for report in reports)
-    with atomic_write(Path(path)) as file:
+    with atomic_write(as_path(path)) as file:
         file.write(page.encode(errors="backslashreplace"))  # names of files may have invalid bytes
 
 

@@ -813,6 +813,7 @@ WRONG_CALLS = [
         lambda: bpe.curve("/no", plot="a.xyz"),
         "no format of a plot is named 'xyz'; there are .* png",
     ),
+    (lambda: bpe.view(plain(), "a", html="a\0b"), "a name of a file has no null character"),
     (lambda: bpe.train(iter([5]), 300), "5 is no name of a file"),
     (lambda: bpe.train(**TO_LEARN, special_tokens=np.array(3)), r"`special_tokens` is array\(3\)"),
     (lambda: bpe.train(**TO_LEARN, special_tokens=["a\ud800"]), "half a surrogate pair"),
@@ -6878,6 +6879,8 @@ def test_special_tokens_are_honoured_only_where_allowed():
     chosen = ["<a>"]
     assert tokenizer._prepare(("<a>", "<a>")) is tokenizer._prepare({"<a>": 1})  # made once
     assert tokenizer.encode("<a><new>", chosen) == [256, *b"<new>"]
+    for texts in (chosen, []):
+        assert tokenizer.encode(text, np.array(texts, str)) == tokenizer.encode(text, texts)
     chosen.append("<new>")  # what was made is not that of the list, but of its tokens
     assert tokenizer.encode("<a><new>", chosen) == [256, 258]
     # two texts of one id
