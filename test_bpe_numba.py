@@ -1540,13 +1540,14 @@ def test_patterns_that_are_not_compiled_say_why_and_work(pattern, monkeypatch):
         assert compiled.split(data) == naive_split(pattern, data)
 
 
-@pytest.mark.parametrize("pattern", ["(a|aa)+$", "(a|aa)+(?<=b)$"])
-def test_patterns_that_take_for_ever_are_stopped(pattern, monkeypatch):
+# the first search takes more than a second, which is allowed
+@pytest.mark.parametrize("pattern, n_allowed", [("(a|aa)+$", 30), ("(a|aa)+(?<=b)$", 25)])
+def test_patterns_that_take_for_ever_are_stopped(pattern, n_allowed, monkeypatch):
     normalizer = bpe.Normalizer([replace(pattern, "", "Regex")])
     message = r"pattern '\(.*\$' takes more than 0 s for the 2,021 characters .* 'aaaa"
     for use in (bpe.Pattern(pattern).split, normalizer.normalize):
         monkeypatch.undo()
-        assert use(b"aab") and use(b"a" * 25 + b"b\xff")
+        assert use(b"aab") and use(b"a" * n_allowed + b"b\xff")
         monkeypatch.setattr(bpe, "REGEX_SECONDS", 0.01)
         with refusal(message):
             use(b"a" * 2000 + b"b" + "é".encode() * 20)
