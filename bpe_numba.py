@@ -15133,7 +15133,9 @@ class Tokenizer:
             )
             merges = merges.learned()
         if not isinstance(merges, Learned):
+            merges = [*merges]
             merges = Learned([*BYTES, *map(b"".join, merges)], BYTES, merges)
+        special_tokens = [*special_tokens]
         vocab = build_vocabulary(merges, {"first": special_tokens})
         if tuple(merges.alphabet) != BYTES:
             fields = {"alphabet": "characters", **fields}
@@ -15145,8 +15147,8 @@ class Tokenizer:
                 f"no merge makes {units[:1]} of the alphabet from its letters: write such a unit "
                 "as one character; for tokens of `words_of_model` use `extend_model`",
             )
-        if without:
-            unused = {*without}
+        unused = {*without}
+        if unused:
             require(unused <= {*vocab.values()}, "some token of `without` is not in the vocabulary")
             vocab = dict(enumerate(sorted(vocab.values(), key=unused.__contains__)))
             fields = {"kind": "trimmed", "unused": [*vocab][-len(unused) :], **fields}
@@ -18951,7 +18953,8 @@ def compare(
         table_writer(out)
     check_writable_file(out)
     check_writable_file(html)
-    parallel = find_files(parallel) if isinstance(parallel, PathName) or [*parallel] else []
+    parallel = parallel if isinstance(parallel, PathName) else [*parallel]
+    parallel = find_files(parallel) if parallel else []
     if held_out is not None:
         held_out = find_files(held_out)
     corpora = {"standard library": standard_library()}

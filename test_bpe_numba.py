@@ -844,6 +844,14 @@ WRONG_CALLS = [
 ]
 
 
+def test_merges_may_come_one_by_one():
+    given = {"merges": [(b"a", b"b")], "special_tokens": ["<s>"], "without": [b"ab"]}
+    for names in (["merges"], [*given]):
+        expected = bpe.Tokenizer.from_merges(**{name: given[name] for name in names})
+        made = bpe.Tokenizer.from_merges(**{name: iter(given[name]) for name in names})
+        assert made.digest == expected.digest
+
+
 @pytest.mark.parametrize("name", ["min_frequency", "longest_token", "vocab_size", "max_words"])
 def test_numbers_of_numpy_are_those_of_python(name):
     kinds = (int, np.int32, np.uint64)
@@ -10233,6 +10241,13 @@ def test_parallel_text_gives_premiums_gini_and_lengths(prose, tmp_path):
     (tmp_path / "zh.txt").write_text("一只猫")
     with refusal("different numbers of lines"):
         bpe.compare(models, files[0], parallel=files)
+
+
+def test_files_of_a_comparison_may_come_one_by_one(tmp_path):
+    (tmp_path / "a.txt").write_text("ab\n")
+    files = [tmp_path / "a.txt"]
+    report = bpe.compare(iter([plain()]), iter(files), parallel=iter(files), held_out=iter(files))
+    assert report.costs.tolist() == [[2]] and len(report.bits_per_byte) == 1
 
 
 def test_tables_are_written_as_markdown_csv_and_latex(tmp_path):
