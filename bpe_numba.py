@@ -15837,6 +15837,10 @@ class Tokenizer:
         )
         engine = Engine(threads)
         options["allowed_special"] = allowed_special
+        if not isinstance(texts, Collection):  # then its items are not checked yet
+            texts = [*texts]
+            wrong = [text for text in texts if not isinstance(text, Text)]
+            require(not wrong, f"`texts` has {wrong[:1]}: it must be a list of strings or bytes")
         texts = [*texts]
         batches = [*_batched_by_size(texts, len, PART_BYTES)]
         if engine.n_workers == 1 or len(batches) < 2:

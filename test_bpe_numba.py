@@ -814,6 +814,7 @@ WRONG_CALLS = [
         "no format of a plot is named 'xyz'; there are .* png",
     ),
     (lambda: bpe.view(plain(), "a", html="a\0b"), "a name of a file has no null character"),
+    (lambda: plain().encode_batch(iter(["a", None])), "`texts` has .*None.*: it must be a list of"),
     (lambda: bpe.train(iter([5]), 300), "5 is no name of a file"),
     (lambda: bpe.train(**TO_LEARN, special_tokens=np.array(3)), r"`special_tokens` is array\(3\)"),
     (lambda: bpe.train(**TO_LEARN, special_tokens=["a\ud800"]), "half a surrogate pair"),
