@@ -16050,7 +16050,7 @@ class DecodeStream:
         ids = np.append(np.array(self._held_ids, u32), ids)
         continued = self._continues
         data = self._tokenizer.decode_bytes(ids[:n], continues=continued)
-        text = self._decode_utf8(data, is_last)
+        text = self._decode_utf8(data, bool(is_last))
         if self._byte_names and "\ufffd" in text:
             text = "".join(self._decode_runs(ids[:n]))
         self._held_ids = ids[n:].tolist()
