@@ -1270,9 +1270,7 @@ def check_writable(folder):
 
 
 def check_writable_file(path):
-    """Raise an error, before any work, if a file cannot be written; None stands for no file."""
-    if path is None:
-        return
+    """Raise an error, before any work, if a file cannot be written."""
     require(not path.is_dir(), f"{path}: is a folder; name a file to write")
     if not is_device(path):
         check_writable(path.parent)
@@ -18033,6 +18031,7 @@ def table_writer(path):
 
 def write_tables(path, report):
     """Write the tables of a report as Markdown, LaTeX or CSV, as the name of the file says."""
+    path = as_path(path)
     written = "\n\n".join(map(table_writer(path), report.tables))
     with atomic_write(path) as file:
         file.write(f"{written}\n".encode(errors="backslashreplace"))
@@ -18878,6 +18877,27 @@ def curve(
 LISTED_WORDS = 10_000  # the most frequent ones of those that are split differently
 
 
+def _check_report_files(out, html):
+    """Check, before any work, that a report can be written to these files; either may be None."""
+    if out is not None:
+        table_writer(as_path(out))
+        check_writable_file(as_path(out))
+    if html is not None:
+        check_writable_file(as_path(html))
+
+
+def _corpora_by_name(corpus):
+    """List the inputs of each corpus by its name; without one, those of the standard library."""
+    if corpus is None:
+        return {"standard library": standard_library()}
+    corpora = {}
+    for name, inputs in _by_name(corpus).items():
+        inputs = [inputs] if isinstance(inputs, PathName) else inputs
+        require(isinstance(inputs, Iterable), f"the corpus {name!r} is {inputs!r:.99}: no path")
+        corpora[name] = [*inputs]
+    return corpora
+
+
 @public(
     former={
         "tokenizers": "models",
@@ -18951,23 +18971,12 @@ def compare(
     """
     tokenizers = {name: open_model(model) for name, model in _by_name(models).items()}
     require(tokenizers, "`models` is empty: name one or more")
-    out = None if out is None else as_path(out)
-    html = None if html is None else as_path(html)
-    if out is not None:
-        table_writer(out)
-    check_writable_file(out)
-    check_writable_file(html)
+    _check_report_files(out, html)
     parallel = parallel if isinstance(parallel, PathName) else [*parallel]
     parallel = find_files(parallel) if parallel else []
     if held_out is not None:
         held_out = find_files(held_out)
-    corpora = {"standard library": standard_library()}
-    if corpus is not None:
-        corpora = {}
-        for name, inputs in _by_name(corpus).items():
-            inputs = [inputs] if isinstance(inputs, PathName) else inputs
-            require(isinstance(inputs, Iterable), f"the corpus {name!r} is {inputs!r:.99}: no path")
-            corpora[name] = [*inputs]
+    corpora = _corpora_by_name(corpus)
     special_tokens = {text for model in tokenizers.values() for text in model.special_tokens}
     files = find_files(itertools.chain.from_iterable(corpora.values()))
     source = Source(files, r"\s?\S+", sorted(special_tokens), text_field)
